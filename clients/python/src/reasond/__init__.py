@@ -1,0 +1,1 @@
+"""Client of reasond, the reasoning server; the generated stubs are in `reasond.v1`."""

@@ -1,0 +1,1 @@
+"""Who may: tokens are verified here and permissions looked up; knows no transport."""

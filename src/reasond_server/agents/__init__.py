@@ -1,0 +1,1 @@
+"""Agent cards and the directory of agents; nothing is ever fetched."""

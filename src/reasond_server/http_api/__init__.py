@@ -1,0 +1,1 @@
+"""The HTTP side: JSON-RPC, the agent card, health; the only room that knows ASGI."""
