@@ -349,3 +349,15 @@ class SettingsError(ReasondError):
     """The operator's configuration is wrong; raised at start-up and by `reasond config`."""
 
     reason = "INVALID_CONFIG"
+
+
+def error_of(reason: str, message: str) -> ReasondError:
+    """Return an error of the class that `reason` names, as it was kept with an execution."""
+    classes = {one.reason: one for one in _leaves(ReasondError) if one is not SettingsError}
+    return classes.get(reason, InternalError)(message)
+
+
+def _leaves(base: type[ReasondError]) -> list[type[ReasondError]]:
+    """Return the classes below `base` that have none below themselves."""
+    below = base.__subclasses__()
+    return [leaf for one in below for leaf in _leaves(one)] if below else [base]

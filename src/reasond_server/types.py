@@ -309,13 +309,16 @@ class ExecutionFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The last event of every log; the proto calls it Reasoning. Steps are read from the log."""
+    """The last event of every log; the proto calls it Reasoning. Steps are read from the log.
+
+    `finish_reason` is None only in the partial result of an execution that still runs.
+    """
 
     execution_id: str
     answer: str
     strategy_used: str
     strategy_source: StrategySource
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     metrics: Metrics
     warnings: Sequence[str]
     model: str

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.types import Usage
 
@@ -120,8 +120,8 @@ class ChatModel(Protocol):
         """Counts this model's tokens."""
         ...
 
-    def stream(self, request: ChatRequest) -> AsyncIterator[ModelEvent]:
-        """Call the model; the iterator is an async generator that frees the model when it is closed.
+    def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the model; closing the generator frees the model.
 
         Raises:
             ModelError: as its subclasses say; nothing after `Finished`.

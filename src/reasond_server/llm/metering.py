@@ -1,0 +1,155 @@
+"""A model that counts what it spends and never spends more than a budget allows.
+
+Before each call the worst case (prompt + `max_tokens`) is reserved against the budget, after it the
+measured usage takes its place. Where the counter only estimates, bytes are reserved instead, because a
+token is at least one byte: the bound holds either way.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.llm.model import Finished, ModelFinish
+from reasond_server.types import Usage, UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.llm.model import ChatModel, ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.types import Budget
+
+_BYTES_PER_MESSAGE = 64
+
+
+@dataclass(slots=True)
+class _Call:
+    """What is known of a call before it ends."""
+
+    prompt_tokens: int
+    reserved_tokens: int
+    max_tokens: int
+    text: str = ""
+    counted_tokens: int = 0
+    uncounted_bytes: int = 0
+
+
+class MeteredModel:
+    """The model of one run: `usage` is true at every moment, also in the middle of a call.
+
+    A call that is broken off is charged with its prompt and the text that came, counted on our side
+    (UsageSource.ESTIMATED). `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
+    that writes past `max_tokens` is closed there.
+    """
+
+    def __init__(self, *, model: ChatModel, budget: Budget) -> None:
+        self._model = model
+        self._budget = budget
+        self._settled = Usage()
+        self._open: list[_Call] = []
+        self.is_clamped = False
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._model.name
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Warnings of the model."""
+        return self._model.warnings
+
+    @property
+    def context_window(self) -> int | None:
+        """Window of the model in tokens, if known."""
+        return self._model.context_window
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counter of the model."""
+        return self._model.counter
+
+    @property
+    def usage(self) -> Usage:
+        """Everything spent so far, calls in progress included."""
+        return sum((self._estimate(call) for call in self._open), self._settled)
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the model within the budget.
+
+        Raises:
+            TokenBudgetExhaustedError: the budget does not cover the prompt and one token more.
+            ModelError: as the model says.
+        """
+        call = self._reserve(request)
+        self._open.append(call)
+        spent: Usage | None = None
+        try:
+            async with aclosing(self._model.stream(replace(request, max_tokens=call.max_tokens))) as events:
+                async for event in events:
+                    if isinstance(event, Finished):
+                        spent = event.usage
+                        yield event
+                        return
+                    kept = self._bounded(call, event.text)
+                    yield replace(event, text=kept)
+                    if kept != event.text:
+                        spent = self._estimate(call)
+                        yield Finished(reason=ModelFinish.LENGTH, usage=spent)
+                        return
+        finally:
+            self._open.remove(call)
+            self._settled += spent or self._estimate(call)
+
+    def _reserve(self, request: ChatRequest) -> _Call:
+        """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
+        prompt = self.counter.count_prompt(request.messages)
+        budget, calls = self._budget, self._settled.model_calls + len(self._open)
+        if budget.max_model_calls is not None and calls >= budget.max_model_calls:
+            raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
+        most = request.max_tokens
+        prompt_bound = prompt if self.counter.is_exact else _bytes_of(request.messages)
+        if budget.max_total_tokens is not None:
+            spent = self._settled.total_tokens + sum(call.reserved_tokens for call in self._open)
+            most = min(most, budget.max_total_tokens - spent - prompt_bound)
+            if most < 1:
+                limit = budget.max_total_tokens
+                raise _exhausted("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
+        self.is_clamped = self.is_clamped or most < request.max_tokens
+        return _Call(prompt_tokens=prompt, reserved_tokens=prompt_bound + most, max_tokens=most)
+
+    def _bounded(self, call: _Call, text: str) -> str:
+        """Note `text` and return it, cut where the call passes its `max_tokens`.
+
+        A token is at least one byte, so nothing is counted before that many bytes have come.
+        """
+        before = len(call.text)
+        call.text += text
+        call.uncounted_bytes += len(text.encode("utf-8", "replace"))
+        if call.counted_tokens + call.uncounted_bytes > call.max_tokens:
+            call.counted_tokens, call.uncounted_bytes = self.counter.count_text(call.text), 0
+        if call.counted_tokens > call.max_tokens:
+            call.text = self.counter.head(call.text, call.max_tokens)
+        return call.text[before:]
+
+    def _estimate(self, call: _Call) -> Usage:
+        written = min(self.counter.count_text(call.text), call.max_tokens)
+        return Usage(
+            input_tokens=call.prompt_tokens, output_tokens=written, model_calls=1, source=UsageSource.ESTIMATED
+        )
+
+
+def _bytes_of(messages: Sequence[Message]) -> int:
+    """Return an upper bound of the prompt's tokens that no tokenizer exceeds."""
+    return sum(len(message.content.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for message in messages)
+
+
+def _exhausted(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:
+    return TokenBudgetExhaustedError(
+        f"The budget does not cover the next model call: {name} is {limit}, {spent} are spent or reserved, "
+        f"{needed} more are needed",
+        remedy=f"Raise budget.{name} or shorten the task.",
+        metadata={"limit": name, "allowed": str(limit), "spent": str(spent), "needed": str(needed)},
+    )

@@ -1,0 +1,108 @@
+"""The configuration of a strategy, parameter by parameter: request > agent > system > built-in.
+
+`[reasoning.strategies.NAME]` holds `default_<parameter>` and `max_allowed_<parameter without max_>`. A value
+above a ceiling is refused, never lowered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from reasond_server.errors import InvalidConfigError, SettingsError, Violation, shown
+from reasond_server.reasoning.violations import nearest, violations_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+    from reasond_server.types import Json
+
+_DEFAULT = "default_"
+_CEILING = "max_allowed_"
+
+
+class StrategyConfiguration:
+    """What the operator set for the strategies; checked once, at start.
+
+    Raises:
+        SettingsError: a key names no parameter, a default is not valid, or one is above its ceiling.
+    """
+
+    def __init__(self, *, registry: StrategyRegistry, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        self._defaults: dict[str, dict[str, Any]] = {}
+        self._ceilings: dict[str, dict[str, Any]] = {}
+        for strategy in registry:
+            self._take(strategy, tables.get(strategy.name, {}))
+            self._check_defaults(strategy)
+
+    def resolve(self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None = None) -> StrategyConfig:
+        """Return the checked configuration of one run.
+
+        Raises:
+            InvalidConfigError: a value is unknown, out of range or above a ceiling.
+        """
+        system = self._defaults[strategy.name]
+        values = {**system, **(agent or {}), **request}
+        try:
+            config: StrategyConfig = strategy.config_type.model_validate(values)
+        except ValidationError as error:
+            found = violations_of(error, known=strategy.config_type.model_fields)
+            raise InvalidConfigError.of(*(_with_level(one, request, agent or {}) for one in found)) from None
+        over = [
+            Violation(field=name, description=f"must be at most {ceiling} on this server, got {shown(value)}")
+            for name, ceiling in self._ceilings[strategy.name].items()
+            if (value := getattr(config, name)) is not None and value > ceiling
+        ]
+        if over:
+            raise InvalidConfigError.of(*over)
+        return config
+
+    def schema(self, strategy: ReasoningStrategy[Any]) -> Json:
+        """Return the strategy's JSON Schema with the defaults and ceilings that apply on this server."""
+        schema = strategy.get_config_schema()
+        properties = schema.get("properties", {})
+        for name, value in self._defaults[strategy.name].items():
+            properties[name] = {**properties.get(name, {}), "default": value}
+        for name, ceiling in self._ceilings[strategy.name].items():
+            most = properties.get(name, {}).get("maximum", ceiling)
+            properties[name] = {**properties.get(name, {}), "maximum": min(most, ceiling)}
+        return schema
+
+    def _take(self, strategy: ReasoningStrategy[Any], table: Mapping[str, Any]) -> None:
+        """Sort the keys of a table into defaults and ceilings."""
+        parameters = strategy.config_type.model_fields
+        by_key = {f"{_DEFAULT}{name}": (self._defaults, name) for name in parameters}
+        by_key |= {f"{_CEILING}{name.removeprefix('max_')}": (self._ceilings, name) for name in parameters}
+        for kind in (self._defaults, self._ceilings):
+            kind[strategy.name] = {}
+        for key, value in table.items():
+            if key not in by_key:
+                raise SettingsError(f"[reasoning.strategies.{strategy.name}] {key} is not known{nearest(key, by_key)}")
+            kind, name = by_key[key]
+            kind[strategy.name][name] = value
+        for name, ceiling in self._ceilings[strategy.name].items():
+            if isinstance(ceiling, bool) or not isinstance(ceiling, int | float):
+                key = f"{_CEILING}{name.removeprefix('max_')}"
+                raise SettingsError(
+                    f"[reasoning.strategies.{strategy.name}] {key} must be a number, got {shown(ceiling)}"
+                )
+
+    def _check_defaults(self, strategy: ReasoningStrategy[Any]) -> None:
+        try:
+            self.resolve(strategy, request={})
+        except InvalidConfigError as error:
+            raise SettingsError(
+                f"[reasoning.strategies.{strategy.name}] does not work: {error.message}",
+                remedy="Mend the default_* value, or set one at or below its max_allowed_* ceiling.",
+            ) from None
+
+
+def _with_level(violation: Violation, request: Json, agent: Json) -> Violation:
+    """Say where a bad value comes from, unless the request itself brought it."""
+    name = violation.field.split(".")[0]
+    if name in request or name not in agent:
+        return violation
+    return Violation(field=violation.field, description=f"{violation.description} (set by the agent's card)")

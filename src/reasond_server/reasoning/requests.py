@@ -1,0 +1,116 @@
+"""The limits of a task, checked once for every transport; the comments of execution.proto state them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import InvalidRequestError, Violation, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reasond_server.types import Budget, Task
+
+MAX_QUERY_CHARACTERS = 100_000
+MAX_MATERIAL_BYTES = 2_000_000
+MAX_REQUEST_ID_CHARACTERS = 128
+MAX_CAPABILITIES = 100
+MAX_NAME_CHARACTERS = 256
+MAX_CONFIG_DEPTH = 16
+_STRATEGY_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
+
+
+def check_task(task: Task, *, request_id: str = "") -> None:
+    """Refuse a task that is out of bounds, with all that is wrong at once.
+
+    Raises:
+        InvalidRequestError: with one violation per finding.
+    """
+    found = [*_in_query(task), *_in_material(task), *_in_names(task), *_in_budget(task.budget)]
+    if _depth_of(task.config) > MAX_CONFIG_DEPTH:
+        found.append(Violation(field="config", description=f"must be nested at most {MAX_CONFIG_DEPTH} levels deep"))
+    if len(request_id) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(request_id):
+        text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {shown(request_id)}"
+        found.append(Violation(field="request_id", description=text))
+    if found:
+        raise InvalidRequestError.of(*found)
+
+
+def digest_of(task: Task) -> str:
+    """Return a digest that two tasks share only if they ask the same (AIP-155)."""
+    text = json.dumps(asdict(task), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _in_query(task: Task) -> Iterator[Violation]:
+    if not 1 <= len(task.query) <= MAX_QUERY_CHARACTERS:
+        yield Violation(field="query", description=f"must be between 1 and {MAX_QUERY_CHARACTERS} characters")
+    elif not task.query.strip():
+        yield Violation(field="query", description="must hold more than white space")
+    yield from _unfit_characters("query", task.query)
+
+
+def _in_material(task: Task) -> Iterator[Violation]:
+    size = len(task.material.encode("utf-8", "surrogatepass"))
+    if size > MAX_MATERIAL_BYTES:
+        text = f"must be at most {MAX_MATERIAL_BYTES} bytes of UTF-8, got {size}"
+        yield Violation(field="material", description=text)
+    yield from _unfit_characters("material", task.material)
+
+
+def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
+    """Refuse what no transport can carry back: NUL and lone surrogates."""
+    if "\0" in text:
+        place = text.index("\0")
+        yield Violation(field=field, description=f"must not hold NUL characters; the first is at position {place}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        place = error.start
+        yield Violation(field=field, description=f"must be valid Unicode; position {place} holds a lone surrogate")
+
+
+def _in_names(task: Task) -> Iterator[Violation]:
+    if task.strategy is not None and not _STRATEGY_NAME.match(task.strategy):
+        text = f"must be 1-64 lower-case letters, digits and underscores, got {shown(task.strategy)}"
+        yield Violation(field="strategy", description=text)
+    if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:
+        yield Violation(field="agent", description=f"must be at most {MAX_NAME_CHARACTERS} characters")
+    if len(task.agent_capabilities) > MAX_CAPABILITIES:
+        text = f"must have at most {MAX_CAPABILITIES} entries, got {len(task.agent_capabilities)}"
+        yield Violation(field="agent_capabilities", description=text)
+    elif any(len(name) > MAX_NAME_CHARACTERS for name in task.agent_capabilities):
+        text = f"entries must be at most {MAX_NAME_CHARACTERS} characters"
+        yield Violation(field="agent_capabilities", description=text)
+
+
+def _in_budget(budget: Budget) -> Iterator[Violation]:
+    bounds = (
+        ("max_total_tokens", budget.max_total_tokens, 1),
+        ("max_model_calls", budget.max_model_calls, 1),
+        ("max_tool_calls", budget.max_tool_calls, 0),
+    )
+    for name, value, least in bounds:
+        if value is not None and value < least:
+            yield Violation(field=f"budget.{name}", description=f"must be at least {least}, got {value}")
+    if budget.max_elapsed_s is not None and not budget.max_elapsed_s >= 0.001:  # noqa: PLR2004 - 1 ms, as documented
+        text = f"must be at least 1 ms, got {budget.max_elapsed_s * 1000:g} ms"
+        yield Violation(field="budget.max_elapsed", description=text)
+
+
+def _depth_of(value: object) -> int:
+    """Return how deep objects and arrays are nested in `value`; stops counting past the limit."""
+    depth, level = 0, [value]
+    while level and depth <= MAX_CONFIG_DEPTH + 1:
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ())
+        ]
+        depth += 1
+    return depth - 1

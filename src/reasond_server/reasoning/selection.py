@@ -1,0 +1,103 @@
+"""Which strategy works: request > agent > system (seed 000 FR-2.2, seed 001 "Strategy Selection")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import (
+    StrategyNotSupportedError,
+    StrategyRequiredError,
+    Violation,
+    shown,
+)
+from reasond_server.types import StrategySource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.strategies.strategy import ReasoningStrategy
+
+CAPABILITY_PREFIX = "reasoning.strategy."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What bears on the choice. None means: no say; an empty sequence would allow nothing.
+
+    `offered` are the strategies of the agent, in its order. `narrowed_to` are those of the request's
+    `agent_capabilities`. `allowed` are those that the caller's permissions name: they are preferred where the
+    agent offers several, and the caller of `select` refuses the others.
+    """
+
+    requested: str | None = None
+    offered: Sequence[str] | None = None
+    narrowed_to: Sequence[str] | None = None
+    allowed: frozenset[str] | None = None
+    default: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The strategy and the level that chose it."""
+
+    strategy: ReasoningStrategy[Any]
+    source: StrategySource
+
+
+def strategies_of(capabilities: Sequence[str]) -> Sequence[str] | None:
+    """Return the strategies that `capabilities` name, in order; None if they name none."""
+    names = [name.removeprefix(CAPABILITY_PREFIX) for name in capabilities if name.startswith(CAPABILITY_PREFIX)]
+    return names or None
+
+
+def select(wish: Wish, registry: StrategyRegistry) -> Selection:
+    """Choose the strategy.
+
+    Raises:
+        StrategyNotFoundError: the named one is unknown or disabled here.
+        StrategyNotSupportedError: the agent does not offer it, or offers none that is enabled here.
+        StrategyRequiredError: no level names one.
+    """
+    offered = _offered(wish)
+    if wish.requested is not None:
+        strategy, source = registry.get(wish.requested), StrategySource.REQUEST
+        if offered is not None and strategy.name not in offered:
+            raise _not_supported(strategy.name, offered)
+    elif offered is not None:
+        enabled = [name for name in offered if name in registry]
+        if not enabled:
+            raise _not_supported(None, offered)
+        usable = [name for name in enabled if wish.allowed is None or name in wish.allowed]
+        strategy, source = registry.get((usable or enabled)[0]), StrategySource.AGENT
+    elif wish.default:
+        strategy, source = registry.get(wish.default), StrategySource.SYSTEM
+    else:
+        raise StrategyRequiredError(
+            "No strategy is named by the request, an agent or the system",
+            remedy=f"Set 'strategy' to one of: {', '.join(registry.names) or 'none is enabled here'}.",
+            violations=[Violation(field="strategy", description="is required, because this server has no default")],
+        )
+    return Selection(strategy=strategy, source=source)
+
+
+def _offered(wish: Wish) -> Sequence[str] | None:
+    """Return what the agent offers, narrowed by the request; None if neither has a say."""
+    if wish.offered is None or wish.narrowed_to is None:
+        return wish.narrowed_to if wish.offered is None else wish.offered
+    return [name for name in wish.offered if name in wish.narrowed_to]
+
+
+def _not_supported(name: str | None, offered: Sequence[str]) -> StrategyNotSupportedError:
+    names = ", ".join(map(repr, offered)) or "none"
+    if name is None:
+        text = f"Strategy not supported: none of the agent's strategies ({names}) is enabled here"
+    else:
+        text = f"Strategy not supported: the agent does not offer {shown(name)}"
+    return StrategyNotSupportedError(
+        text,
+        remedy=f"The agent offers: {names}. Choose one of them, or another agent.",
+        violations=[Violation(field="strategy", description=f"must be one of the agent's: {names}")],
+        metadata={"offered": ",".join(offered)},
+    )

@@ -1,0 +1,97 @@
+from typing import Any
+
+import pytest
+
+from reasond_server.errors import InvalidConfigError, SettingsError
+from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.registry import StrategyRegistry
+from tests.unit.reasoning.conftest import QuickConfig
+
+
+def configuration(registry: StrategyRegistry, **quick: Any) -> StrategyConfiguration:
+    return StrategyConfiguration(registry=registry, tables={"quick": quick})
+
+
+def resolved(
+    registry: StrategyRegistry, system: dict[str, Any], agent: dict[str, Any], request: dict[str, Any]
+) -> QuickConfig:
+    config = configuration(registry, **system).resolve(registry.get("quick"), request=request, agent=agent)
+    assert isinstance(config, QuickConfig)
+    return config
+
+
+def test_each_parameter_comes_from_the_highest_level_that_sets_it(registry: StrategyRegistry) -> None:
+    config = resolved(
+        registry,
+        {"default_max_tokens": 10, "default_temperature": 1.0, "default_shout": True},
+        {"max_tokens": 20, "temperature": 1.5},
+        {"max_tokens": 30},
+    )
+    assert (config.max_tokens, config.temperature, config.shout) == (30, 1.5, True)
+
+
+def test_without_any_setting_the_built_in_defaults_hold(registry: StrategyRegistry) -> None:
+    assert resolved(registry, {}, {}, {}) == QuickConfig()
+
+
+def refusal(registry: StrategyRegistry, request: dict[str, Any], agent: dict[str, Any] | None = None) -> str:
+    with pytest.raises(InvalidConfigError) as refused:
+        configuration(registry, max_allowed_tokens=500).resolve(registry.get("quick"), request=request, agent=agent)
+    assert refused.value.reason == "INVALID_CONFIG"
+    return refused.value.message.removeprefix("Request validation failed: ")
+
+
+@pytest.mark.parametrize(
+    ("request_values", "message"),
+    [
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"max_tokens": 1001}, "max_tokens must be at most 1000, got 1001"),
+        ({"max_tokens": 501}, "max_tokens must be at most 500 on this server, got 501"),
+        ({"max_tokens": "9"}, "max_tokens must be a whole number, got '9'"),
+        ({"max_tokens": True}, "max_tokens must be a whole number, got True"),
+        ({"shout": 1}, "shout must be true or false, got 1"),
+        ({"temperature": "hot"}, "temperature must be a number, got 'hot'"),
+        ({"temperatur": 1}, "temperatur is not known; did you mean 'temperature'?"),
+        ({"zzz": 1}, "zzz is not known; known are 'max_tokens', 'shout', 'temperature'"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_limit(
+    registry: StrategyRegistry, request_values: dict[str, Any], message: str
+) -> None:
+    assert refusal(registry, request_values) == message
+
+
+def test_all_bad_values_are_named_at_once(registry: StrategyRegistry) -> None:
+    assert refusal(registry, {"max_tokens": 0, "temperature": 3}) == (
+        "max_tokens must be at least 1, got 0; temperature must be at most 2, got 3"
+    )
+
+
+def test_a_bad_value_of_the_agent_says_where_it_comes_from(registry: StrategyRegistry) -> None:
+    assert refusal(registry, {}, {"max_tokens": 0}) == "max_tokens must be at least 1, got 0 (set by the agent's card)"
+
+
+def test_a_long_value_comes_back_shortened(registry: StrategyRegistry) -> None:
+    assert len(refusal(registry, {"max_tokens": "x" * 100_000})) < 200
+
+
+def test_a_key_of_the_operator_that_names_no_parameter_is_refused(registry: StrategyRegistry) -> None:
+    with pytest.raises(SettingsError, match="default_max_token is not known; did you mean 'default_max_tokens'"):
+        configuration(registry, default_max_token=1)
+
+
+def test_a_default_above_its_ceiling_is_refused_at_start(registry: StrategyRegistry) -> None:
+    with pytest.raises(SettingsError, match=r"max_tokens must be at most 50 on this server, got 100"):
+        configuration(registry, max_allowed_tokens=50)
+
+
+def test_a_ceiling_is_a_number(registry: StrategyRegistry) -> None:
+    with pytest.raises(SettingsError, match="max_allowed_temperature must be a number, got 'x'"):
+        configuration(registry, max_allowed_temperature="x")
+
+
+def test_the_schema_shows_the_defaults_and_ceilings_of_this_server(registry: StrategyRegistry) -> None:
+    configured = configuration(registry, default_max_tokens=7, max_allowed_tokens=500, max_allowed_temperature=9)
+    properties = configured.schema(registry.get("quick"))["properties"]
+    assert (properties["max_tokens"]["default"], properties["max_tokens"]["maximum"]) == (7, 500)
+    assert properties["temperature"]["maximum"] == 2

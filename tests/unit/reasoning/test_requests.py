@@ -1,0 +1,65 @@
+from typing import Any
+
+import pytest
+
+from reasond_server.errors import InvalidRequestError
+from reasond_server.reasoning.requests import check_task, digest_of
+from reasond_server.types import Budget, Task
+
+
+def refusal(request_id: str = "", **fields: Any) -> str:
+    with pytest.raises(InvalidRequestError) as refused:
+        check_task(Task(**{"query": "why?", **fields}), request_id=request_id)
+    return refused.value.message.removeprefix("Request validation failed: ")
+
+
+@pytest.mark.parametrize(
+    "query", ["x", "x" * 100_000, "\U0001d538" * 100_000, "a\n\tb", "\u0645\u0631\u062d\u0628\u0627", "\u202eabc\u200b"]
+)
+def test_queries_up_to_the_limit_are_taken_in_every_script(query: str) -> None:
+    check_task(Task(query=query, material="y" * 2_000_000), request_id="r-1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"query": ""}, "query must be between 1 and 100000 characters"),
+        ({"query": "x" * 100_001}, "query must be between 1 and 100000 characters"),
+        ({"query": " \n\t"}, "query must hold more than white space"),
+        ({"query": "a\0b"}, "query must not hold NUL characters; the first is at position 1"),
+        ({"query": "ab\ud800"}, "query must be valid Unicode; position 2 holds a lone surrogate"),
+        ({"material": "é" * 1_000_001}, "material must be at most 2000000 bytes of UTF-8, got 2000002"),
+        ({"material": "\0"}, "material must not hold NUL characters; the first is at position 0"),
+        ({"strategy": "No-Such"}, "strategy must be 1-64 lower-case letters, digits and underscores, got 'No-Such'"),
+        ({"strategy": ""}, "strategy must be 1-64 lower-case letters, digits and underscores, got ''"),
+        ({"strategy": "a\n"}, "strategy must be 1-64 lower-case letters, digits and underscores, got 'a\\n'"),
+        ({"agent": "a" * 257}, "agent must be at most 256 characters"),
+        ({"agent_capabilities": ["a"] * 101}, "agent_capabilities must have at most 100 entries, got 101"),
+        ({"agent_capabilities": ["a" * 257]}, "agent_capabilities entries must be at most 256 characters"),
+        ({"budget": Budget(max_total_tokens=0)}, "budget.max_total_tokens must be at least 1, got 0"),
+        ({"budget": Budget(max_model_calls=0)}, "budget.max_model_calls must be at least 1, got 0"),
+        ({"budget": Budget(max_tool_calls=-1)}, "budget.max_tool_calls must be at least 0, got -1"),
+        ({"budget": Budget(max_elapsed_s=0.0001)}, "budget.max_elapsed must be at least 1 ms, got 0.1 ms"),
+        ({"budget": Budget(max_elapsed_s=float("nan"))}, "budget.max_elapsed must be at least 1 ms, got nan ms"),
+        ({"request_id": "a b"}, "request_id must be at most 128 printable ASCII characters, got 'a b'"),
+    ],
+)
+def test_what_is_out_of_bounds_is_named_with_the_bound(fields: dict[str, Any], message: str) -> None:
+    assert refusal(**fields) == message
+
+
+def test_a_configuration_is_nested_at_most_sixteen_levels_deep() -> None:
+    deep: Any = 1
+    for _ in range(16):
+        deep = {"a": [1], "b": deep} if isinstance(deep, dict) else {"b": deep}
+    check_task(Task(query="why?", config=deep))
+    assert refusal(config={"a": [deep]}) == "config must be nested at most 16 levels deep"
+
+
+def test_everything_wrong_is_named_at_once() -> None:
+    assert refusal(query="", request_id="x" * 129).count(";") == 1
+
+
+def test_a_digest_tells_requests_apart() -> None:
+    assert digest_of(Task(query="a", config={"x": 1, "y": 2})) == digest_of(Task(query="a", config={"y": 2, "x": 1}))
+    assert digest_of(Task(query="a")) != digest_of(Task(query="b"))

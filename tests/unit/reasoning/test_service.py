@@ -1,0 +1,209 @@
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from reasond_server.agents.cards import parse_card
+from reasond_server.config import Settings
+from reasond_server.core import Core, assemble
+from reasond_server.errors import (
+    AgentNotFoundError,
+    ExecutionNotFoundError,
+    InvalidConfigError,
+    InvalidRequestError,
+    ModelUnavailableError,
+    PermissionMissingError,
+    RequestIdReusedError,
+    StoreUnavailableError,
+    StrategyNotSupportedError,
+)
+from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.types import (
+    ExecutionStarted,
+    ExecutionState,
+    FinishReason,
+    Iteration,
+    Principal,
+    Result,
+    StrategySource,
+    Task,
+)
+
+ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
+EVE = Principal(subject="eve", tenant="evil", permissions=frozenset({"reasoning:execute"}))
+CARD = '{"id": "a1", "capabilities": ["reasoning.strategy.slow"], "strategy_config": {"slow": {"max_tokens": 7}}}'
+
+MakeCore = Callable[..., Core]
+
+
+@pytest.fixture
+def make_core(registry: StrategyRegistry) -> MakeCore:
+    def make(*replies: str | Reply, **sections: Any) -> Core:
+        sections.setdefault("reasoning", {"default_strategy": "", "enabled_strategies": []})
+        settings = Settings.model_validate_json(json.dumps(sections))
+        return assemble(settings, model=ScriptedModel(list(replies)), registry=registry)
+
+    return make
+
+
+async def test_execute_and_stream_tell_the_same_story(make_core: MakeCore) -> None:
+    service = make_core("forty-two", "forty-two").reasoning
+    task = Task(query="why?", strategy="quick")
+    view = await service.execute(ALICE, task)
+    async with aclosing(service.stream(ALICE, task)) as stream:
+        events = [event.event async for event in stream]
+    assert [type(event) for event in events] == [ExecutionStarted, Iteration, Result]
+    assert isinstance(events[-1], Result)
+    assert view.result.answer == events[-1].answer == "forty-two"
+    assert view.result.finish_reason is FinishReason.ANSWERED
+    assert view.result.strategy_source is StrategySource.REQUEST
+    assert view.execution.state is ExecutionState.SUCCEEDED
+    assert [step.index for step in view.steps] == [0]
+
+
+async def test_a_bad_task_is_refused_before_anything_starts(make_core: MakeCore) -> None:
+    service = make_core().reasoning
+    with pytest.raises(InvalidRequestError):
+        await service.execute(ALICE, Task(query="", strategy="quick"))
+    with pytest.raises(InvalidConfigError, match="max_tokens must be at least 1"):
+        await service.execute(ALICE, Task(query="why?", strategy="quick", config={"max_tokens": 0}))
+    assert (await service.list_executions(ALICE)).executions == []
+
+
+async def test_a_failed_run_raises_its_error_and_keeps_its_result(make_core: MakeCore) -> None:
+    service = make_core(Reply(text="", error=ModelUnavailableError("gone"))).reasoning
+    with pytest.raises(ModelUnavailableError) as raised:
+        await service.execute(ALICE, Task(query="why?", strategy="quick"))
+    assert raised.value.execution_id is not None
+    view = await service.get(ALICE, raised.value.execution_id)
+    assert view.result.finish_reason is FinishReason.FAILED
+    assert view.execution.state is ExecutionState.FAILED
+
+
+async def test_a_strategy_that_the_token_does_not_name_is_refused(make_core: MakeCore) -> None:
+    service = make_core("yes").reasoning
+    narrow = Principal(subject="n", tenant="acme", permissions=frozenset({"reasoning:execute:quick"}))
+    with pytest.raises(PermissionMissingError, match="'reasoning:execute:slow'"):
+        await service.execute(narrow, Task(query="why?", strategy="slow"))
+    assert (await service.execute(narrow, Task(query="why?", strategy="quick"))).result.answer == "yes"
+
+
+async def test_an_agents_strategies_and_parameters_apply(make_core: MakeCore) -> None:
+    core = make_core("yes")
+    parsed = parse_card(CARD, max_bytes=1000)
+    await core.directory.register(tenant="acme", agent_id="a1", parsed=parsed, ttl_s=None, etag="")
+    async with aclosing(core.reasoning.stream(ALICE, Task(query="why?", agent="a1"))) as stream:
+        started = (await anext(stream)).event
+    assert isinstance(started, ExecutionStarted)
+    assert (started.strategy, started.strategy_source) == ("slow", StrategySource.AGENT)
+    assert started.config["max_tokens"] == 7
+    with pytest.raises(StrategyNotSupportedError):
+        await core.reasoning.execute(ALICE, Task(query="why?", agent="a1", strategy="quick"))
+    with pytest.raises(AgentNotFoundError):
+        await core.reasoning.execute(EVE, Task(query="why?", agent="a1"))
+
+
+async def test_a_directory_that_hangs_is_not_waited_for(make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core(reasoning={"performance": {"strategy_selection_timeout_ms": 5}, "enabled_strategies": []})
+
+    async def hang(**_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(core.directory, "get", hang)
+    with pytest.raises(StoreUnavailableError, match="longer than 5 ms") as refused:
+        await core.reasoning.execute(ALICE, Task(query="why?", agent="a1"))
+    assert refused.value.retry_after_s == 1.0
+
+
+async def test_a_hundred_duplicates_of_a_request_make_one_run(make_core: MakeCore) -> None:
+    service = make_core("yes").reasoning
+    task = Task(query="why?", strategy="quick")
+    views = await asyncio.gather(*(service.execute(ALICE, task, request_id="r1") for _ in range(100)))
+    assert len({view.execution.execution_id for view in views}) == 1
+    with pytest.raises(RequestIdReusedError):
+        await service.execute(ALICE, Task(query="other?", strategy="quick"), request_id="r1")
+
+
+async def test_a_caller_that_goes_away_cancels_its_run(make_core: MakeCore) -> None:
+    service = make_core(Reply(text="never", hold=asyncio.Event())).reasoning
+    stream = service.stream(ALICE, Task(query="why?", strategy="quick"))
+    execution_id = (await anext(stream)).execution_id
+    await stream.aclose()
+    assert (await service.cancel(ALICE, execution_id)).state is ExecutionState.CANCELLED
+
+
+async def test_a_run_that_is_kept_is_resumed_without_loss(make_core: MakeCore) -> None:
+    hold = asyncio.Event()
+    service = make_core(Reply(text="late", hold=hold)).reasoning
+    stream = service.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
+    execution_id = (await anext(stream)).execution_id
+    await stream.aclose()
+    assert (await service.get(ALICE, execution_id)).result.finish_reason is None
+    hold.set()
+    events = [event async for event in service.resume(ALICE, execution_id, after_sequence=1)]
+    assert [event.sequence for event in events] == [2, 3]
+    assert isinstance(events[-1].event, Result)
+    assert events[-1].event.answer == "late"
+
+
+@pytest.mark.parametrize("after", [-1, 4])
+async def test_a_cursor_outside_the_log_is_refused_with_its_range(make_core: MakeCore, after: int) -> None:
+    service = make_core("yes").reasoning
+    view = await service.execute(ALICE, Task(query="why?", strategy="quick"))
+    stream = service.resume(ALICE, view.execution.execution_id, after_sequence=after)
+    with pytest.raises(InvalidRequestError, match=f"resume.after_sequence must be between 0 and 3, got {after}"):
+        await anext(stream)
+
+
+async def test_another_tenant_cannot_read_cancel_or_delete(make_core: MakeCore) -> None:
+    service = make_core("yes").reasoning
+    execution_id = (await service.execute(ALICE, Task(query="why?", strategy="quick"))).execution.execution_id
+    for call in (service.get, service.cancel, service.delete):
+        with pytest.raises(ExecutionNotFoundError):
+            await call(EVE, execution_id)
+    with pytest.raises(ExecutionNotFoundError):
+        await anext(service.resume(EVE, execution_id, after_sequence=0))
+    assert (await service.list_executions(EVE)).executions == []
+
+
+async def test_deleting_a_running_execution_stops_it_and_forgets_it(make_core: MakeCore) -> None:
+    service = make_core(Reply(text="never", hold=asyncio.Event())).reasoning
+    stream = service.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
+    execution_id = (await anext(stream)).execution_id
+    await service.delete(ALICE, execution_id)
+    with pytest.raises(ExecutionNotFoundError):
+        await service.get(ALICE, execution_id)
+    await stream.aclose()
+
+
+async def test_executions_are_listed_page_by_page(make_core: MakeCore) -> None:
+    service = make_core(*["yes"] * 5).reasoning
+    ids = [
+        (await service.execute(ALICE, Task(query="why?", strategy="quick"))).execution.execution_id for _ in range(5)
+    ]
+    first = await service.list_executions(ALICE, page_size=3)
+    rest = await service.list_executions(ALICE, page_size=3, page_token=first.next_page_token)
+    assert sorted(one.execution_id for one in (*first.executions, *rest.executions)) == sorted(ids)
+    assert rest.next_page_token == ""
+    with pytest.raises(InvalidRequestError, match="page_token must be the next_page_token"):
+        await service.list_executions(ALICE, strategy="slow", page_token=first.next_page_token)
+    for token in ("!!!", "e30=", "WzEsMiwzXQ=="):
+        with pytest.raises(InvalidRequestError):
+            await service.list_executions(ALICE, page_token=token)
+    for size in (-1, 101):
+        with pytest.raises(InvalidRequestError, match="page_size must be between 0 and 100"):
+            await service.list_executions(ALICE, page_size=size)
+
+
+async def test_strategies_are_described_with_what_applies_here(make_core: MakeCore) -> None:
+    tables = {"quick": {"default_max_tokens": 9}}
+    reasoning = {"default_strategy": "quick", "enabled_strategies": ["quick"], "strategies": tables}
+    infos = make_core(reasoning=reasoning).reasoning.strategies()
+    assert [info.name for info in infos] == ["quick", "slow"]
+    assert infos[0].default_config == {"max_tokens": 9, "temperature": 0.5, "shout": False}
+    assert infos[0].config_schema["properties"]["max_tokens"]["default"] == 9
+    assert (infos[0].is_default, infos[1].is_default) == (True, False)
