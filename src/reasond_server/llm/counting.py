@@ -1,0 +1,143 @@
+"""Counting tokens: the demo model's own pieces (exact), and bytes (an upper bound for any model).
+
+Both counters are linear in the text they have to look at, and look at no more of it than the limit asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import Message
+
+_MAX_WORD = 8
+_MAX_BLANK = 16
+_MAX_PIECE = max(_MAX_WORD + 1, _MAX_BLANK)
+
+_LETTERS = rf"[^\W\d_]{{1,{_MAX_WORD}}}"
+_DIGITS = r"\d{1,3}"
+_REST = rf"\s{{1,{_MAX_BLANK}}}|[\s\S]"
+_FORWARD = re.compile(rf" ?(?:{_LETTERS}|{_DIGITS})|{_REST}")
+_BACKWARD = re.compile(rf"(?:{_LETTERS}|{_DIGITS}) ?|{_REST}")
+
+_CONTINUATION_MASK = 0b1100_0000
+_CONTINUATION = 0b1000_0000
+
+
+class WordPieceCounter:
+    """The demo model's tokenizer: a fixed, reversible cut of any text into pieces.
+
+    A piece is up to 8 letters or 3 digits with at most one space before them, or up to 16 characters of white
+    space, or any other single character. So a token is at least one byte and at most 16 characters, and
+
+    - the pieces of a text joined are the text;
+    - `count_text(a + b) <= count_text(a) + count_text(b)`;
+    - neither the beginning nor the end of a text has more tokens than the whole.
+
+    Args:
+        message_overhead: tokens that every message of a prompt costs beyond its content.
+    """
+
+    def __init__(self, *, message_overhead: int = 4) -> None:
+        self._message_overhead = message_overhead
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they are the demo model's."""
+        return True
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the tokens of `text`, in order."""
+        return _FORWARD.findall(text)
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of `text` alone."""
+        return len(_FORWARD.findall(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the tokens of all contents and a constant for each message."""
+        return sum(self._message_overhead + self.count_text(message.content) for message in messages)
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` that has at most `tokens` tokens."""
+        if tokens <= 0:
+            return ""
+        window = text[: tokens * _MAX_PIECE]
+        return "".join(_FORWARD.findall(window)[:tokens])
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` that has at most `tokens` tokens.
+
+        It may begin inside a piece of the whole text: the end is counted as the text that it is.
+        """
+        if tokens <= 0:
+            return ""
+        # Cut from the right, a text has as many pieces as cut from the left, and the longest end is at hand.
+        window = text[-tokens * _MAX_PIECE :][::-1]
+        return "".join(_BACKWARD.findall(window)[:tokens])[::-1]
+
+
+class ByteCounter:
+    """Counts UTF-8 bytes: every tokenizer's token covers at least one byte, so no text has more tokens.
+
+    What a provider's chat template adds is not in the text and cannot be known here: the two overheads are
+    allowances for it, generous for the templates in common use.
+
+    Args:
+        message_overhead: tokens allowed for the marks around each message.
+        prompt_overhead: tokens allowed once per call, for what a template puts before the first message.
+    """
+
+    def __init__(self, *, message_overhead: int = 16, prompt_overhead: int = 64) -> None:
+        self._message_overhead = message_overhead
+        self._prompt_overhead = prompt_overhead
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they are upper bounds."""
+        return False
+
+    def count_text(self, text: str) -> int:
+        """Return the UTF-8 bytes of `text`."""
+        return len(_encoded(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the bytes of all contents and the allowances for the template."""
+        contents = sum(self._message_overhead + self.count_text(message.content) for message in messages)
+        return self._prompt_overhead + contents
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` of at most `tokens` bytes; characters stay whole."""
+        if tokens <= 0:
+            return ""
+        encoded = _encoded(text[:tokens])
+        end = min(tokens, len(encoded))
+        while end < len(encoded) and _is_continuation(encoded[end]):
+            end -= 1
+        return _decoded(encoded[:end])
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` of at most `tokens` bytes; characters stay whole."""
+        if tokens <= 0:
+            return ""
+        encoded = _encoded(text[-tokens:])
+        start = max(0, len(encoded) - tokens)
+        while start < len(encoded) and _is_continuation(encoded[start]):
+            start += 1
+        return _decoded(encoded[start:])
+
+
+def _encoded(text: str) -> bytes:
+    """Return `text` in UTF-8; a lone surrogate, which a model may write, counts as three bytes."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(encoded: bytes) -> str:
+    return encoded.decode("utf-8", "surrogatepass")
+
+
+def _is_continuation(byte: int) -> bool:
+    return byte & _CONTINUATION_MASK == _CONTINUATION

@@ -1,0 +1,286 @@
+"""Arithmetic expressions in symbols or in words, worked out exactly with fractions; never `eval`.
+
+sum      = product (("+" | "-") product)*          a bare percentage is taken of what stands before it
+product  = signed (("*" | "/" | "of" | "mod") signed)*
+signed   = ("-" | "+" | "sqrt" | "double" | ...) signed | power
+power    = postfix ["^" signed]
+postfix  = primary "%"*
+primary  = number [part] | part | "(" sum ")"      part: half, third, quarter, ...
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+from reasond_server.llm.demo.numerals import (
+    CURRENCIES,
+    MAX_DIGITS,
+    NUMBER_WORDS,
+    NUMERAL,
+    SCALES,
+    UncomputableError,
+    bounded,
+    read_numeral,
+    read_words,
+    show_number,
+    show_term,
+    split_hyphens,
+)
+
+MAX_CHARACTERS = 1_000
+_MAX_DEPTH = 40
+_ROOT_DIGITS = 40
+_MAX_EXACT_BITS = 2_000
+
+_PHRASES = {
+    "multiplied by": "*",
+    "divided by": "/",
+    "raised to the power of": "^",
+    "to the power of": "^",
+    "the square root of": "sqrt",
+    "square root of": "sqrt",
+    "modulo": "mod",
+    "per cent": "%",
+    "percent": "%",
+    "plus": "+",
+    "minus": "-",
+    "times": "*",
+    "over": "/",
+    "squared": "^2",
+    "cubed": "^3",
+    "twice": "double",
+    "dollars": "",
+}
+_PHRASE = re.compile(r"\b(" + "|".join(_PHRASES) + r")\b")
+_SYMBOLS = {
+    "\N{MULTIPLICATION SIGN}": "*",
+    "\N{MIDDLE DOT}": "*",
+    "\N{DIVISION SIGN}": "/",
+    "\N{MINUS SIGN}": "-",
+    "\N{EN DASH}": "-",
+    "\N{SQUARE ROOT}": "sqrt",
+    "**": "^",
+    "[": "(",
+    "]": ")",
+    "x": "*",
+}
+_PARTS = {"half": 2, "third": 3, "quarter": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10, "hundredth": 100}
+_PREFIXES = ("-", "+", "sqrt", "double", "triple")
+_LEXEME = re.compile(rf"\s*(?:(?P<number>{NUMERAL})|(?P<symbol>\*\*|[a-z]+|[^\sa-z]))")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+class NotArithmeticError(ValueError):
+    """The text is not an arithmetic expression."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """A value, the operations that led to it, and the currency sign that stood in the expression."""
+
+    value: Fraction
+    steps: tuple[str, ...]
+    currency: str
+
+
+def evaluate(text: str) -> Evaluation:
+    """Work out the expression `text`, which may use words ("17 times 23", "half of 90").
+
+    Raises:
+        NotArithmeticError: the text is something else.
+        UncomputableError: it is arithmetic, but has no result or exceeds a limit.
+    """
+    if len(text) > MAX_CHARACTERS:
+        if not _LETTER.search(text) and any(map(str.isdigit, text)):
+            raise UncomputableError(f"it has {len(text):,} characters, and the limit is {MAX_CHARACTERS:,}")
+        raise NotArithmeticError(text[:MAX_CHARACTERS])
+    return _Parser(text).evaluate()
+
+
+def _lexemes(text: str) -> list[str | Fraction]:
+    """Return symbols, words and the values of numerals."""
+    symbolic = _PHRASE.sub(lambda match: f" {_PHRASES[match[0]]} ", split_hyphens(text.lower()))
+    found: list[str | Fraction] = []
+    for match in _LEXEME.finditer(symbolic.rstrip()):
+        if match["number"]:
+            found.append(read_numeral(match["number"]))
+        else:
+            found.append(_SYMBOLS.get(match["symbol"], match["symbol"]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A value, and whether it was written as a bare percentage."""
+
+    value: Fraction
+    is_percent: bool = False
+
+
+class _Parser:
+    """Recursive descent over lexemes with a bound on the depth."""
+
+    def __init__(self, text: str) -> None:
+        self._lexemes = _lexemes(text)
+        self._at = 0
+        self._depth = 0
+        self._steps: list[str] = []
+        self._currency = ""
+
+    def evaluate(self) -> Evaluation:
+        """Return the value of the whole text."""
+        operand = self._sum()
+        if self._at < len(self._lexemes):
+            raise NotArithmeticError
+        return Evaluation(value=operand.value, steps=tuple(self._steps), currency=self._currency)
+
+    def _peek(self) -> str | Fraction | None:
+        return self._lexemes[self._at] if self._at < len(self._lexemes) else None
+
+    def _take(self, *symbols: str) -> str:
+        """Consume the next lexeme if it is one of `symbols`, and return it; else return ""."""
+        lexeme = self._peek()
+        if isinstance(lexeme, str) and lexeme in symbols:
+            self._at += 1
+            return lexeme
+        return ""
+
+    def _sum(self) -> _Operand:
+        left = self._product()
+        while operator := self._take("+", "-"):
+            right = self._product()
+            amount = right.value
+            if right.is_percent and not left.is_percent:
+                amount = self._note("of", right.value, left.value)
+            left = _Operand(self._note(operator, left.value, amount), left.is_percent and right.is_percent)
+        return left
+
+    def _product(self) -> _Operand:
+        left = self._signed()
+        while operator := self._take("*", "/", "of", "mod"):
+            left = _Operand(self._note(operator, left.value, self._signed().value))
+        return left
+
+    def _signed(self) -> _Operand:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise UncomputableError(f"it is nested more than {_MAX_DEPTH} levels deep")
+        prefix = self._take(*_PREFIXES)
+        operand = self._prefixed(prefix, self._signed()) if prefix else self._power()
+        self._depth -= 1
+        return operand
+
+    def _prefixed(self, prefix: str, operand: _Operand) -> _Operand:
+        if prefix == "-":
+            return _Operand(-operand.value, operand.is_percent)
+        if prefix == "sqrt":
+            root = _root(operand.value)
+            self._steps.append(f"the square root of {show_term(operand.value)} = {show_number(root)}")
+            return _Operand(root)
+        factors = {"double": 2, "triple": 3}
+        return _Operand(self._note("*", Fraction(factors[prefix]), operand.value)) if prefix in factors else operand
+
+    def _power(self) -> _Operand:
+        base = self._postfix()
+        return _Operand(self._note("^", base.value, self._signed().value)) if self._take("^") else base
+
+    def _postfix(self) -> _Operand:
+        operand = self._primary()
+        while self._take("%"):
+            operand = _Operand(operand.value / 100, is_percent=True)
+        return operand
+
+    def _primary(self) -> _Operand:
+        if self._take("("):
+            operand = self._sum()
+            if not self._take(")"):
+                raise NotArithmeticError
+            return operand
+        if currency := self._take(*CURRENCIES):
+            if self._currency not in ("", currency):
+                raise UncomputableError("it mixes currencies")
+            self._currency = currency
+        self._take("a", "an", "the")
+        number = self._number()
+        part = self._part()
+        if number is None and part is None:
+            raise NotArithmeticError
+        return _Operand((Fraction(1) if number is None else number) * (part or 1))
+
+    def _number(self) -> Fraction | None:
+        """Consume a numeral, number words, or both ("2.5 million")."""
+        numeral = self._peek()
+        start = numeral if isinstance(numeral, Fraction) else None
+        self._at += start is not None
+        known = NUMBER_WORDS if start is None else SCALES
+        words: list[str] = []
+        while word := self._take(*known):
+            words.append(word)
+            if isinstance(following := self._following(), str) and following in NUMBER_WORDS:
+                self._take("and")
+        return read_words(words, start=start) if words else start
+
+    def _following(self) -> str | Fraction | None:
+        return self._lexemes[self._at + 1] if self._at + 1 < len(self._lexemes) else None
+
+    def _part(self) -> Fraction | None:
+        """Consume the name of a part, in the singular or plural."""
+        word = self._take(*_PARTS, *(f"{part}s" for part in _PARTS), "halves").removesuffix("s")
+        return Fraction(1, _PARTS.get(word, 2)) if word else None
+
+    def _note(self, operator: str, left: Fraction, right: Fraction) -> Fraction:
+        """Work out one operation and write it down."""
+        value = bounded(_apply(operator, left, right))
+        self._steps.append(f"{show_term(left)} {operator} {show_term(right)} = {show_number(value)}")
+        return value
+
+
+def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
+    if operator in {"/", "mod"} and right == 0:
+        raise UncomputableError("division by zero has no result")
+    if operator == "^":
+        return _raised(left, right)
+    if operator == "+":
+        return left + right
+    if operator == "-":
+        return left - right
+    if operator == "/":
+        return left / right
+    return left % right if operator == "mod" else left * right
+
+
+def _raised(base: Fraction, exponent: Fraction) -> Fraction:
+    """Return `base` to the power of `exponent`, exactly if the exponent is whole."""
+    if base == 0:
+        if exponent < 0:
+            raise UncomputableError("division by zero has no result")
+        return Fraction(int(exponent == 0))
+    digits = (math.log10(abs(base.numerator)) - math.log10(base.denominator)) * float(
+        min(abs(exponent), Fraction(10**12))
+    )
+    if abs(digits) > MAX_DIGITS:
+        raise UncomputableError(f"the result has more than {MAX_DIGITS} digits")
+    size = max(base.numerator.bit_length(), base.denominator.bit_length()) * abs(exponent)
+    if exponent.denominator == 1 and size <= _MAX_EXACT_BITS:
+        return base**exponent.numerator
+    if base < 0:
+        raise UncomputableError("a power of a negative number is worked out for small whole exponents only")
+    with localcontext() as context:
+        context.prec = _ROOT_DIGITS
+        return Fraction(_decimal(base) ** _decimal(exponent))
+
+
+def _root(value: Fraction) -> Fraction:
+    """Return the square root, exactly if it is a fraction."""
+    if value < 0:
+        raise UncomputableError("the square root of a negative number is not a real number")
+    root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
+    return root if root * root == value else _raised(value, Fraction(1, 2))
+
+
+def _decimal(value: Fraction) -> Decimal:
+    return Decimal(value.numerator) / Decimal(value.denominator)

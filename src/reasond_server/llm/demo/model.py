@@ -1,0 +1,102 @@
+"""The embedded `demo` model: fixed rules behind the port of a language model, so that no key is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ContextExhaustedError
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.demo.prompt import read_prompt
+from reasond_server.llm.demo.reply import write_reply
+from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.llm.stopping import StopFilter
+from reasond_server.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.llm.model import ChatRequest, ModelEvent
+
+_PIECES_PER_TURN = 8
+_WARNING = (
+    "answered by the embedded demo model, which follows fixed rules; "
+    "set provider and model in the [llm] section of config.toml to use a language model"
+)
+
+
+class DemoModel:
+    """Works out arithmetic, percentages and interest, answers questions about a text by extraction, says so otherwise.
+
+    It is deterministic: the same request gives the same events. `temperature` has no effect. It reads the last
+    user message (`demo.prompt` says in which form) and writes its tokens, `WordPieceCounter`'s pieces, one by one.
+
+    Args:
+        token_delay_s: pause after each token in seconds, so that people can watch; 0 writes at full speed.
+        context_window: most tokens of prompt and output together.
+    """
+
+    def __init__(self, *, token_delay_s: float = 0.0, context_window: int = 32_768) -> None:
+        self._token_delay_s = token_delay_s
+        self._context_window = context_window
+        self._counter = WordPieceCounter()
+
+    @property
+    def name(self) -> str:
+        """Name of the model: demo."""
+        return "demo"
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """One sentence that tells every reader what answered."""
+        return (_WARNING,)
+
+    @property
+    def context_window(self) -> int | None:
+        """Most tokens of prompt and output together."""
+        return self._context_window
+
+    @property
+    def counter(self) -> WordPieceCounter:
+        """Counts exactly the tokens that this model reads and writes."""
+        return self._counter
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Write the reply token by token; `max_tokens` is shortened to what the window leaves.
+
+        Raises:
+            ContextExhaustedError: the prompt alone is larger than the window.
+        """
+        prompt_tokens, room, pieces = await asyncio.to_thread(self._prepare, request)
+        stop = StopFilter(request.stop)
+        written = 0
+        for piece in pieces[:room]:
+            written += 1
+            if shown := stop.feed(piece):
+                yield Text(text=shown)
+            if stop.matched is not None:
+                break
+            if self._token_delay_s or written % _PIECES_PER_TURN == 0:
+                await asyncio.sleep(self._token_delay_s)
+        if held := stop.flush():
+            yield Text(text=held)
+        is_cut = stop.matched is None and written < len(pieces)
+        yield Finished(
+            reason=ModelFinish.LENGTH if is_cut else ModelFinish.STOP,
+            usage=Usage(input_tokens=prompt_tokens, output_tokens=written, model_calls=1),
+            matched_stop=stop.matched,
+        )
+
+    def _prepare(self, request: ChatRequest) -> tuple[int, int, list[str]]:
+        """Return the prompt's tokens, the most that may be written, and the pieces of the whole reply."""
+        prompt_tokens = self._counter.count_prompt(request.messages)
+        room = self._context_window - prompt_tokens
+        if room < 0:
+            raise ContextExhaustedError(
+                f"the prompt has {prompt_tokens:,} tokens, and the window of the demo model {self._context_window:,}",
+                remedy="Use bounded_context, which reads a long text part by part, or a smaller chunk_size.",
+                metadata={"prompt_tokens": str(prompt_tokens), "context_window": str(self._context_window)},
+            )
+        room = max(0, min(room, request.max_tokens))
+        reply = write_reply(read_prompt(request.messages), counter=self._counter, max_tokens=room)
+        return prompt_tokens, room, self._counter.pieces(reply)

@@ -1,0 +1,171 @@
+"""Numbers as people write them: read exactly into fractions, and written back with their currency."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+from fractions import Fraction
+
+MAX_DIGITS = 400
+CURRENCIES = "$€£¥"
+NUMERAL = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d{1,4}\b)?|\.\d+"
+
+_MAX_BITS = 2 * MAX_DIGITS * 4
+_MAX_PLACES = 12
+_SIGNIFICANT_DIGITS = 10
+_MAX_SHOWN_DENOMINATOR = 1_000
+
+_SMALL = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_UNITS = {word: value for value, word in enumerate(_SMALL)} | {
+    word: 10 * value for value, word in enumerate(_TENS, start=2)
+}
+SCALES = {"hundred": 100, "thousand": 1_000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+NUMBER_WORDS = frozenset(_UNITS) | frozenset(SCALES)
+_HYPHENATED = re.compile(rf"\b({'|'.join(_TENS)})-({'|'.join(_SMALL[1:10])})\b")
+
+
+class UncomputableError(ArithmeticError):
+    """A computation that was understood and has no result, or none within the limits; says why in a sentence."""
+
+
+def bounded(value: Fraction) -> Fraction:
+    """Return `value`.
+
+    Raises:
+        UncomputableError: it has more than about 800 digits before or after its fraction bar.
+    """
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+        raise UncomputableError(f"a number on the way has more than {2 * MAX_DIGITS} digits")
+    return value
+
+
+def read_numeral(text: str) -> Fraction:
+    """Return the value of a text that matches `NUMERAL`.
+
+    Raises:
+        UncomputableError: it has more than 400 digits.
+    """
+    plain = text.replace(",", "")
+    number = Decimal(plain) if len(plain) <= MAX_DIGITS else None
+    if number is None or abs(number.adjusted()) > MAX_DIGITS:
+        raise UncomputableError(f"a number in it has more than {MAX_DIGITS} digits")
+    return Fraction(number)
+
+
+def split_hyphens(text: str) -> str:
+    """Return `text` with "twenty-three" written as two words, so that no hyphen is taken for a minus."""
+    return _HYPHENATED.sub(r"\1 \2", text)
+
+
+def read_words(words: list[str], *, start: Fraction | None = None) -> Fraction:
+    """Return the value of number words such as ["two", "hundred", "five"].
+
+    Args:
+        words: members of `NUMBER_WORDS`.
+        start: the value of a numeral before them, as in "2.5 million".
+
+    Raises:
+        UncomputableError: the words name a number that is too large.
+    """
+    total, current = Fraction(0), start
+    for word in words:
+        if word in _UNITS:
+            current = (current or 0) + Fraction(_UNITS[word])
+        elif word == "hundred":
+            current = (1 if current is None else current) * Fraction(100)
+        else:
+            total = bounded(total + (1 if current is None else current) * Fraction(SCALES[word]))
+            current = None
+    return bounded(total + (current or 0))
+
+
+def show_number(value: Fraction) -> str:
+    """Return `value` with thousands separators; a value without a short decimal form is rounded to 10 digits.
+
+    Raises:
+        UncomputableError: the result has more than 400 digits.
+    """
+    if abs(value) >= 10**MAX_DIGITS:
+        raise UncomputableError(f"the result has more than {MAX_DIGITS} digits")
+    places = _places(value)
+    if places is not None:
+        return _fixed(value, places)
+    rounded = _rounded(value)
+    fraction = f" ({value})" if value.denominator <= _MAX_SHOWN_DENOMINATOR else ""
+    return f"about {rounded}{fraction}"
+
+
+def show_term(value: Fraction) -> str:
+    """Return `value` for use inside a step: a simple fraction stays one."""
+    if _places(value) is None and value.denominator <= _MAX_SHOWN_DENOMINATOR:
+        return str(value)
+    return show_number(value).removeprefix("about ")
+
+
+def show_money(value: Fraction, currency: str) -> str:
+    """Return an amount rounded to the cent, the currency sign before it.
+
+    Raises:
+        UncomputableError: the amount has more than 400 digits.
+    """
+    if abs(value) >= 10**MAX_DIGITS:
+        raise UncomputableError(f"the result has more than {MAX_DIGITS} digits")
+    sign = "-" if value < 0 else ""
+    return f"{sign}{currency}{_fixed(abs(value), 2)}"
+
+
+def show(value: Fraction, currency: str) -> str:
+    """Return `value` as money if there is a currency, else as a number.
+
+    Raises:
+        UncomputableError: the result has more than 400 digits.
+    """
+    return show_money(value, currency) if currency else show_number(value)
+
+
+def _places(value: Fraction) -> int | None:
+    """Return how many decimal places `value` has, None if they are many or without end."""
+    for places in range(_MAX_PLACES + 1):
+        if 10**places % value.denominator == 0:
+            return places
+    return None
+
+
+def _fixed(value: Fraction, places: int) -> str:
+    """Return `value` with `places` decimal places, rounded half away from zero."""
+    scaled = abs(value) * 10**places
+    units = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
+    whole, rest = divmod(units, 10**places)
+    sign = "-" if value < 0 and units else ""
+    return f"{sign}{whole:,}" + (f".{rest:0{places}d}" if places else "")
+
+
+def _rounded(value: Fraction) -> str:
+    """Return `value` rounded to 10 significant digits, in plain or scientific notation."""
+    with localcontext() as context:
+        context.prec = _SIGNIFICANT_DIGITS
+        context.rounding = ROUND_HALF_UP
+        number = (Decimal(value.numerator) / Decimal(value.denominator)).normalize()
+    return f"{number:,f}" if abs(number.adjusted()) <= _SIGNIFICANT_DIGITS else f"{number:E}"

@@ -1,0 +1,58 @@
+"""What the demo model reads in a prompt: tagged sections of the last user message, or a bare question.
+
+Each tag stands alone on its line: `<question>`, `<notes>`, `<material>`, `<passage segment="2" of="7">`, and
+their closing tags. Text outside the sections is instruction for other models and is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.llm.model import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import Message
+
+_OPENING = re.compile(r'<(question|notes|material|passage)(?: segment="(\d{1,9})" of="(\d{1,9})")?>')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The sections; empty if absent. `segment` of `segment_count` is being read if there is a passage (else 0)."""
+
+    question: str = ""
+    notes: str = ""
+    material: str = ""
+    passage: str = ""
+    segment: int = 0
+    segment_count: int = 0
+    is_reading: bool = False
+
+
+def read_prompt(messages: Sequence[Message]) -> Prompt:
+    """Return the sections of the last user message; a message without sections is the question."""
+    content = next((message.content for message in reversed(messages) if message.role is Role.USER), "")
+    sections: dict[str, list[str]] = {}
+    segment = segment_count = 0
+    closing = ""
+    current: list[str] = []
+    for line in content.splitlines():
+        mark = line.strip()
+        if closing:
+            if mark == closing:
+                closing = ""
+            else:
+                current.append(line)
+        elif opening := _OPENING.fullmatch(mark):
+            closing = f"</{opening[1]}>"
+            current = sections.setdefault(opening[1], [])
+            if opening[1] == "passage":
+                segment, segment_count = int(opening[2] or 1), int(opening[3] or 1)
+    if not sections:
+        return Prompt(question=content)
+    texts = {name: "\n".join(lines) for name, lines in sections.items()}
+    return Prompt(**texts, segment=segment, segment_count=segment_count, is_reading="passage" in sections)

@@ -1,0 +1,54 @@
+"""Stop strings on a stream: the text before the first one, however the stream is cut into pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class StopFilter:
+    """Lets text through up to the first stop string; holds back what may still become one.
+
+    The first stop string is the one that is complete first; of two that are complete together, the longer.
+    So the outcome does not depend on how the text was cut into pieces. Empty stop strings are ignored.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(dict.fromkeys(word for word in stop if word))
+        self._longest = max(map(len, self._stop), default=0)
+        self._held = ""
+        self.matched: str | None = None
+
+    def feed(self, piece: str) -> str:
+        """Take the next piece and return what may be shown now; after a match nothing is shown any more."""
+        if self.matched is not None:
+            return ""
+        text = self._held + piece
+        match = min(self._ends(text), default=None)
+        if match is not None:
+            _, start, self.matched = match
+            self._held = ""
+            return text[:start]
+        kept = self._undecided(text)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+    def flush(self) -> str:
+        """Return what was held back: the stream ended, and no stop string will come of it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _ends(self, text: str) -> list[tuple[int, int, str]]:
+        """Return end, start and word of the first occurrence of each stop string in `text`."""
+        found = ((text.find(word), word) for word in self._stop)
+        return [(start + len(word), start, word) for start, word in found if start >= 0]
+
+    def _undecided(self, text: str) -> int:
+        """Return the length of the longest end of `text` that begins a stop string."""
+        longest = min(self._longest - 1, len(text))
+        for length in range(longest, 0, -1):
+            if any(word.startswith(text[len(text) - length :]) for word in self._stop):
+                return length
+        return 0

@@ -1,0 +1,322 @@
+"""For tests of programs that use reasond: language models that say what the test wrote down.
+
+    model = ScriptedModel(["<answer>42</answer>"])
+    with model:
+        outcome = await ChainOfThought().reason("What is six times seven?", model=model)
+    assert outcome.answer == "42"
+    assert "six times seven" in model.requests[0].messages[-1].content
+
+The models obey `max_tokens` and `stop`, report usage and end when they are closed, like any other. They take
+the place of a mock: nothing needs to be patched, and a script that was not played to its end is a failure.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ContextExhaustedError
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
+from reasond_server.llm.stopping import StopFilter
+from reasond_server.types import Usage
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from reasond_server.errors import ReasondError
+    from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
+
+__all__ = ["FunctionModel", "Reply", "ScriptError", "ScriptedModel"]
+
+_SHOWN_CHARACTERS = 200
+
+
+class ScriptError(AssertionError):
+    """The script and the calls do not match: too many calls, or replies that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One reply of a model, with everything that may happen to it.
+
+    Attributes:
+        text: what the model writes.
+        finish: why it stops at the end of `text`; a stop string or `max_tokens` that cuts it off wins.
+        usage: what it reports; None reports what the counter counts, as one call.
+        reasoning: hidden reasoning that it shows before `text`; counts against `max_tokens`.
+        error: raised at the end, or after `error_after` characters of `text`, in place of `Finished`.
+        error_after: characters of `text` that come before `error`; 0 fails before the first one.
+        pieces: how `text` is cut on the stream, for instance in the middle of a tag; gives `text` if that is
+            empty. None cuts it as the demo model would.
+        hold: the reply waits for this event, so that a test can look or cancel while the call is open.
+        hold_after: pieces that are written before it waits; 0 waits before anything is written.
+    """
+
+    text: str = ""
+    finish: ModelFinish = ModelFinish.STOP
+    usage: Usage | None = None
+    reasoning: str = ""
+    error: ReasondError | None = None
+    error_after: int | None = None
+    pieces: Sequence[str] | None = None
+    hold: asyncio.Event | None = None
+    hold_after: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pieces is None:
+            return
+        joined = "".join(self.pieces)
+        if self.text not in ("", joined):
+            raise ValueError(f"pieces give {joined!r} and text is {self.text!r}: leave out text, or let them agree")
+        object.__setattr__(self, "text", joined)
+
+
+class _PlayedModel(ABC):
+    """What the models of this module share: how a reply is played on a stream.
+
+    Attributes:
+        requests: every call so far, in the order in which they began.
+        closed: calls that were closed or cancelled before their end.
+        finished: calls that ended by themselves, with `Finished` or with their error.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        counter: TokenCounter | None = None,
+        context_window: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self._name = name
+        self._counter: TokenCounter = WordPieceCounter() if counter is None else counter
+        self._context_window = context_window
+        self._warnings = tuple(warnings)
+        self.requests: list[ChatRequest] = []
+        self.closed = 0
+        self.finished = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._name
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What results tell their readers."""
+        return self._warnings
+
+    @property
+    def context_window(self) -> int | None:
+        """Most tokens of prompt and output together; a larger prompt is refused."""
+        return self._context_window
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counts this model's tokens."""
+        return self._counter
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have begun and not ended."""
+        return len(self.requests) - self.closed - self.finished
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Play the next reply.
+
+        Raises:
+            ScriptError: there is no reply for this call.
+            ContextExhaustedError: the prompt is larger than the window.
+            ReasondError: the reply's own error.
+        """
+        self.requests.append(request)
+        is_over = False
+        try:
+            self._check_window(request)
+            async with aclosing(self._play(request, self._next_reply(request))) as events:
+                async for event in events:
+                    if isinstance(event, Finished):
+                        self.finished += 1
+                        is_over = True
+                    yield event
+        except Exception:
+            self.finished += not is_over
+            is_over = True
+            raise
+        finally:
+            self.closed += not is_over
+
+    @abstractmethod
+    def _next_reply(self, request: ChatRequest) -> Reply:
+        """Return the reply to `request`."""
+
+    def _check_window(self, request: ChatRequest) -> None:
+        tokens = self._counter.count_prompt(request.messages)
+        if self._context_window is not None and tokens > self._context_window:
+            raise ContextExhaustedError(f"the prompt has {tokens} tokens, and the window {self._context_window}")
+
+    async def _play(self, request: ChatRequest, reply: Reply) -> AsyncGenerator[ModelEvent, None]:
+        """Yield the events of one call."""
+        if reply.hold is not None and reply.hold_after == 0:
+            await reply.hold.wait()
+        reasoning = self._counter.head(reply.reasoning, request.max_tokens)
+        if reasoning:
+            yield ReasoningText(text=reasoning)
+        reasoning_tokens = self._counter.count_text(reasoning)
+        allowed = self._counter.head(reply.text, request.max_tokens - reasoning_tokens)
+        stop = StopFilter(request.stop)
+        written = ""
+        for number, piece in enumerate(_cut(self._pieces(reply), self._reach(reply, allowed)), start=1):
+            written += piece
+            if shown := stop.feed(piece):
+                yield Text(text=shown)
+            if stop.matched is not None:
+                break
+            if reply.hold is not None and reply.hold_after == number:
+                await reply.hold.wait()
+        if held := stop.flush():
+            yield Text(text=held)
+        is_cut = len(allowed) < len(reply.text) or len(reasoning) < len(reply.reasoning)
+        if stop.matched is None and reply.error is not None and (reply.error_after is not None or not is_cut):
+            raise reply.error
+        output_tokens = reasoning_tokens + self._counter.count_text(written)
+        yield Finished(
+            reason=_finish(reply, is_cut=is_cut, matched=stop.matched),
+            usage=reply.usage or self._usage(request, output_tokens, reasoning_tokens),
+            matched_stop=stop.matched,
+        )
+
+    def _pieces(self, reply: Reply) -> Sequence[str]:
+        return WordPieceCounter().pieces(reply.text) if reply.pieces is None else reply.pieces
+
+    def _reach(self, reply: Reply, allowed: str) -> int:
+        """Return how many characters are written at most."""
+        if reply.error is None or reply.error_after is None:
+            return len(allowed)
+        return min(len(allowed), reply.error_after)
+
+    def _usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
+        return Usage(
+            input_tokens=self._counter.count_prompt(request.messages),
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens,
+            model_calls=1,
+        )
+
+
+def _finish(reply: Reply, *, is_cut: bool, matched: str | None) -> ModelFinish:
+    if matched is not None:
+        return ModelFinish.STOP
+    return ModelFinish.LENGTH if is_cut else reply.finish
+
+
+def _cut(pieces: Iterable[str], length: int) -> Iterator[str]:
+    """Yield the pieces of the first `length` characters."""
+    for piece in pieces:
+        if length <= 0:
+            return
+        yield piece[:length]
+        length -= len(piece)
+
+
+class ScriptedModel(_PlayedModel):
+    """Gives written replies in their order, one per call, and insists that all of them are asked for.
+
+    As a context manager (`with` or `async with`) it checks at the end of a block that did not fail that every
+    reply was consumed; `assert_consumed` does the same at any time.
+
+    Args:
+        replies: texts, or `Reply` for whatever else can happen.
+        name: name of the model, as results report it.
+        counter: counts its tokens; the demo model's own by default.
+        context_window: most tokens of a prompt; None accepts any.
+        warnings: what results tell their readers.
+    """
+
+    def __init__(
+        self,
+        replies: Iterable[str | Reply],
+        *,
+        name: str = "scripted",
+        counter: TokenCounter | None = None,
+        context_window: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        super().__init__(name=name, counter=counter, context_window=context_window, warnings=warnings)
+        self._left = deque(_as_reply(reply) for reply in replies)
+
+    def _next_reply(self, request: ChatRequest) -> Reply:
+        if self._left:
+            return self._left.popleft()
+        content = request.messages[-1].content if request.messages else ""
+        raise ScriptError(
+            f"call {len(self.requests)} of model {self._name!r} has no reply in the script; "
+            f"its last message begins {content[:_SHOWN_CHARACTERS]!r}"
+        )
+
+    def assert_consumed(self) -> None:
+        """Check that every reply was asked for.
+
+        Raises:
+            ScriptError: replies are left.
+        """
+        if self._left:
+            raise ScriptError(
+                f"{len(self._left)} replies of model {self._name!r} were not asked for; "
+                f"the first begins {self._left[0].text[:_SHOWN_CHARACTERS]!r}"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error_type is None:
+            self.assert_consumed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(error_type, error, traceback)
+
+
+class FunctionModel(_PlayedModel):
+    """Replies with what `function` makes of the request: for behaviour that depends on the prompt.
+
+    Args:
+        function: returns the text of the reply, or a `Reply`; a ReasondError that it raises is the model's.
+        name: name of the model, as results report it.
+        counter: counts its tokens; the demo model's own by default.
+        context_window: most tokens of a prompt; None accepts any.
+        warnings: what results tell their readers.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[ChatRequest], str | Reply],
+        *,
+        name: str = "function",
+        counter: TokenCounter | None = None,
+        context_window: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        super().__init__(name=name, counter=counter, context_window=context_window, warnings=warnings)
+        self._function = function
+
+    def _next_reply(self, request: ChatRequest) -> Reply:
+        return _as_reply(self._function(request))
+
+
+def _as_reply(reply: str | Reply) -> Reply:
+    return Reply(text=reply) if isinstance(reply, str) else reply
