@@ -1,4 +1,4 @@
-"""For tests of programs that use reasond: language models that say what the test wrote down.
+"""Language models that say what a test wrote down.
 
     model = ScriptedModel(["<answer>42</answer>"])
     with model:

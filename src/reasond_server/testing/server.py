@@ -1,0 +1,89 @@
+"""The whole server in the process of a test: real sockets on free loopback ports, everything else as in production."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.app import Server
+from reasond_server.config import load
+from reasond_server.reasoning.registry import StrategyRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+
+    from reasond_server.app import Listening
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.strategies.strategy import ReasoningStrategy
+
+_SETTINGS = {
+    "REASOND_CONFIG": os.devnull,
+    "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
+    "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
+    "REASOND__SERVER__DRAIN_DELAY_S": "0",
+}
+
+
+@asynccontextmanager
+async def running_server(
+    *,
+    model: ChatModel | None = None,
+    strategies: Sequence[ReasoningStrategy[Any]] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncGenerator[Listening, None]:
+    """Serve while the context lasts; yields the addresses and a token that may do everything.
+
+    `model` takes the place of the demo model and `strategies` that of the installed ones. `environ` sets keys as
+    the environment would, such as {"REASOND__STORE__RETENTION_S": "1"}; no file is read.
+
+    Raises:
+        SettingsError: the settings do not work.
+    """
+    values = {**_SETTINGS, **(environ or {})}
+    registry = None if strategies is None else StrategyRegistry(strategies)
+    server = Server(load(None, values), environ=values, dev=True, model=model, registry=registry)
+    listening = await server.start()
+    try:
+        yield listening
+    finally:
+        await server.stop()
+
+
+@contextmanager
+def running_server_in_thread(
+    *,
+    model: ChatModel | None = None,
+    strategies: Sequence[ReasoningStrategy[Any]] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Generator[Listening, None, None]:
+    """Do the same for a test without an event loop: the server has one of its own, in a thread."""
+    ready: Future[tuple[Listening, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        async with running_server(model=model, strategies=strategies, environ=environ) as listening:
+            finished = asyncio.Event()
+            ready.set_result((listening, asyncio.get_running_loop(), finished))
+            await finished.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    thread = threading.Thread(target=run, name="reasond")
+    thread.start()
+    try:
+        listening, loop, finished = ready.result()
+        try:
+            yield listening
+        finally:
+            loop.call_soon_threadsafe(finished.set)
+    finally:
+        thread.join()

@@ -1,0 +1,174 @@
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.errors import ModelFailedError, TokenBudgetExhaustedError
+from reasond_server.llm.counting import ByteCounter, WordPieceCounter
+from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.model import (
+    ChatModel,
+    ChatRequest,
+    Finished,
+    Message,
+    ModelEvent,
+    ModelFinish,
+    Role,
+    Text,
+    TokenCounter,
+)
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel
+from reasond_server.types import Budget, Usage, UsageSource
+
+ASK = ChatRequest(messages=[Message(role=Role.USER, content="why is it so?")], max_tokens=50)
+PROMPT = WordPieceCounter().count_prompt(ASK.messages)
+
+
+def metered(model: ChatModel, **budget: int) -> MeteredModel:
+    return MeteredModel(model=model, budget=Budget(**budget))
+
+
+async def played(model: MeteredModel, request: ChatRequest = ASK) -> list[ModelEvent]:
+    async with aclosing(model.stream(request)) as events:
+        return [event async for event in events]
+
+
+def text_of(events: list[ModelEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Text))
+
+
+async def test_reported_usage_is_what_is_charged() -> None:
+    usage = Usage(input_tokens=3, output_tokens=4, model_calls=1)
+    model = metered(ScriptedModel([Reply(text="because", usage=usage)]))
+    await played(model)
+    assert model.usage == usage
+
+
+async def test_usage_adds_up_over_calls_and_says_where_it_comes_from() -> None:
+    model = metered(ScriptedModel(["a b c", Reply(text="d e f", error=ModelFailedError("cut"), error_after=3)]))
+    await played(model)
+    reported = model.usage
+    with pytest.raises(ModelFailedError):
+        await played(model)
+    assert reported.source is UsageSource.REPORTED
+    assert model.usage.source is UsageSource.PARTIAL
+    assert model.usage.model_calls == 2
+    assert model.usage.input_tokens == 2 * PROMPT
+    assert model.usage.output_tokens > reported.output_tokens
+
+
+async def test_a_call_that_is_broken_off_is_charged_with_what_came() -> None:
+    model = metered(ScriptedModel(["one two three four"]))
+    stream = model.stream(ASK)
+    first = await anext(stream)
+    await stream.aclose()
+    assert isinstance(first, Text)
+    assert model.usage == Usage(
+        input_tokens=PROMPT,
+        output_tokens=WordPieceCounter().count_text(first.text),
+        model_calls=1,
+        source=UsageSource.ESTIMATED,
+    )
+
+
+async def test_a_call_in_progress_counts_already() -> None:
+    model = metered(ScriptedModel(["one two three"]))
+    async with aclosing(model.stream(ASK)) as stream:
+        await anext(stream)
+        assert model.usage.model_calls == 1
+        assert model.usage.input_tokens == PROMPT
+
+
+async def test_the_budget_shortens_the_last_call_that_fits() -> None:
+    inner = ScriptedModel(["word " * 60])
+    model = metered(inner, max_total_tokens=PROMPT + 5)
+    events = await played(model)
+    assert inner.requests[0].max_tokens == 5
+    assert model.is_clamped
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason is ModelFinish.LENGTH
+    assert model.usage.total_tokens <= PROMPT + 5
+
+
+async def test_a_budget_that_covers_the_call_changes_nothing() -> None:
+    inner = ScriptedModel(["yes"])
+    model = metered(inner, max_total_tokens=PROMPT + 50)
+    await played(model)
+    assert inner.requests[0].max_tokens == 50
+    assert not model.is_clamped
+
+
+@pytest.mark.parametrize("left", [0, -3])
+async def test_a_call_that_does_not_fit_is_refused_before_it_is_made(left: int) -> None:
+    inner = ScriptedModel([])
+    with pytest.raises(TokenBudgetExhaustedError, match=f"max_total_tokens is {PROMPT + left}") as refused:
+        await played(metered(inner, max_total_tokens=PROMPT + left))
+    assert refused.value.metadata["needed"] == str(PROMPT + 1)
+    assert inner.requests == []
+
+
+async def test_the_number_of_calls_is_bounded() -> None:
+    model = metered(ScriptedModel(["a"]), max_model_calls=1)
+    await played(model)
+    with pytest.raises(TokenBudgetExhaustedError, match="max_model_calls is 1, 1 are spent"):
+        await played(model)
+
+
+async def test_concurrent_calls_reserve_before_they_spend() -> None:
+    hold = asyncio.Event()
+    model = metered(ScriptedModel([Reply(text="a", hold=hold), "b"]), max_total_tokens=PROMPT + 50)
+    first = asyncio.create_task(played(model))
+    await asyncio.sleep(0)
+    with pytest.raises(TokenBudgetExhaustedError, match=f"{PROMPT + 50} are spent or reserved"):
+        await played(model)
+    hold.set()
+    await first
+
+
+async def test_where_tokens_are_only_estimated_bytes_are_reserved() -> None:
+    inner = ScriptedModel([], counter=ByteCounter(message_overhead=0, prompt_overhead=0))
+    with pytest.raises(TokenBudgetExhaustedError):
+        await played(metered(inner, max_total_tokens=len(ASK.messages[0].content) + 10))
+
+
+class Unbounded:
+    """A model that ignores `max_tokens`, as some servers do."""
+
+    def __init__(self, text: str) -> None:
+        self.inner = FunctionModel(lambda _request: text)
+        self.name = "unbounded"
+        self.warnings: tuple[str, ...] = ()
+        self.context_window: int | None = None
+        self.counter: TokenCounter = WordPieceCounter()
+        self.text = text
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        assert request.max_tokens
+        for start in range(0, len(self.text), 7):
+            yield Text(text=self.text[start : start + 7])
+        usage = Usage(input_tokens=1, output_tokens=10**6, model_calls=1)
+        yield Finished(reason=ModelFinish.STOP, usage=usage)
+
+
+@given(text=st.text(min_size=1, max_size=400), limit=st.integers(1, 40))
+async def test_a_model_that_ignores_its_limit_is_closed_there(text: str, limit: int) -> None:
+    model = metered(Unbounded(text))
+    events = await played(model, ChatRequest(messages=ASK.messages, max_tokens=limit))
+    came = text_of(events)
+    counter = WordPieceCounter()
+    assert text.startswith(came)
+    assert counter.count_text(came) <= limit
+    assert isinstance(events[-1], Finished)
+    if came != text:
+        assert events[-1].reason is ModelFinish.LENGTH
+        assert model.usage.output_tokens <= limit
+
+
+def test_it_shows_the_model_behind_it() -> None:
+    inner = ScriptedModel([], name="inner", context_window=99)
+    model = metered(inner)
+    assert (model.name, model.context_window, model.warnings) == ("inner", 99, inner.warnings)
+    assert model.counter is inner.counter
