@@ -1,0 +1,62 @@
+"""Nothing is half there: every RPC and every error reason is known everywhere it has to be."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from reasond import AsyncClient, Client
+from reasond.v1 import agent_service_pb2, errors_pb2, reasoning_service_pb2
+from reasond_server import errors
+from reasond_server.access.permissions import OPERATIONS
+from reasond_server.grpc_api.agent_servicer import AgentServicer
+from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
+from reasond_server.http_api.methods import METHODS
+from reasond_server.wire.errors import ERROR_ROWS
+
+ROOT = Path(__file__).parents[2]
+SERVICES = {
+    ReasoningServicer: reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
+    AgentServicer: agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
+}
+RPCS = [(servicer, method.name) for servicer, service in SERVICES.items() for method in service.methods]
+REASONS = [name.removeprefix("ERROR_REASON_") for name in errors_pb2.ErrorReason.keys()[1:]]
+
+
+@pytest.mark.parametrize(("servicer", "rpc"), RPCS)
+def test_every_rpc_has_a_servicer_a_permission_client_methods_and_a_page(servicer: type, rpc: str) -> None:
+    assert rpc in vars(servicer)
+    assert rpc in OPERATIONS
+    method = re.sub(r"(?<!^)(?=[A-Z])", "_", rpc).lower()
+    assert callable(getattr(AsyncClient, method))
+    assert callable(getattr(Client, method))
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
+    assert any(rpc in page for page in pages)
+
+
+def test_every_operation_is_an_rpc() -> None:
+    assert set(OPERATIONS) == {rpc for _, rpc in RPCS}
+
+
+def test_every_json_rpc_method_asks_for_the_permission_of_an_rpc() -> None:
+    assert set(METHODS.values()) <= set(OPERATIONS)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_error_reason_has_an_exception_a_row_and_a_line_in_the_documentation(reason: str) -> None:
+    made = errors.error_of(reason, "text")
+    assert made.reason == reason
+    assert [row.reason for row in ERROR_ROWS].count(reason) == 1
+    assert f"`{reason}`" in (ROOT / "docs" / "api" / "errors.md").read_text("utf-8")
+
+
+def test_every_row_and_every_exception_has_a_reason_of_the_contract() -> None:
+    assert {row.reason for row in ERROR_ROWS} == set(REASONS)
+    assert {leaf.reason for leaf in errors._leaves(errors.ReasondError)} == set(REASONS)
+
+
+def test_the_picture_of_the_exceptions_shows_every_class_with_its_reason() -> None:
+    assert errors.__doc__ is not None
+    for leaf in errors._leaves(errors.ReasondError):
+        if leaf is not errors.SettingsError:
+            assert re.search(rf"\b{leaf.__name__} +{leaf.reason}\b", errors.__doc__), leaf
