@@ -1,1 +1,116 @@
-"""Client of reasond, the reasoning server; the generated stubs are in `reasond.v1`."""
+"""Client of reasond, the reasoning server; the generated messages and stubs are in `reasond.v1`."""
+
+from reasond.async_client import AsyncClient
+from reasond.async_stream import AsyncReasoningStream
+from reasond.client import Client
+from reasond.connection import TlsOptions
+from reasond.errors import (
+    AuthenticationError,
+    CallCancelledError,
+    ConflictError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidRequestError,
+    ModelError,
+    NotFoundError,
+    PermissionDeniedError,
+    ReasondError,
+    ResourceExhaustedError,
+    StrategyError,
+    UnavailableError,
+    Violation,
+)
+from reasond.progress import ReconnectPolicy
+from reasond.sync_stream import ReasoningStream
+from reasond.v1.agent_card_pb2 import AgentCard
+from reasond.v1.agent_service_pb2 import Agent, GetAgentCardResponse
+from reasond.v1.errors_pb2 import ErrorReason
+from reasond.v1.execution_pb2 import (
+    Budget,
+    Execution,
+    ExecutionError,
+    ExecutionStarted,
+    ExecutionState,
+    FinishReason,
+    Heartbeat,
+    Iteration,
+    Metrics,
+    Reasoning,
+    ReasoningTask,
+    StrategySource,
+    TextDelta,
+    Usage,
+    UsageSource,
+)
+from reasond.v1.reasoning_service_pb2 import (
+    GetExecutionResponse,
+    ListStrategiesResponse,
+    ReasonIterationsResponse,
+    Strategy,
+    TraceView,
+)
+from reasond.v1.strategies_pb2 import (
+    BoundedContextConfig,
+    CarryoverMode,
+    ChainOfThoughtConfig,
+    ReactConfig,
+    SelfConsistencyConfig,
+    TreeEvaluator,
+    TreeOfThoughtConfig,
+    TreeSearch,
+)
+
+__all__ = [
+    "Agent",
+    "AgentCard",
+    "AsyncClient",
+    "AsyncReasoningStream",
+    "AuthenticationError",
+    "BoundedContextConfig",
+    "Budget",
+    "CallCancelledError",
+    "CarryoverMode",
+    "ChainOfThoughtConfig",
+    "Client",
+    "ConflictError",
+    "DeadlineExceededError",
+    "ErrorReason",
+    "Execution",
+    "ExecutionError",
+    "ExecutionStarted",
+    "ExecutionState",
+    "FinishReason",
+    "GetAgentCardResponse",
+    "GetExecutionResponse",
+    "Heartbeat",
+    "InternalError",
+    "InvalidRequestError",
+    "Iteration",
+    "ListStrategiesResponse",
+    "Metrics",
+    "ModelError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "ReactConfig",
+    "ReasonIterationsResponse",
+    "ReasondError",
+    "Reasoning",
+    "ReasoningStream",
+    "ReasoningTask",
+    "ReconnectPolicy",
+    "ResourceExhaustedError",
+    "SelfConsistencyConfig",
+    "Strategy",
+    "StrategyError",
+    "StrategySource",
+    "TextDelta",
+    "TlsOptions",
+    "TraceView",
+    "TreeEvaluator",
+    "TreeOfThoughtConfig",
+    "TreeSearch",
+    "UnavailableError",
+    "Usage",
+    "UsageSource",
+    "Violation",
+]

@@ -1,0 +1,303 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from reasond import requests
+from reasond.async_link import AsyncLink, AsyncToken
+from reasond.async_stream import AsyncReasoningStream
+from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
+from reasond.progress import Progress, ReconnectPolicy, policy_of
+from reasond.v1 import agent_service_pb2 as agents_pb
+from reasond.v1 import reasoning_service_pb2 as reasoning_pb
+from reasond.v1.execution_pb2 import Budget, Execution, FinishReason, Reasoning
+from reasond.v1.reasoning_service_pb2 import TraceView
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from reasond.connection import TlsOptions
+
+
+class AsyncClient:
+    """Calls a reasond server from one event loop.
+
+    Every method raises `ReasondError` (a subclass that says what kind) where the call fails, ValueError or
+    TypeError where an argument cannot be sent, and lets `asyncio.CancelledError` pass after cancelling the call
+    on the server too. `timeout_s` of a method replaces the client's default deadline; `math.inf` sets none.
+
+    Args:
+        target: `host:port`, `unix:/path`, or `dns:///host:port`, which spreads calls over all addresses.
+        token: Sent with every call; a callable (plain or asynchronous) is asked before each call.
+        tls: True for TLS with the roots that gRPC brings along, or `TlsOptions`.
+        timeout_s: Default deadline of each call, in seconds; for a stream, of the whole stream.
+        options: More channel arguments of gRPC, which win over those set here.
+        allow_plaintext_token: A token for another machine is refused without TLS unless this is set, for
+            networks where something else encrypts.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        token: AsyncToken | None = None,
+        tls: TlsOptions | bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        options: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        allow_plaintext_token: bool = False,
+    ) -> None:
+        connection = Connection(
+            target=target,
+            tls=tls,
+            timeout_s=timeout_s,
+            options=dict(options),
+            has_token=bool(token),
+            allow_plaintext_token=allow_plaintext_token,
+        )
+        self._link = AsyncLink(connection, token)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Make a client from REASOND_TARGET, _TOKEN, _TLS, _CA_FILE, _TIMEOUT_S, _ALLOW_PLAINTEXT_TOKEN.
+
+        Args:
+            environ: Where to read them; the environment of the process if None.
+
+        Raises:
+            ValueError: A variable cannot be understood.
+            OSError: The file that REASOND_CA_FILE names cannot be read.
+        """
+        return cls(**arguments_from(os.environ if environ is None else environ))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._link.connection.target!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel the calls that still run and close the connection; closing twice does nothing."""
+        await self._link.close()
+
+    async def reason(
+        self,
+        query: str,
+        *,
+        material: str = "",
+        strategy: str | None = None,
+        config: requests.StrategyConfig | Mapping[str, Any] | None = None,
+        agent: str = "",
+        agent_capabilities: Iterable[str] = (),
+        budget: Budget | None = None,
+        request_id: str | None = None,
+        trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
+        timeout_s: float | None = None,
+    ) -> Reasoning:
+        """Work `query` out and return the result.
+
+        Args:
+            query: The question, 1-100,000 characters.
+            material: The long text that the question is about, at most 2,000,000 bytes of UTF-8.
+            strategy: Name of the strategy; None leaves the choice to the agent or the server.
+            config: A configuration message, or a mapping that `strategy` gives a meaning to.
+            agent: A registered agent whose strategies apply.
+            agent_capabilities: Capabilities that narrow the choice.
+            budget: Bounds on what the execution may spend.
+            request_id: The same id with the same request finds the same execution; made up if None.
+            trace_view: How much of the steps the result carries.
+            timeout_s: Deadline of this call in seconds.
+        """
+        task = requests.reasoning_task(
+            query,
+            material=material,
+            strategy=strategy,
+            config=config,
+            agent=agent,
+            agent_capabilities=agent_capabilities,
+            budget=budget,
+        )
+        request = requests.reason_request(task, request_id=request_id, trace_view=trace_view)
+        return (await self._link.answer(self._link.reasoning.Reason, request, timeout_s)).reasoning
+
+    def reason_iterations(
+        self,
+        query: str,
+        *,
+        material: str = "",
+        strategy: str | None = None,
+        config: requests.StrategyConfig | Mapping[str, Any] | None = None,
+        agent: str = "",
+        agent_capabilities: Iterable[str] = (),
+        budget: Budget | None = None,
+        request_id: str | None = None,
+        include_deltas: bool = False,
+        keep_running: bool = False,
+        reconnect: bool | ReconnectPolicy = False,
+        timeout_s: float | None = None,
+    ) -> AsyncReasoningStream:
+        """Work `query` out and stream every step; the arguments that `reason` has mean the same.
+
+        Args:
+            query: The question.
+            material: See `reason`.
+            strategy: See `reason`.
+            config: See `reason`.
+            agent: See `reason`.
+            agent_capabilities: See `reason`.
+            budget: See `reason`.
+            request_id: See `reason`.
+            include_deltas: Also stream text as the model writes it, between the steps.
+            keep_running: Let the execution go on when the stream is left or cut, so that `resume` can follow it.
+            reconnect: Resume by itself after the connection broke; needs `keep_running`. Steps are never seen
+                twice, deltas may be.
+            timeout_s: Deadline of the whole stream in seconds.
+        """
+        if reconnect and not keep_running:
+            raise ValueError("reconnect needs keep_running=True: an execution that ends with its stream is gone")
+        task = requests.reasoning_task(
+            query,
+            material=material,
+            strategy=strategy,
+            config=config,
+            agent=agent,
+            agent_capabilities=agent_capabilities,
+            budget=budget,
+        )
+        request = requests.start_request(
+            task, request_id=request_id, include_deltas=include_deltas, keep_running=keep_running
+        )
+        return self._stream(request, reconnect=reconnect, timeout_s=timeout_s)
+
+    def resume(
+        self,
+        execution_id: str,
+        *,
+        after_sequence: int = 0,
+        include_deltas: bool = False,
+        reconnect: bool | ReconnectPolicy = False,
+        timeout_s: float | None = None,
+    ) -> AsyncReasoningStream:
+        """Stream the events of an execution after `after_sequence`; 0 replays it from the start."""
+        request = requests.resume_request(execution_id, after_sequence=after_sequence, include_deltas=include_deltas)
+        return self._stream(request, reconnect=reconnect, timeout_s=timeout_s)
+
+    async def list_strategies(self, *, timeout_s: float | None = None) -> reasoning_pb.ListStrategiesResponse:
+        """Return all strategies that are enabled, with the model behind them and its warnings."""
+        everything = reasoning_pb.ListStrategiesResponse()
+        request = reasoning_pb.ListStrategiesRequest()
+        while True:
+            page = await self._link.answer(self._link.reasoning.ListStrategies, request, timeout_s)
+            everything.strategies.extend(page.strategies)
+            if not page.next_page_token:
+                everything.model = page.model
+                everything.warnings.extend(page.warnings)
+                return everything
+            request.page_token = page.next_page_token
+
+    async def get_execution(
+        self,
+        execution_id: str,
+        *,
+        trace_view: TraceView.ValueType = TraceView.TRACE_VIEW_UNSPECIFIED,
+        timeout_s: float | None = None,
+    ) -> reasoning_pb.GetExecutionResponse:
+        """Return an execution with its result, which is partial while it runs and after a failure."""
+        request = reasoning_pb.GetExecutionRequest(execution_id=execution_id, trace_view=trace_view)
+        return await self._link.answer(self._link.reasoning.GetExecution, request, timeout_s)
+
+    async def cancel_execution(self, execution_id: str, *, timeout_s: float | None = None) -> Execution:
+        """Cancel a running execution and return it; what it did so far is kept."""
+        request = reasoning_pb.CancelExecutionRequest(execution_id=execution_id)
+        return (await self._link.answer(self._link.reasoning.CancelExecution, request, timeout_s)).execution
+
+    async def list_executions(
+        self,
+        *,
+        strategy: str = "",
+        finish_reason: FinishReason.ValueType = FinishReason.FINISH_REASON_UNSPECIFIED,
+        page_size: int = 0,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Execution]:
+        """Iterate over the caller's executions, newest first; pages are fetched as needed."""
+        request = reasoning_pb.ListExecutionsRequest(
+            strategy=strategy, finish_reason=finish_reason, page_size=page_size
+        )
+        while True:
+            page = await self._link.answer(self._link.reasoning.ListExecutions, request, timeout_s)
+            for execution in page.executions:
+                yield execution
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def delete_execution(self, execution_id: str, *, timeout_s: float | None = None) -> None:
+        """Forget an execution and its content; a running one is cancelled first."""
+        request = reasoning_pb.DeleteExecutionRequest(execution_id=execution_id)
+        await self._link.answer(self._link.reasoning.DeleteExecution, request, timeout_s)
+
+    async def get_agent_card(
+        self, agent_id: str = "", *, timeout_s: float | None = None
+    ) -> agents_pb.GetAgentCardResponse:
+        """Return the card of a registered agent, or the server's own."""
+        request = agents_pb.GetAgentCardRequest(agent_id=agent_id)
+        return await self._link.answer(self._link.agents.GetAgentCard, request, timeout_s)
+
+    async def list_agents(
+        self, *, capabilities: Iterable[str] = (), page_size: int = 0, timeout_s: float | None = None
+    ) -> AsyncIterator[agents_pb.Agent]:
+        """Iterate over the agents that have all `capabilities`, by id; pages are fetched as needed."""
+        request = agents_pb.ListAgentsRequest(capabilities=capabilities, page_size=page_size)
+        while True:
+            page = await self._link.answer(self._link.agents.ListAgents, request, timeout_s)
+            for agent in page.agents:
+                yield agent
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def register_agent(
+        self,
+        card: requests.Card,
+        *,
+        agent_id: str = "",
+        ttl_s: float | None = None,
+        etag: str = "",
+        timeout_s: float | None = None,
+    ) -> agents_pb.Agent:
+        """Register an agent or replace its card.
+
+        Args:
+            card: An `AgentCard`, a card as JSON text, which is kept byte for byte, or as a mapping.
+            agent_id: May be left out where a small card carries `id`.
+            ttl_s: Seconds that the entry lives without being registered again; None until deleted.
+            etag: If set, the entry must exist with it.
+            timeout_s: Deadline of this call in seconds.
+        """
+        request = requests.register_request(card, agent_id=agent_id, ttl_s=ttl_s, etag=etag)
+        return (await self._link.answer(self._link.agents.RegisterAgent, request, timeout_s)).agent
+
+    async def delete_agent(self, agent_id: str, *, etag: str = "", timeout_s: float | None = None) -> None:
+        """Remove an agent from the directory; with `etag` only if it did not change since."""
+        request = agents_pb.DeleteAgentRequest(agent_id=agent_id, etag=etag)
+        await self._link.answer(self._link.agents.DeleteAgent, request, timeout_s)
+
+    def _stream(
+        self,
+        request: reasoning_pb.ReasonIterationsRequest,
+        *,
+        reconnect: bool | ReconnectPolicy,
+        timeout_s: float | None,
+    ) -> AsyncReasoningStream:
+        progress = Progress(
+            start=request, policy=policy_of(reconnect), timeout_s=self._link.connection.deadline_s(timeout_s)
+        )
+        return AsyncReasoningStream(self._link.open_events, progress)

@@ -1,0 +1,240 @@
+"""What calls raise: typed errors, read from the `google.rpc.Status` that the server sends with a failure.
+
+    ReasondError
+    ├── InvalidRequestError       a field is missing or out of range; `violations` names it
+    ├── StrategyError             no such strategy, not offered by the agent, or none named
+    ├── AuthenticationError       the token is missing, wrong or expired
+    ├── PermissionDeniedError     the token lacks a permission
+    ├── ResourceExhaustedError    a rate, a budget, a size or the store's room is used up
+    ├── UnavailableError          nothing was spent; try again later
+    ├── NotFoundError             no such execution or agent, or its log is no longer kept
+    ├── ConflictError             the request id or etag stands for something else
+    ├── ModelError                the language model did not do its part
+    ├── DeadlineExceededError     the deadline of the call passed
+    ├── CallCancelledError        somebody else than the awaiting task cancelled the call
+    └── InternalError             a fault of the server
+
+The class follows `reason`, the name of an `ErrorReason` without its prefix; where a proxy or a broken
+connection answers instead of reasond there is none, and the class follows the status code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # it ships no types
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+DOMAIN: Final = "reasond"
+_DETAILS_KEY = "grpc-status-details-bin"
+_NANOS = 1e9
+
+
+class Violation(NamedTuple):
+    """One thing that is wrong with a request: the path of the field and what would be right."""
+
+    field: str
+    description: str
+
+
+class ReasondError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        message: What is wrong and what to do about it, in the server's words.
+        reason: Name of an `ErrorReason` without its prefix, such as "STRATEGY_NOT_FOUND"; the name of
+            the status code where the answer did not come from reasond.
+        code: The gRPC status.
+        violations: The fields that are wrong, if any.
+        retry_after: Seconds to wait before trying again; None where waiting does not help.
+        metadata: Limits and names for programs.
+        execution_id: The execution whose partial result `get_execution` returns, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "UNKNOWN",
+        code: grpc.StatusCode = grpc.StatusCode.UNKNOWN,
+        violations: Iterable[Violation] = (),
+        retry_after: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        execution_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.code = code
+        self.violations = list(violations)
+        self.retry_after = retry_after
+        self.metadata = dict(metadata or {})
+        self.execution_id = execution_id
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+class InvalidRequestError(ReasondError):
+    """A field of the request is missing or out of range; `violations` names it."""
+
+
+class StrategyError(ReasondError):
+    """No strategy could be chosen: unknown, disabled, not offered by the agent, or none named."""
+
+
+class AuthenticationError(ReasondError):
+    """The token is missing, malformed, meant for another server, or expired."""
+
+
+class PermissionDeniedError(ReasondError):
+    """The token lacks the permission that the call or the strategy needs."""
+
+
+class ResourceExhaustedError(ReasondError):
+    """A rate, a token budget, a message size or the store's room is used up."""
+
+
+class UnavailableError(ReasondError):
+    """The server cannot be reached, is full or is shutting down; nothing was spent."""
+
+
+class NotFoundError(ReasondError):
+    """No such execution or agent for this caller, or its log is no longer kept."""
+
+
+class ConflictError(ReasondError):
+    """The request id stands for another request, or the resource changed since its etag was read."""
+
+
+class ModelError(ReasondError):
+    """The language model did not do its part; `execution_id` leads to what was done before."""
+
+
+class DeadlineExceededError(ReasondError):
+    """The deadline of the call passed; see `timeout_s`."""
+
+
+class CallCancelledError(ReasondError):
+    """The call was cancelled by something else than the task that waits for it, such as `close()`."""
+
+
+class InternalError(ReasondError):
+    """A fault of the server; its log has the cause."""
+
+
+_CLASS_BY_REASON: Final[Mapping[str, type[ReasondError]]] = MappingProxyType(
+    {
+        reason: kind
+        for kind, reasons in (
+            (
+                InvalidRequestError,
+                ("INVALID_REQUEST", "INVALID_CONFIG", "PARSE_ERROR", "INVALID_JSONRPC", "METHOD_NOT_FOUND"),
+            ),
+            (StrategyError, ("STRATEGY_NOT_FOUND", "STRATEGY_NOT_SUPPORTED", "STRATEGY_REQUIRED")),
+            (AuthenticationError, ("TOKEN_MISSING", "TOKEN_INVALID", "TOKEN_EXPIRED")),
+            (PermissionDeniedError, ("PERMISSION_MISSING",)),
+            (ResourceExhaustedError, ("RATE_LIMITED", "TOKEN_BUDGET_EXHAUSTED", "SLOW_CONSUMER", "STORE_FULL")),
+            (UnavailableError, ("OVERLOADED", "DRAINING", "STORE_UNAVAILABLE")),
+            (NotFoundError, ("EXECUTION_NOT_FOUND", "CURSOR_EXPIRED", "AGENT_NOT_FOUND")),
+            (ConflictError, ("REQUEST_ID_REUSED", "ETAG_MISMATCH", "TURN_LEASED", "TOOL_OUTCOME_UNKNOWN")),
+            (ModelError, ("CONTEXT_EXHAUSTED", "MODEL_UNAVAILABLE", "MODEL_RATE_LIMITED", "MODEL_TIMEOUT")),
+            (ModelError, ("MODEL_FAILED", "MODEL_PROTOCOL", "CONTENT_FILTERED")),
+            (InternalError, ("INTERNAL",)),
+        )
+        for reason in reasons
+    }
+)
+
+_CLASS_BY_CODE: Final[Mapping[grpc.StatusCode, type[ReasondError]]] = MappingProxyType(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+        grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
+        grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
+        grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+        grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhaustedError,
+        grpc.StatusCode.UNAVAILABLE: UnavailableError,
+        grpc.StatusCode.NOT_FOUND: NotFoundError,
+        grpc.StatusCode.ALREADY_EXISTS: ConflictError,
+        grpc.StatusCode.ABORTED: ConflictError,
+        grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
+        grpc.StatusCode.CANCELLED: CallCancelledError,
+        grpc.StatusCode.INTERNAL: InternalError,
+        grpc.StatusCode.UNKNOWN: InternalError,
+        grpc.StatusCode.DATA_LOSS: InternalError,
+    }
+)
+
+
+@dataclass(slots=True)
+class _Details:
+    """What the details of a status say, as far as they are known here."""
+
+    reason: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    retry_after: float | None = None
+
+    def read(self, detail: Any) -> None:  # noqa: ANN401 - google.protobuf.any_pb2.Any, typed by its methods
+        """Take over one detail; kinds that are not known are passed over."""
+        info = error_details_pb2.ErrorInfo()
+        request = error_details_pb2.BadRequest()
+        retry = error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            if info.domain == DOMAIN:
+                self.reason = info.reason
+                self.metadata = dict(info.metadata)
+        elif detail.Unpack(request):
+            self.violations += [Violation(item.field, item.description) for item in request.field_violations]
+        elif detail.Unpack(retry):
+            self.retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / _NANOS
+
+
+def _details_of(trailing: Iterable[tuple[str, str | bytes]]) -> _Details:
+    """Read the rich status of `trailing`; a damaged one counts as far as it could be read."""
+    details = _Details()
+    raw = next((value for key, value in trailing if key == _DETAILS_KEY), b"")
+    try:
+        status = status_pb2.Status.FromString(raw if isinstance(raw, bytes) else raw.encode())
+        for detail in status.details:
+            details.read(detail)
+    except DecodeError:
+        return details
+    return details
+
+
+def error_of(
+    code: grpc.StatusCode | None, message: str | None, trailing: Iterable[tuple[str, str | bytes]] | None
+) -> ReasondError:
+    """Return the error for a status, its message and the trailing metadata that came with it."""
+    code = code or grpc.StatusCode.UNKNOWN
+    details = _details_of(trailing or ())
+    by_code = _CLASS_BY_CODE.get(code, ReasondError)
+    return _CLASS_BY_REASON.get(details.reason, by_code)(
+        message or "",
+        reason=details.reason or code.name,
+        code=code,
+        violations=details.violations,
+        retry_after=details.retry_after,
+        metadata=details.metadata,
+        execution_id=details.metadata.get("execution_id") or None,
+    )
+
+
+def error_from(failure: Any) -> ReasondError:  # noqa: ANN401 - grpc.RpcError is typed without its methods
+    """Return the error for a failed call of gRPC, which becomes its cause."""
+    error = error_of(failure.code(), failure.details(), failure.trailing_metadata())
+    error.__cause__ = failure
+    return error
+
+
+def call_cancelled() -> CallCancelledError:
+    """Return the error of a call that was cancelled on this side, by closing its stream or its client."""
+    code = grpc.StatusCode.CANCELLED
+    return CallCancelledError("the stream or the client was closed during the call", reason=code.name, code=code)

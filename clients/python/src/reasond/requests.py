@@ -1,0 +1,175 @@
+"""Builds the request messages that both clients send, from plain arguments."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import Struct
+
+from reasond.v1.agent_card_pb2 import AgentCard
+from reasond.v1.agent_service_pb2 import RegisterAgentRequest
+from reasond.v1.execution_pb2 import Budget, ExecutionCursor, ReasoningTask
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonRequest, TraceView
+from reasond.v1.strategies_pb2 import (
+    BoundedContextConfig,
+    ChainOfThoughtConfig,
+    ReactConfig,
+    SelfConsistencyConfig,
+    TreeOfThoughtConfig,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+
+StrategyConfig: TypeAlias = (
+    BoundedContextConfig | ChainOfThoughtConfig | ReactConfig | SelfConsistencyConfig | TreeOfThoughtConfig | Struct
+)
+Card: TypeAlias = AgentCard | Mapping[str, Any] | str
+
+_CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
+    {
+        "bounded_context": BoundedContextConfig,
+        "chain_of_thought": ChainOfThoughtConfig,
+        "react": ReactConfig,
+        "self_consistency": SelfConsistencyConfig,
+        "tree_of_thought": TreeOfThoughtConfig,
+    }
+)
+_CASES: Final = MappingProxyType({kind: case for case, kind in _CONFIGS.items()} | {Struct: "custom"})
+
+
+def reasoning_task(
+    query: str,
+    *,
+    material: str,
+    strategy: str | None,
+    config: StrategyConfig | Mapping[str, Any] | None,
+    agent: str,
+    agent_capabilities: Iterable[str],
+    budget: Budget | None,
+) -> ReasoningTask:
+    """Return the task; raises ValueError or TypeError where `config` does not fit the strategy."""
+    task = ReasoningTask(
+        query=query,
+        material=material,
+        strategy=strategy,
+        agent=agent,
+        agent_capabilities=agent_capabilities,
+        budget=budget,
+    )
+    if config is not None:
+        message = _config_message(strategy, config)
+        getattr(task, _CASES[type(message)]).CopyFrom(message)
+    return task
+
+
+def _config_message(strategy: str | None, config: StrategyConfig | Mapping[str, Any]) -> StrategyConfig:
+    if isinstance(config, StrategyConfig):
+        return config
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config must be a configuration message or a mapping, not {type(config).__name__}")
+    if not strategy:
+        raise ValueError("config as a mapping needs `strategy`, which says what the keys mean")
+    kind = _CONFIGS.get(strategy)
+    return _struct(config) if kind is None else _filled(kind(), config)
+
+
+def _struct(config: Mapping[str, Any]) -> Struct:
+    struct = Struct()
+    try:
+        struct.update(dict(config))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"config must hold only what JSON can say: {error}") from None
+    return struct
+
+
+def _filled(message: StrategyConfig, config: Mapping[str, Any]) -> StrategyConfig:
+    """Set the fields of `message`; None leaves a field unset, an enum value is a name or a number."""
+    fields = message.DESCRIPTOR.fields_by_name
+    for name, value in config.items():
+        if name not in fields:
+            nearest = difflib.get_close_matches(str(name), fields, n=1, cutoff=0.0)[0]
+            known = ", ".join(sorted(fields))
+            raise ValueError(
+                f"{message.DESCRIPTOR.name} has no field {str(name)[:80]!r}; did you mean {nearest!r}? It has: {known}"
+            )
+        if value is not None:
+            _set(message, fields[name], value)
+    return message
+
+
+def _set(message: StrategyConfig, field: FieldDescriptor, value: object) -> None:
+    if isinstance(value, bool) != (field.type == field.TYPE_BOOL):
+        raise ValueError(f"{field.name} must {'not ' if isinstance(value, bool) else ''}be True or False")
+    if field.enum_type is not None and isinstance(value, str):
+        value = _enum_number(field.name, field.enum_type, value)
+    try:
+        setattr(message, field.name, value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{field.name} cannot be {str(value)[:80]!r} (a {type(value).__name__})") from None
+
+
+def _enum_number(field_name: str, enum: EnumDescriptor, text: str) -> int:
+    """Return the number of the value named `text`: TAIL, tail and CARRYOVER_MODE_TAIL are the same."""
+    values = enum.values_by_number
+    prefix = values[0].name.removesuffix("UNSPECIFIED")
+    names = {value.name.removeprefix(prefix): number for number, value in values.items() if number}
+    try:
+        return names[text.upper().removeprefix(prefix)]
+    except KeyError:
+        raise ValueError(f"{field_name} must be one of {', '.join(names)}, not {text[:80]!r}") from None
+
+
+def request_id_or_new(request_id: str | None) -> str:
+    """Return `request_id`, or a new one, so that the retry of a lost call finds its execution."""
+    return str(uuid.uuid4()) if request_id is None else request_id
+
+
+def reason_request(task: ReasoningTask, *, request_id: str | None, trace_view: TraceView.ValueType) -> ReasonRequest:
+    """Return the request of Reason."""
+    return ReasonRequest(task=task, request_id=request_id_or_new(request_id), trace_view=trace_view)
+
+
+def start_request(
+    task: ReasoningTask, *, request_id: str | None, include_deltas: bool, keep_running: bool
+) -> ReasonIterationsRequest:
+    """Return the request of ReasonIterations that starts `task`."""
+    return ReasonIterationsRequest(
+        task=task,
+        request_id=request_id_or_new(request_id),
+        include_deltas=include_deltas,
+        keep_running=keep_running,
+    )
+
+
+def resume_request(execution_id: str, *, after_sequence: int, include_deltas: bool) -> ReasonIterationsRequest:
+    """Return the request of ReasonIterations that follows an execution after `after_sequence`."""
+    cursor = ExecutionCursor(execution_id=execution_id, after_sequence=after_sequence)
+    return ReasonIterationsRequest(resume=cursor, include_deltas=include_deltas)
+
+
+def register_request(card: Card, *, agent_id: str, ttl_s: float | None, etag: str) -> RegisterAgentRequest:
+    """Return the request of RegisterAgent; text is sent as it stands, a mapping as JSON."""
+    request = RegisterAgentRequest(agent_id=agent_id, etag=etag)
+    if isinstance(card, AgentCard):
+        request.card.CopyFrom(card)
+    else:
+        request.card_json = card if isinstance(card, str) else json.dumps(dict(card))
+    if ttl_s is not None:
+        request.ttl.CopyFrom(duration(ttl_s))
+    return request
+
+
+def duration(seconds: float) -> Duration:
+    """Return `seconds` as a message, to the nearest nanosecond."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1_000_000_000))
+    return message
