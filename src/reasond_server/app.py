@@ -1,0 +1,280 @@
+"""The composition root: settings become a core and its listeners; started, drained and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from reasond_server.access.permissions import ADMIN, require
+from reasond_server.access.tokens import SigningKey, TokenMinter, TokenVerifier, ephemeral_key
+from reasond_server.agents.cards import server_card
+from reasond_server.agents.service import AgentService
+from reasond_server.config import choose_provider, require_servable
+from reasond_server.config.models import split_address
+from reasond_server.core import assemble, system_clock
+from reasond_server.errors import SettingsError
+from reasond_server.grpc_api.health import HealthServicer
+from reasond_server.grpc_api.options import GrpcOptions
+from reasond_server.grpc_api.server import SERVICES, GrpcServer
+from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
+from reasond_server.http_api.methods import ALIASES, METHODS
+from reasond_server.http_api.server import HttpServer
+from reasond_server.http_api.tls import HttpTls
+from reasond_server.llm.demo import DemoModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from reasond_server.config import LoadedSettings, ServerSettings, Settings
+    from reasond_server.executions.runner import Clock
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.types import Json
+
+_log = logging.getLogger("reasond.app")
+_LAST_WRITES_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a started server answers; `token` is set under --dev only. Empty: that side is off."""
+
+    grpc: str
+    http: str
+    token: str
+    model: str
+    warnings: tuple[str, ...]
+
+
+def model_of(settings: Settings, environ: Mapping[str, str]) -> ChatModel:
+    """Return the language model that the settings name.
+
+    Raises:
+        SettingsError: there is no adapter for it; the demo model never stands in silently.
+    """
+    provider = choose_provider(settings, environ)
+    if provider == "demo":
+        return DemoModel()
+    raise SettingsError(
+        f"[llm] provider {provider!r} has no adapter in this version",
+        remedy='Set [llm] provider = "demo", or wait for the release that brings it.',
+    )
+
+
+def keys_of(loaded: LoadedSettings, *, dev: bool) -> tuple[SigningKey, ...]:
+    """Return the keys that sign tokens; under `dev` one that dies with the process comes first."""
+    configured = tuple(
+        SigningKey(id=key.id, secret=key.secret.get_secret_value().encode(), algorithm=key.algorithm)
+        for key in loaded.auth_keys
+    )
+    return (ephemeral_key(), *configured) if dev else configured
+
+
+class Server:
+    """One process: the core, gRPC and HTTP on one event loop.
+
+    `dev` signs with a key of its own and hands out a token that may do everything. `registry`, `model` and `clock`
+    replace what the settings would give.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        *,
+        environ: Mapping[str, str],
+        dev: bool = False,
+        model: ChatModel | None = None,
+        registry: StrategyRegistry | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Put everything together; nothing listens yet.
+
+        Raises:
+            SettingsError: what is configured must not or cannot be served.
+        """
+        settings = loaded.settings
+        provider = "" if model is not None else choose_provider(settings, environ)
+        require_servable(settings, dev=dev, provider=provider)
+        self._settings = settings
+        self._dev = dev
+        self._clock = clock or system_clock()
+        self._model = model or model_of(settings, environ)
+        self._keys = keys_of(loaded, dev=dev)
+        self._core = assemble(settings, model=self._model, registry=registry, clock=self._clock)
+        self._agents = AgentService(
+            directory=self._core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
+        )
+        self._verifier = TokenVerifier(
+            keys=self._keys,
+            issuer=settings.auth.issuer,
+            audience=settings.auth.audience,
+            leeway_s=settings.auth.leeway_s,
+            max_lifetime_s=settings.auth.max_lifetime_s,
+            now=self._clock.now,
+        )
+        self._health = HealthServicer(services=SERVICES)
+        self._is_ready = False
+        self._grpc = self._grpc_server()
+        self._http = self._http_server() if settings.server.http_address else None
+
+    async def start(self) -> Listening:
+        """Bind the listeners, report ready, and return where they answer.
+
+        Raises:
+            SettingsError: an address cannot be bound or TLS files cannot be used; nothing is left behind.
+        """
+        try:
+            await self._grpc.start()
+            if self._http is not None:
+                await self._http.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._is_ready = True
+        self._health.set_ready()
+        return Listening(
+            grpc=self._grpc_target(),
+            http=self._http_base_url(),
+            token=self._dev_token() if self._dev else "",
+            model=self._model.name,
+            warnings=tuple(self._model.warnings),
+        )
+
+    async def drain(self) -> None:
+        """Say that the end is near, wait until callers know, then see running executions out and stop."""
+        server = self._settings.server
+        self._is_ready = False
+        self._grpc.begin_drain()
+        await asyncio.sleep(server.drain_delay_s)
+        _log.info("draining", extra={"grace_s": server.drain_grace_s})
+        await self._core.runner.drain(grace_s=server.drain_grace_s)
+        await self.stop(grace_s=_LAST_WRITES_S)
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Cut everything: executions end as cancelled, listeners close after at most `grace_s` seconds."""
+        self._is_ready = False
+        await self._core.runner.stop()
+        listeners = [self._grpc.stop(grace_s)]
+        if self._http is not None:
+            listeners.append(self._http.stop(grace_s))
+        await asyncio.gather(*listeners)
+
+    def _grpc_server(self) -> GrpcServer:
+        return GrpcServer(
+            options=GrpcOptions.of(self._settings.server),
+            reasoning=self._core.reasoning,
+            agents=self._agents,
+            health=self._health,
+            authenticate=self._verifier.verify,
+            require=require,
+            new_request_id=self._clock.new_id,
+        )
+
+    def _http_server(self) -> HttpServer:
+        server = self._settings.server
+        app = HttpApp(
+            reasoning=self._core.reasoning,
+            agents=self._agents,
+            authenticate=self._verifier.verify,
+            require=require,
+            is_ready=lambda: self._is_ready,
+            new_request_id=self._clock.new_id,
+            limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
+        )
+        host, port = split_address(server.http_address)
+        return HttpServer(app=app, host=host, port=port, tls=_http_tls(server))
+
+    def _card(self) -> Json:
+        """Return this server's card, with the addresses that it listens on."""
+        base = self._http_base_url()
+        strategies = {strategy.name: strategy.description for strategy in self._core.registry}
+        return server_card(
+            name="reasond",
+            version=version("reasond-server"),
+            grpc_url=self._grpc_target(),
+            jsonrpc_url=f"{base}{JSONRPC_PATH}" if base else "",
+            strategies=strategies,
+            supported_methods=[name for name in METHODS if ALIASES.get(name, name) in {name, *strategies}],
+        )
+
+    def _grpc_target(self) -> str:
+        """Return what a gRPC client dials."""
+        server = self._settings.server
+        if not server.grpc_address:
+            return f"unix:{server.grpc_unix_socket}"
+        return _with_port(server.grpc_address, self._grpc.port)
+
+    def _http_base_url(self) -> str:
+        """Return where HTTP answers; empty where it is off."""
+        server = self._settings.server
+        if self._http is None:
+            return ""
+        scheme = "https" if server.tls == "files" else "http"
+        return f"{scheme}://{_with_port(server.http_address, self._http.port)}"
+
+    def _dev_token(self) -> str:
+        """Return a token that may do everything for a day at most."""
+        auth = self._settings.auth
+        minter = TokenMinter(
+            key=self._keys[0], issuer=auth.issuer, audience=auth.audience, max_lifetime_s=auth.max_lifetime_s
+        )
+        return minter.mint(
+            subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()
+        )
+
+
+def _http_tls(server: ServerSettings) -> HttpTls | None:
+    """Return the TLS files of HTTP; None where TLS is off or ends at a proxy."""
+    if server.tls != "files":
+        return None
+    return HttpTls(
+        certificate=server.tls_certificate, private_key=server.tls_private_key, client_ca=server.tls_client_ca
+    )
+
+
+def _with_port(address: str, port: int) -> str:
+    """Return `address` with the port that it was really bound to."""
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+async def serve(
+    loaded: LoadedSettings, *, environ: Mapping[str, str], dev: bool, on_ready: Callable[[Listening], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once.
+
+    Raises:
+        SettingsError: the server cannot start.
+    """
+    server = Server(loaded, environ=environ, dev=dev)
+    async with _stop_signals() as signals:
+        on_ready(await server.start())
+        await signals.get()
+        draining = asyncio.create_task(server.drain())
+        again = asyncio.create_task(signals.get())
+        await asyncio.wait([draining, again], return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, again):
+            task.cancel()
+        if not draining.done():
+            await server.stop()
+        with contextlib.suppress(asyncio.CancelledError):
+            await draining
+
+
+@contextlib.asynccontextmanager
+async def _stop_signals() -> AsyncGenerator[asyncio.Queue[int], None]:
+    """Put SIGTERM and SIGINT into a queue while the context lasts."""
+    queue: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, queue.put_nowait, number)
+    try:
+        yield queue
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

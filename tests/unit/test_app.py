@@ -1,0 +1,186 @@
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
+
+from reasond import AsyncClient, ReasondError
+from reasond_server.app import Listening, Server, model_of, serve
+from reasond_server.config import LoadedSettings, load
+from reasond_server.errors import SettingsError
+from reasond_server.llm.demo import DemoModel
+from reasond_server.testing import Reply, ScriptedModel
+
+FREE_PORTS = {
+    "REASOND_CONFIG": os.devnull,
+    "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
+    "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
+    "REASOND__SERVER__DRAIN_DELAY_S": "0",
+}
+
+
+def loaded(**keys: str) -> LoadedSettings:
+    return load(None, {**FREE_PORTS, **{f"REASOND__{key}": value for key, value in keys.items()}})
+
+
+def server_with(model: ScriptedModel | None = None, **keys: str) -> Server:
+    return Server(loaded(**keys), environ={}, dev=True, model=model)
+
+
+async def health_of(listening: Listening, service: str = "") -> str:
+    async with grpc.aio.insecure_channel(listening.grpc) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
+
+
+async def not_serving(listening: Listening) -> None:
+    """Wait until the health service says that the server is on its way out."""
+    async with grpc.aio.insecure_channel(listening.grpc) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        async for response in stub.Watch(health_pb2.HealthCheckRequest(), timeout=20):
+            if response.status != health_pb2.HealthCheckResponse.SERVING:
+                return
+
+
+async def http_status(listening: Listening, path: str) -> int:
+    async with httpx.AsyncClient() as client:
+        return (await client.get(f"{listening.http}{path}")).status_code
+
+
+async def test_a_started_server_is_ready_on_both_sides() -> None:
+    server = server_with()
+    listening = await server.start()
+    assert await health_of(listening) == "SERVING"
+    assert await health_of(listening, "reasond.v1.ReasoningService") == "SERVING"
+    assert await http_status(listening, "/readyz") == 200
+    assert listening.model == "demo"
+    assert "demo model" in listening.warnings[0]
+    await server.stop()
+
+
+async def test_draining_reports_it_refuses_new_work_and_lets_running_work_end() -> None:
+    hold = asyncio.Event()
+    replies: list[str | Reply] = [Reply(text="<answer>late</answer>", hold=hold), *["<answer>soon</answer>"] * 500]
+    server = server_with(ScriptedModel(replies), SERVER__DRAIN_DELAY_S="0.2")
+    listening = await server.start()
+    async with AsyncClient(listening.grpc, token=listening.token) as client:
+        stream = client.reason_iterations("why?")
+        events = aiter(stream)
+        assert (await anext(events)).WhichOneof("event") == "started"
+        draining = asyncio.create_task(server.drain())
+        await not_serving(listening)
+        assert await http_status(listening, "/readyz") == 503
+        assert await http_status(listening, "/healthz") == 200
+        refusal = await refusal_of(client)
+        assert (refusal.reason, refusal.retry_after) == ("DRAINING", 1.0)
+        hold.set()
+        rest = [event.WhichOneof("event") async for event in stream]
+        assert rest == ["iteration", "completed"]
+        await draining
+    with pytest.raises(httpx.TransportError):
+        await http_status(listening, "/healthz")
+
+
+async def refusal_of(client: AsyncClient) -> ReasondError:
+    """Ask until the server refuses new work, and return the refusal."""
+    while True:
+        try:
+            await client.reason("and now?")
+        except ReasondError as error:
+            return error
+
+
+async def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind() -> None:
+    first = server_with()
+    listening = await first.start()
+    for key, address in (("GRPC", listening.grpc), ("HTTP", listening.http.removeprefix("http://"))):
+        second = server_with(None, **{f"SERVER__{key}_ADDRESS": address})
+        with pytest.raises(SettingsError, match=f"Cannot listen on '{address}'"):
+            await second.start()
+    await first.stop()
+
+
+async def test_with_no_strategy_enabled_the_server_starts_and_refuses_clearly() -> None:
+    server = server_with(REASONING__ENABLED_STRATEGIES="[]")
+    listening = await server.start()
+    assert await health_of(listening) == "SERVING"
+    async with AsyncClient(listening.grpc, token=listening.token) as client:
+        assert not (await client.list_strategies()).strategies
+        for strategy, reason in (("chain_of_thought", "STRATEGY_NOT_FOUND"), (None, "STRATEGY_REQUIRED")):
+            with pytest.raises(ReasondError, match="none") as refused:
+                await client.reason("why?", strategy=strategy)
+            assert refused.value.reason == reason
+    await server.stop()
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Iterator[Path]:
+    """A place for a Unix socket, which must be gone afterwards."""
+    tmp_path.chmod(0o700)
+    yield tmp_path / "grpc.sock"
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_http_can_be_off_and_grpc_on_a_unix_socket_alone(socket: Path) -> None:
+    server = server_with(SERVER__HTTP_ADDRESS='""', SERVER__GRPC_ADDRESS='""', SERVER__GRPC_UNIX_SOCKET=str(socket))
+    listening = await server.start()
+    assert (listening.grpc, listening.http) == (f"unix:{socket}", "")
+    async with AsyncClient(listening.grpc, token=listening.token) as client:
+        assert (await client.reason("What is 2 + 2?")).answer == "4"
+    await server.stop()
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_at_once(second: signal.Signals) -> None:
+    ready: asyncio.Queue[Listening] = asyncio.Queue()
+    settings = loaded(SERVER__DRAIN_DELAY_S="300")
+    serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
+    listening = await ready.get()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await not_serving(listening)
+    os.kill(os.getpid(), second)
+    async with asyncio.timeout(20):
+        await serving
+
+
+async def test_one_signal_drains_and_returns() -> None:
+    ready: asyncio.Queue[Listening] = asyncio.Queue()
+    serving = asyncio.create_task(serve(loaded(), environ={}, dev=True, on_ready=ready.put_nowait))
+    await ready.get()
+    os.kill(os.getpid(), signal.SIGINT)
+    async with asyncio.timeout(20):
+        await serving
+
+
+def test_the_demo_model_never_stands_in_for_another() -> None:
+    assert isinstance(model_of(load(None, FREE_PORTS).settings, {}), DemoModel)
+    with pytest.raises(SettingsError, match="'openai' has no adapter"):
+        model_of(load(None, FREE_PORTS).settings, {"OPENAI_API_KEY": "sk-x"})
+    with pytest.raises(SettingsError, match="openai"):
+        Server(load(None, FREE_PORTS), environ={"OPENAI_API_KEY": "sk-x"}, dev=True)
+
+
+def test_a_table_for_a_strategy_that_is_not_installed_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"bounded_contxt\] names no installed strategy; did you mean 'bounded_con"):
+        server_with(REASONING__STRATEGIES__BOUNDED_CONTXT__DEFAULT_CHUNK_SIZE="2048")
+
+
+async def test_the_card_names_what_can_be_called_here() -> None:
+    server = server_with(REASONING__ENABLED_STRATEGIES='["chain_of_thought"]')
+    listening = await server.start()
+    async with httpx.AsyncClient() as client:
+        card = (await client.get(f"{listening.http}/.well-known/agent-card.json")).json()
+    methods = card["capabilities"]["extensions"][0]["params"]["supported_methods"]
+    assert "reasoning.execute" in methods
+    assert "reasoning.chain_of_thought" in methods
+    assert "reasoning.bounded_context" not in methods
+    assert [skill["id"] for skill in card["skills"]] == ["reasoning.strategy.chain_of_thought"]
+    assert [one["url"] for one in card["supportedInterfaces"]] == [f"{listening.http}/api/v1/jsonrpc", listening.grpc]
+    await server.stop()
