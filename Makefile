@@ -1,0 +1,53 @@
+# The commands of the house. A fresh machine needs Python 3.11 or newer, make and git; the rest is made here.
+# `make PYTHON=/path/to/python demo` chooses the interpreter.
+
+CANDIDATES := $(PYTHON) python3 python3.13 python3.12 python3.11 python3.14
+FIND = for each in $(CANDIDATES); do \
+	"$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$each" && break; done
+INTERPRETER = $(shell $(FIND))
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check generate docs format bench clean environment environment-dev
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: environment ## start a server with the embedded model and watch it reason
+	@$(BIN)/reasond demo
+
+serve: environment ## start a development server and keep it running
+	@$(BIN)/reasond serve --dev
+
+test: environment-dev ## run everything: what CI runs
+	@$(BIN)/python -m scripts.check
+
+check: environment-dev ## run the fast half of the tests, under five minutes
+	@$(BIN)/python -m scripts.check --fast
+
+generate: environment-dev ## regenerate the stubs and the descriptor set from proto/
+	@$(BIN)/python -m scripts.generate
+	@$(MAKE) --no-print-directory docs
+
+docs: environment-dev ## regenerate the generated parts of docs/
+	@$(BIN)/python -m scripts.api_docs
+	@$(BIN)/python -m scripts.error_docs
+	@$(BIN)/python -m scripts.config_docs
+
+format: environment-dev ## format the code and the protos, and mend what ruff can mend
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+	@$(BIN)/buf format -w
+
+bench: environment-dev ## run every benchmark; results go to benchmarks/results/
+	@for each in benchmarks/*.py; do echo "== $$each"; $(BIN)/python "$$each" || exit 1; done
+
+clean: ## remove the environment, the caches and everything built
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist .coverage .coverage.*
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+environment environment-dev:
+	@interpreter="$(INTERPRETER)"; if [ -z "$$interpreter" ]; then \
+		echo "reasond needs Python 3.11 or newer; none of these is: $(strip $(CANDIDATES))." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; fi; \
+	"$$interpreter" scripts/environment.py $(if $(filter environment-dev,$@),--dev)

@@ -1,0 +1,145 @@
+"""Make docs/api/ from the comments of the protos: a page per service, one for shared types, and the list of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scripts.pages import cell, page, settle, table
+from scripts.protos import PACKAGE, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from scripts.protos import Enum, Field, Message, Method, ProtoFile
+
+FOLDER = Path("docs") / "api"
+TYPES = "types.md"
+ERRORS = "errors.md"
+ERROR_FILE = "errors"
+
+
+def anchor(name: str) -> str:
+    """Return the anchor that a heading made of `name` gets."""
+    return name.lower().replace(".", "")
+
+
+def homes(files: Sequence[ProtoFile]) -> dict[str, str]:
+    """Return type name -> page#anchor for all types of `files`."""
+    places = {}
+    for file in files:
+        for name in (*(message.name for message in file.messages), *(enum.name for enum in file.enums)):
+            places[name] = ERRORS if file.name == ERROR_FILE else f"{page_of(file)}#{anchor(name)}"
+    return places
+
+
+def page_of(file: ProtoFile) -> str:
+    """Return the page on which the types of `file` stand."""
+    return f"{file.name}.md" if file.services else TYPES
+
+
+def linked(name: str, where: Mapping[str, str]) -> str:
+    """Return `name` as a link to its type, or as code where it is none of ours."""
+    return f"[{name}]({where[name]})" if name in where else f"`{name}`"
+
+
+def field_rows(fields: Sequence[Field], where: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield a row for every field, and one before the first field of every group of alternatives."""
+    announced = ""
+    for field in fields:
+        if field.oneof and field.oneof != announced:
+            announced = field.oneof
+            yield [f"*{field.oneof}*", "", "one of", cell(field.choice)]
+        kind = linked(field.type_name, where)
+        kind = f"map of string to {kind}" if field.label == "map" else f"{field.label} {kind}".strip()
+        name = f"{'· ' if field.oneof else ''}`{field.name}`"
+        yield [name, str(field.number), kind, cell(field.comment)]
+
+
+def message_lines(message: Message, where: Mapping[str, str]) -> Iterator[str]:
+    """Yield the section of a message."""
+    yield from (f"### {message.name}", "", cell(message.comment), "")
+    if message.fields:
+        yield from table(["field", "no.", "type", "meaning"], list(field_rows(message.fields, where)))
+    else:
+        yield "It has no fields."
+    yield ""
+
+
+def enum_lines(enum: Enum) -> Iterator[str]:
+    """Yield the section of an enum."""
+    yield from (f"### {enum.name}", "", cell(enum.comment), "")
+    yield from table(
+        ["value", "no.", "meaning"],
+        [[f"`{value.name}`", str(value.number), cell(value.comment)] for value in enum.values],
+    )
+    yield ""
+
+
+def method_row(method: Method, where: Mapping[str, str]) -> list[str]:
+    """Return the row of an RPC."""
+    response = linked(method.response, where)
+    return [
+        f"`{method.name}`",
+        linked(method.request, where),
+        f"stream of {response}" if method.is_streaming else response,
+        cell(method.comment),
+    ]
+
+
+def service_page(file: ProtoFile, where: Mapping[str, str]) -> str:
+    """Return the page of the services in `file`."""
+    lines = [cell(file.comment), ""]
+    for service in file.services:
+        rows = [method_row(method, where) for method in service.methods]
+        lines += [f"## {PACKAGE}.{service.name}", "", cell(service.comment), ""]
+        lines += [*table(["RPC", "request", "response", "what it does"], rows), ""]
+    lines += ["## Messages", "", *types_of(file, where)]
+    return page(
+        " and ".join(service.name for service in file.services), f"proto/reasond/v1/{file.name}.proto", lines[:-1]
+    )
+
+
+def types_of(file: ProtoFile, where: Mapping[str, str]) -> list[str]:
+    """Return the sections of all types in `file`."""
+    lines = [line for message in file.messages for line in message_lines(message, where)]
+    return lines + [line for enum in file.enums for line in enum_lines(enum)]
+
+
+def types_page(files: Sequence[ProtoFile], where: Mapping[str, str]) -> str:
+    """Return the page of the types that services share."""
+    lines = []
+    for file in files:
+        lines += [f"## {file.name}.proto", "", cell(file.comment), "", *types_of(file, where)]
+    return page("Shared types", "proto/reasond/v1/", lines[:-1])
+
+
+def index_page(files: Sequence[ProtoFile]) -> str:
+    """Return the list of the pages."""
+    services = [
+        f"- [{service.name}]({page_of(file)}): {cell(service.comment)}" for file in files for service in file.services
+    ]
+    rest = [
+        f"- [Shared types]({TYPES}): tasks, executions, steps, strategies and agent cards.",
+        f"- [Errors]({ERRORS}): every reason, its codes on both wires, and what to do about it.",
+    ]
+    introduction = [
+        f"The proto package is `{PACKAGE}`. Its files stand in `proto/reasond/v1/`; `proto/reasond.binpb` is the same",
+        "as a descriptor set, for tools that do not use reflection.",
+        "",
+    ]
+    return page("API", "proto/reasond/v1/", [*introduction, *services, *rest])
+
+
+def pages(files: Sequence[ProtoFile]) -> dict[Path, str]:
+    """Return path -> content of all pages."""
+    where = homes(files)
+    made = {FOLDER / page_of(file): service_page(file, where) for file in files if file.services}
+    made[FOLDER / TYPES] = types_page([file for file in files if not file.services and file.name != ERROR_FILE], where)
+    made[FOLDER / "README.md"] = index_page(files)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(settle(pages(read()), description=__doc__ or ""))

@@ -1,0 +1,128 @@
+"""Run the checks of the house, stage by stage, and end with the sum of all tests.
+
+`make test` runs all stages; `make check` is `--fast`, which leaves out what is slow: real programs, snippets,
+wheels and coverage. A failing stage does not stop the ones after it. `--only WORD` runs the stages whose name
+holds the word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from scripts import outcome
+from scripts.stages import Stage, stages
+
+ROOT = Path(__file__).resolve().parent.parent
+TAIL_LINES = 80
+FOREIGN_SETTINGS = ("REASOND", "OPENAI_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a stage went: seconds, whether all its commands succeeded, what they printed."""
+
+    stage: Stage
+    seconds: float
+    is_passed: bool
+    output: str
+    counts: outcome.Counts = field(default_factory=outcome.Counts)
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        return f"{'ok  ' if self.is_passed else 'FAIL'} {self.seconds:7.1f} s  {self.stage.name}"
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a stage: the project's own programs first, no settings of the developer."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_SETTINGS)}
+    folders = (Path(sys.executable).parent, ROOT / ".cache" / "bin")
+    kept["PATH"] = os.pathsep.join([*map(str, folders), kept.get("PATH", os.defpath)])
+    return kept
+
+
+def succeeded(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
+    """Run `command` into `log` and return whether it exited 0 within `limit_s` seconds.
+
+    It gets a process group of its own, so that nothing it started outlives the limit.
+    """
+    log.write(f"$ {' '.join(command)}\n".encode())
+    log.flush()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit_s) == 0
+    except subprocess.TimeoutExpired:
+        log.write(f"\nstopped: not done after {limit_s:g} s\n".encode())
+        return False
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def run(stage: Stage) -> Outcome:
+    """Run the commands of `stage` until one fails."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as log:
+        is_passed = all(succeeded(command, log, limit_s=stage.limit_s) for command in stage.commands)
+        log.seek(0)
+        output = log.read().decode("utf-8", "replace")
+    seconds = time.monotonic() - started
+    counts = outcome.counted(output, is_passed=is_passed) if stage.is_pytest else outcome.Counts()
+    return Outcome(stage=stage, seconds=seconds, is_passed=is_passed, output=output, counts=counts)
+
+
+def shown(result: Outcome) -> None:
+    """Print the row of `result`, the names of skipped tests, and the end of the output where it failed."""
+    print(result.line(), flush=True)
+    if not result.is_passed:
+        print("\n".join(f"    | {line}" for line in result.output.splitlines()[-TAIL_LINES:]), flush=True)
+    else:
+        print("".join(f"    {line}\n" for line in outcome.notices(result.output)), end="", flush=True)
+
+
+def concluded(results: list[Outcome]) -> int:
+    """Print the table and, last, the sum of all tests; return the exit code."""
+    failed = [result.stage.name for result in results if not result.is_passed]
+    print(f"\n{len(results)} stages in {sum(result.seconds for result in results):.1f} s")
+    print("\n".join(result.line() for result in results))
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    print(sum((result.counts for result in results), outcome.Counts()).line())
+    return 1 if failed else 0
+
+
+def main() -> int:
+    """Run the stages that the arguments choose."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fast", action="store_true", help="leave the slow stages out")
+    parser.add_argument("--only", metavar="WORD", default="", help="run only stages whose name holds WORD")
+    options = parser.parse_args()
+    chosen = [stage for stage in stages(ROOT, fast=options.fast) if options.only in stage.name]
+    if not chosen:
+        parser.error(f"no stage has {options.only!r} in its name")
+    results = []
+    for stage in chosen:
+        results.append(run(stage))
+        shown(results[-1])
+    return concluded(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

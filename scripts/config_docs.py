@@ -1,0 +1,68 @@
+"""Fill the tables of docs/guides/configuration.md from the models that read the configuration.
+
+The guide's text is written by hand; a table stands between `<!-- table: SECTION -->` and `<!-- end -->`. The top
+section `[server]` is named `server`, `[reasoning.performance]` is `reasoning.performance`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reasond_server.config.keys import key_docs
+from reasond_server.config.listing import toml_value
+from scripts.pages import ROOT, cell, settle, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reasond_server.config.keys import KeyDoc
+
+PATH = Path("docs") / "guides" / "configuration.md"
+MARKED = re.compile(r"(?P<start><!-- table: (?P<section>[a-z_.]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+HEAD = ("key", "type", "default", "environment variable", "meaning")
+
+
+def environment_variable(doc: KeyDoc) -> str:
+    """Return the variable that overrides a key; tables are overridden value by value."""
+    variable = "REASOND__" + doc.key.upper().replace(".", "__")
+    return f"{variable}__NAME__KEY" if doc.type_name == "table" else variable
+
+
+def key_row(doc: KeyDoc) -> list[str]:
+    """Return the row of a key."""
+    kind = f"{doc.type_name}: {doc.range}" if doc.range else doc.type_name
+    default = "none" if doc.type_name == "table" else f"`{toml_value(doc.default)}`"
+    variable = f"`{environment_variable(doc)}`"
+    return [f"`{doc.key.rpartition('.')[2]}`", cell(kind), cell(default), variable, cell(doc.description)]
+
+
+def filled(guide: str, docs: Iterable[KeyDoc]) -> str:
+    """Return `guide` with all its tables made anew.
+
+    Raises:
+        ValueError: a section has no place in the guide, or a place has no section.
+    """
+    rows: dict[str, list[list[str]]] = {}
+    for doc in docs:
+        rows.setdefault(doc.section, []).append(key_row(doc))
+    places = [match["section"] for match in MARKED.finditer(guide)]
+    if sorted(places) != sorted(rows):
+        raise ValueError(f"{PATH} has tables for {sorted(places)}, the configuration has {sorted(rows)}")
+
+    def made(match: re.Match[str]) -> str:
+        return match["start"] + "\n".join(["", *table(HEAD, rows[match["section"]]), "", match["end"]])
+
+    return MARKED.sub(made, guide)
+
+
+def main() -> int:
+    """Fill the guide, or with --check compare it."""
+    guide = (ROOT / PATH).read_text(encoding="utf-8")
+    return settle({PATH: filled(guide, key_docs())}, description=__doc__ or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Write generated Markdown, or compare it with what is committed; and the few forms of Markdown that pages need."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE_SPAN = re.compile(r"(`[^`]*`)")
+
+
+def cell(text: str) -> str:
+    """Return `text` as one cell of a table: one line, no bar, and no tag outside code spans."""
+    parts = CODE_SPAN.split(" ".join(text.split()))
+    prose = (part if part.startswith("`") else part.replace("<", "&lt;") for part in parts)
+    return "".join(prose).replace("|", "\\|")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; cells are texts that went through `cell` where they need it."""
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def page(title: str, source: str, lines: Sequence[str]) -> str:
+    """Return a whole page that says what it was made from."""
+    return "\n".join([f"<!-- Made by `make docs` from {source}. Do not edit. -->", "", f"# {title}", "", *lines, ""])
+
+
+def settle(pages: Mapping[Path, str], *, description: str) -> int:
+    """Write `pages` (path from the root -> content), or with `--check` name those that differ and return 1."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where a page is out of date")
+    options = parser.parse_args()
+    stale = [path for path, content in pages.items() if current(ROOT / path) != content]
+    if options.check:
+        print("\n".join(f"{path}: out of date, run: make docs" for path in stale) or f"{len(pages)} pages up to date")
+        return 1 if stale else 0
+    for path in stale:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(pages[path], encoding="utf-8")
+    print(f"wrote {len(stale)} of {len(pages)} pages")
+    return 0
+
+
+def current(path: Path) -> str | None:
+    """Return the content of `path`, None if there is no such file."""
+    return path.read_text(encoding="utf-8") if path.exists() else None

@@ -1,0 +1,117 @@
+"""The stages of `make test` and `make check`: what runs, in which order, and how long it may take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Command = tuple[str, ...]
+
+MIN_COVERAGE = 95
+FULLY_COVERED = ("*/reasond_server/errors.py", "*/reasond_server/reasoning/selection.py", "*/reasond_server/access/*")
+FAST_FOLDERS = ("unit", "contract", "property")
+OWN_STAGE_FOLDERS = ("docs", "packaging")
+GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
+GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A name, commands that must all exit 0, and the seconds that each of them may take."""
+
+    name: str
+    commands: tuple[Command, ...]
+    limit_s: float = 600.0
+    is_pytest: bool = False
+
+
+def module(*arguments: str) -> Command:
+    """Return the command that runs a module of this environment."""
+    return (sys.executable, "-m", *arguments)
+
+
+def static_stages(root: Path) -> list[Stage]:
+    """Return the stages that read the code without running it."""
+    typed = [
+        room
+        for room in ("src", "clients/python/src/reasond", "scripts", "tests", "benchmarks")
+        if (root / room).exists()
+    ]
+    return [
+        Stage(name="format", commands=(("ruff", "format", "--check"),)),
+        Stage(name="lint", commands=(("ruff", "check"),)),
+        Stage(name="types", commands=(("mypy", *typed),)),
+        Stage(name="imports", commands=(("lint-imports",),)),
+        Stage(name="size budget", commands=(module("scripts.size_budget"),)),
+        Stage(name="protos", commands=proto_commands(root)),
+        Stage(name="stubs as generated", commands=(module("scripts.generate", "--check"),)),
+        Stage(
+            name="docs as generated",
+            commands=tuple(module(f"scripts.{kind}_docs", "--check") for kind in ("api", "error", "config")),
+        ),
+    ]
+
+
+def proto_commands(root: Path) -> tuple[Command, ...]:
+    """Return buf's checks; `breaking` compares with the image of the last release, once there is one."""
+    released = sorted((root / "proto" / "released").glob("*.binpb"), key=lambda path: version(path.stem))
+    breaking = [("buf", "breaking", "proto", "--against", str(path)) for path in released[-1:]]
+    return (("buf", "lint"), ("buf", "format", "-d", "--exit-code"), *breaking)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Return the numbers in `text`, for ordering: 0.10.0 comes after 0.9.0."""
+    return tuple(int(part) for part in "".join(sign if sign.isdigit() else " " for sign in text).split())
+
+
+def pytest_stage(name: str, *arguments: str, with_coverage: bool, limit_s: float = 600.0) -> Stage:
+    """Return a stage of pytest, measured where its coverage counts."""
+    pytest = ("pytest", "-q", "-rs", "-p", "no:cacheprovider", *arguments)
+    command = module("coverage", "run", "--parallel-mode", "-m", *pytest) if with_coverage else module(*pytest)
+    return Stage(name=name, commands=(command,), limit_s=limit_s, is_pytest=True)
+
+
+def folders(root: Path) -> tuple[list[str], list[str]]:
+    """Return the test folders that are fast, and those that are slow and have no stage of their own."""
+    present = sorted(path.name for path in (root / "tests").iterdir() if any(path.rglob("test_*.py")))
+    slow = [f"tests/{name}" for name in present if name not in {*FAST_FOLDERS, *OWN_STAGE_FOLDERS}]
+    return [f"tests/{name}" for name in present if name in FAST_FOLDERS], slow
+
+
+def coverage_stages() -> list[Stage]:
+    """Return the stages that sum the coverage of all tests before them and hold it to its limits."""
+    report = module("coverage", "report", "--skip-covered")
+    return [
+        Stage(
+            name="coverage",
+            commands=(module("coverage", "combine", "--quiet"), (*report, f"--fail-under={MIN_COVERAGE}")),
+        ),
+        Stage(
+            name="full coverage of errors, selection and access",
+            commands=((*report, f"--include={','.join(FULLY_COVERED)}", "--fail-under=100"),),
+        ),
+    ]
+
+
+def stages(root: Path, *, fast: bool) -> list[Stage]:
+    """Return the stages in their order."""
+    quick, slow = folders(root)
+    workers = ("-n", str(min(4, os.cpu_count() or 1)))
+    first = static_stages(root)
+    if fast:
+        return [*first, pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]
+    return [
+        *first,
+        Stage(name="programs", commands=(module("scripts.programs", GRPCURL), module("coverage", "erase"))),
+        pytest_stage("fast tests", *workers, *quick, with_coverage=True),
+        pytest_stage("integration", *slow, with_coverage=True),
+        pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=True),
+        *coverage_stages(),
+        pytest_stage("snippets", "tests/docs", with_coverage=False),
+        pytest_stage("wheels", "tests/packaging", with_coverage=False, limit_s=900.0),
+    ]

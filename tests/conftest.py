@@ -1,0 +1,118 @@
+"""What all tests share: a clean environment, programs that may be missing, and one real development server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+PROGRAMS = os.pathsep.join([str(BIN), str(ROOT / ".cache" / "bin"), os.environ.get("PATH", os.defpath)])
+FOREIGN_SETTINGS = ("REASOND", "OPENAI_")
+START_LIMIT_S = 30.0
+STOP_LIMIT_S = 45.0
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+settings.register_profile("reasond", deadline=None, derandomize=IN_CI, print_blob=True)
+settings.load_profile("reasond")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the tests of the generated sync stubs to the run that has pytest-grpc."""
+    if collection_path.name == "test_generated_stubs.py" and not config.pluginmanager.hasplugin("pytest_grpc"):
+        return True
+    return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_foreign_settings() -> Iterator[None]:
+    """Hide the developer's own settings from the tests and from the programs that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(FOREIGN_SETTINGS):
+                patch.delenv(name)
+        patch.setenv("PATH", PROGRAMS)
+        yield
+
+
+@pytest.fixture(scope="session")
+def required_program() -> Callable[[str], str]:
+    """Return a function from a program's name to its path; without it the test is skipped, and fails in CI."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name, path=PROGRAMS)
+        if path is not None:
+            return path
+        message = f"{name} is not installed here (make test installs what Go can build into .cache/bin)"
+        if IN_CI:
+            pytest.fail(message)
+        pytest.skip(message)
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def grpcurl(required_program: Callable[[str], str]) -> str:
+    """The path of grpcurl."""
+    return required_program("grpcurl")
+
+
+@pytest.fixture(scope="session")
+def dev_server(
+    tmp_path_factory: pytest.TempPathFactory, _without_foreign_settings: None
+) -> Iterator[Mapping[str, str]]:
+    """A real `reasond serve --dev` on free ports: its addresses `grpc` and `http`, and a `token`."""
+    folder = tmp_path_factory.mktemp("server")
+    ready = folder / "ready.json"
+    chosen = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
+    quick = {"REASOND__SERVER__DRAIN_DELAY_S": "0"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [BIN / "reasond", "serve", "--dev", "--ready-file", ready],
+            cwd=folder,
+            env={**os.environ, **chosen, **quick},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield _addresses(process, ready, folder / "log")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(STOP_LIMIT_S) == 0, (folder / "log").read_text("utf-8")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _addresses(process: subprocess.Popen[bytes], ready: Path, log: Path) -> Mapping[str, str]:
+    """Wait until the server says where it is, and fail with its log if it ends before."""
+    limit = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < limit and process.poll() is None:
+        try:
+            told = cast("dict[str, str]", json.loads(ready.read_text("utf-8")))
+            return {**told, "http": told["http"].removeprefix("http://")}
+        except (FileNotFoundError, ValueError):
+            _ended_within(process, 0.05)
+    pytest.fail(f"the server did not get ready:\n{log.read_text('utf-8', 'replace')}")
+
+
+def _ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Return whether `process` ends within `seconds`."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

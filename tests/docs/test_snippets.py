@@ -1,0 +1,107 @@
+"""Every code block of the documentation works: shell and Python run against one real server, data is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scripts.snippets import Snippet, snippets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "clients").glob("*/README.md")})
+FOUND = [snippet for page in PAGES for snippet in snippets(page)]
+DOCUMENTED_GRPC = re.compile(r"\b(?:127\.0\.0\.1|localhost):50051\b")
+DOCUMENTED_HTTP = re.compile(r"\b(?:127\.0\.0\.1|localhost):8001\b")
+PROGRAMS = re.compile(r"^\s*(?:\w+=\$\()?(grpcurl|curl|jq|go|node|npm|npx)\b", re.MULTILINE)
+LIMIT_S = 50.0
+
+
+def identity(snippet: Snippet) -> str:
+    return f"{snippet.path.relative_to(ROOT)}:{snippet.line}"
+
+
+def chosen(*languages: str) -> pytest.MarkDecorator:
+    """Return the parameters of a test: the blocks in `languages`, those that are skipped with their reason."""
+    parameters = [
+        pytest.param(
+            snippet, id=identity(snippet), marks=[pytest.mark.skip(reason=snippet.skip)] if snippet.skip else []
+        )
+        for snippet in FOUND
+        if snippet.language in languages
+    ]
+    return pytest.mark.parametrize("snippet", parameters)
+
+
+def with_addresses(text: str, server: Mapping[str, str]) -> str:
+    """Return `text` with the addresses of `server` in place of the documented ones."""
+    return DOCUMENTED_HTTP.sub(server["http"], DOCUMENTED_GRPC.sub(server["grpc"], text))
+
+
+def succeed(command: list[str], server: Mapping[str, str]) -> None:
+    """Run `command` where the documentation says, at the root, and fail with all that it printed."""
+    known = {
+        "TOKEN": server["token"],
+        "REASOND_TOKEN": server["token"],
+        "REASOND_TARGET": server["grpc"],
+        "GRPC": server["grpc"],
+        "HTTP": server["http"],
+    }
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **known},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+@chosen("bash")
+def test_a_shell_snippet_exits_0(
+    snippet: Snippet, dev_server: Mapping[str, str], required_program: Callable[[str], str]
+) -> None:
+    for program in PROGRAMS.findall(snippet.text):
+        required_program(program)
+    succeed(["bash", "-euo", "pipefail", "-c", with_addresses(snippet.text, dev_server)], dev_server)
+
+
+@chosen("python")
+def test_a_python_snippet_runs_with_warnings_as_errors(snippet: Snippet, dev_server: Mapping[str, str]) -> None:
+    succeed([sys.executable, "-W", "error", "-c", with_addresses(snippet.text, dev_server)], dev_server)
+
+
+@chosen("toml")
+def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Path) -> None:
+    assert tomllib.loads(snippet.text)
+    if "parse" in snippet.flags:
+        return
+    path = tmp_path / "config.toml"
+    path.write_text(snippet.text, encoding="utf-8")
+    reasond = Path(sys.executable).parent / "reasond"
+    done = subprocess.run(
+        [reasond, "config", "check", "--config", path], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@chosen("json")
+def test_a_json_snippet_parses(snippet: Snippet) -> None:
+    assert json.loads(snippet.text) is not None
+
+
+def test_the_readme_has_snippets() -> None:
+    assert any(snippet.path == ROOT / "README.md" for snippet in FOUND)

@@ -1,0 +1,139 @@
+"""Both wheels, built from this tree, work in clean environments and pull nothing that they should not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
+CLIENT_NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "typing_extensions"}
+CLIENT, SERVER = ROOT / "clients" / "python", ROOT
+LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+)>=([0-9.]+)")
+MAX_BASE_BYTES = 35_000_000
+
+ROUND_TRIP = """
+import grpc
+import reasond
+from google.rpc import error_details_pb2
+from reasond.v1 import agent_service_pb2_grpc, execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
+
+request = reasoning_service_pb2.ReasonRequest(task=execution_pb2.ReasoningTask(query="2 + 2"), request_id="a")
+assert reasoning_service_pb2.ReasonRequest.FromString(request.SerializeToString()) == request
+with grpc.insecure_channel("127.0.0.1:1") as channel:
+    assert reasoning_service_pb2_grpc.ReasoningServiceStub(channel).Reason
+    assert agent_service_pb2_grpc.AgentServiceStub(channel).GetAgentCard
+assert error_details_pb2.ErrorInfo(reason="INTERNAL").reason == "INTERNAL"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A virtual environment of its own."""
+
+    home: Path
+
+    def run(self, *command: str | Path) -> str:
+        """Run a program of the environment outside the repository; fail with all that it printed."""
+        program, *arguments = command
+        done = subprocess.run(
+            [self.home / "bin" / program, *arguments], cwd=self.home, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def install(self, *arguments: str | Path) -> None:
+        self.run("python", "-m", "pip", "install", "-q", *arguments)
+
+    def distributions(self) -> dict[str, str]:
+        """Return name -> version of what is installed, without pip's own."""
+        listed = json.loads(self.run("python", "-m", "pip", "list", "--format", "json"))
+        return {
+            entry["name"].lower(): entry["version"] for entry in listed if entry["name"] not in {"pip", "setuptools"}
+        }
+
+
+def lowest(project: Path) -> list[str]:
+    """Return pip's arguments for the lowest version of everything that `project` declares."""
+    declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    return [f"{bound[1]}=={bound[2]}" for entry in declared if (bound := LOWER_BOUND.match(entry))]
+
+
+def new_environment(home: Path) -> Environment:
+    venv.create(home, with_pip=True)
+    return Environment(home=home)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both wheels by the name of their distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    for project in (CLIENT, SERVER):
+        command: list[str | Path] = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, project]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return {path.name.partition("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
+
+
+@pytest.fixture(scope="module")
+def server_wheelhouse(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the server's wheel and the wheels of all that it needs."""
+    folder = tmp_path_factory.mktemp("wheelhouse")
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "download", "-q", "-c", CONSTRAINTS, "-d", folder]
+    command = [*pip, *wheels.values()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_client_alone_pulls_grpcio_protobuf_and_common_protos_only(wheels: dict[str, Path], tmp_path: Path) -> None:
+    environment = new_environment(tmp_path / "client")
+    environment.install("-c", CONSTRAINTS, wheels["reasond"])
+    assert set(environment.distributions()) - {"reasond"} <= CLIENT_NEEDS
+    environment.run("python", "-W", "error", "-c", ROUND_TRIP)
+
+
+def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict[str, Path], tmp_path: Path) -> None:
+    environment = new_environment(tmp_path / "lowest-server")
+    environment.install(*lowest(SERVER), *wheels.values())
+    assert environment.distributions()["pydantic"].startswith("2.12")
+    environment.run("python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n")
+    assert "serve" in environment.run("reasond", "--help")
+
+
+def test_the_server_installs_from_its_wheels_and_starts_its_command(server_wheelhouse: Path, tmp_path: Path) -> None:
+    environment = new_environment(tmp_path / "server")
+    environment.install("--no-index", "--find-links", server_wheelhouse, "reasond-server")
+    assert "serve" in environment.run("reasond", "--help")
+    environment.run("python", "-W", "error", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n")
+    environment.run("python", "-m", "pip", "check")
+
+
+def test_the_base_install_stays_below_35_megabytes_without_numpy(
+    server_wheelhouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {path.name: path.stat().st_size for path in server_wheelhouse.iterdir()}
+    with capsys.disabled():
+        sys.stdout.write(f"\nnote: the base install is {len(sizes)} wheels of {sum(sizes.values()) / 1e6:.1f} MB\n")
+    assert sum(sizes.values()) < MAX_BASE_BYTES
+    assert not [name for name in sizes if name.startswith("numpy")]
+
+
+def test_the_wheels_hold_no_foreign_package(wheels: dict[str, Path]) -> None:
+    for name, wheel in wheels.items():
+        listed = subprocess.run(
+            [sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True, check=True
+        ).stdout
+        tops = {line.split()[0].partition("/")[0] for line in listed.splitlines()[1:]}
+        package = name.replace("-", "_")
+        assert {top for top in tops if not top.endswith(".dist-info")} == {package}

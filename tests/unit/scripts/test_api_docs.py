@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.wire.errors import ERROR_ROWS, ErrorRow
+from scripts.api_docs import FOLDER, pages
+from scripts.error_docs import PATH as ERRORS_PATH
+from scripts.error_docs import content, meanings
+from scripts.protos import ProtoFile, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
+
+
+@pytest.fixture(scope="module")
+def files() -> list[ProtoFile]:
+    return read()
+
+
+@pytest.fixture(scope="module")
+def made(files: list[ProtoFile]) -> dict[Path, str]:
+    return {**pages(files), ERRORS_PATH: content(files, ERROR_ROWS)}
+
+
+def headings(text: str) -> set[str]:
+    return {line.lstrip("# ").lower().replace(".", "") for line in text.splitlines() if line.startswith("#")}
+
+
+def test_every_declaration_carries_a_comment(files: list[ProtoFile]) -> None:
+    comments: dict[str, str] = {}
+    for file in files:
+        comments |= {service.name: service.comment for service in file.services}
+        comments |= {method.name: method.comment for service in file.services for method in service.methods}
+        comments |= {message.name: message.comment for message in file.messages}
+        comments |= {enum.name: enum.comment for enum in file.enums}
+        comments |= {value.name: value.comment for enum in file.enums for value in enum.values}
+        for message in file.messages:
+            comments |= {f"{message.name}.{field.name}": field.comment for field in message.fields}
+    assert len(comments) > 100
+    assert [name for name, comment in comments.items() if not comment] == []
+
+
+def test_every_rpc_field_and_value_has_a_row(files: list[ProtoFile], made: dict[Path, str]) -> None:
+    text = "\n".join(made.values())
+    for file in files:
+        for name in [method.name for service in file.services for method in service.methods]:
+            assert f"| `{name}` |" in text
+        for name in [field.name for message in file.messages for field in message.fields]:
+            assert f"`{name}` |" in text
+
+
+def test_every_link_leads_to_a_heading(made: dict[Path, str]) -> None:
+    links = [(path, match[1], match[2]) for path, text in made.items() for match in LINK.finditer(text)]
+    assert links
+    for path, target, anchor in links:
+        assert anchor is None or anchor in headings(made[path.parent / target]), f"{path}: {target}#{anchor}"
+
+
+def test_a_stream_is_called_a_stream(made: dict[Path, str]) -> None:
+    page = made[FOLDER / "reasoning_service.md"]
+    assert "| stream of [ReasonIterationsResponse]" in page
+    assert "stream of [ReasonResponse]" not in page
+
+
+def test_maps_repeated_optional_and_alternative_fields_are_told_apart(files: list[ProtoFile]) -> None:
+    by_name = {message.name: message for file in files for message in file.messages}
+    card = {field.name: field for field in by_name["AgentCard"].fields}
+    source = {field.name: field for field in by_name["ReasonIterationsRequest"].fields}
+    assert (card["security_schemes"].label, card["security_schemes"].type_name) == ("map", "SecurityScheme")
+    assert (card["skills"].label, card["icon_url"].label, card["icon_url"].oneof) == ("repeated", "optional", "")
+    assert (source["task"].oneof, source["task"].choice) == ("source", "What to stream. Required.")
+
+
+def test_every_reason_of_the_proto_has_a_row_with_both_codes(files: list[ProtoFile], made: dict[Path, str]) -> None:
+    for row in ERROR_ROWS:
+        [line] = [line for line in made[ERRORS_PATH].splitlines() if line.startswith(f"| `{row.reason}` |")]
+        assert str(row.jsonrpc_code) in line
+        assert meanings(files)[row.reason].split(";")[0] in line
+
+
+def test_a_reason_without_a_row_in_the_error_table_is_an_error(files: list[ProtoFile]) -> None:
+    with pytest.raises(KeyError, match="INTERNAL"):
+        content(files, [row for row in ERROR_ROWS if row.reason != "INTERNAL"])
+
+
+def test_a_row_that_the_proto_does_not_know_is_an_error(files: list[ProtoFile]) -> None:
+    with pytest.raises(KeyError, match="NEW_REASON"):
+        content(files, [*ERROR_ROWS, ErrorRow(reason="NEW_REASON", grpc_status="INTERNAL", jsonrpc_code=-32603)])

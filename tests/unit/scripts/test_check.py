@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from scripts.check import Outcome, concluded, environment, run, shown, succeeded
+from scripts.outcome import Counts
+from scripts.stages import Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_a_stage_stops_at_its_first_failing_command() -> None:
+    result = run(
+        Stage(name="s", commands=(python("print('one')"), python("raise SystemExit(3)"), python("print('two')")))
+    )
+    assert not result.is_passed
+    assert "one\n" in result.output
+    assert "two\n" not in result.output.replace("print('two')", "")
+
+
+def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    """A grandchild holds the pipe open; its end is read only once nobody is left to write."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    grandchild = f"import signal; pipe = open({str(pipe)!r}, 'w'); print('up', file=pipe, flush=True); signal.pause()"
+    hung = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])")
+    with tempfile.TemporaryFile() as log:
+        assert not succeeded(hung, log, limit_s=3.0)
+        log.seek(0)
+        assert b"not done after 3 s" in log.read()
+    os.set_blocking(reader, True)
+    with os.fdopen(reader, "rb") as ended:
+        assert ended.read() == b"up\n"
+
+
+def test_a_stage_of_pytest_counts_its_tests() -> None:
+    stage = Stage(name="s", commands=(python("print('2 passed, 1 skipped in 0.10s')"),), is_pytest=True)
+    assert run(stage).counts == Counts(passed=2, skipped=1)
+
+
+def test_stages_see_no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("REASOND_CONFIG", "mine.toml")
+    monkeypatch.setenv("CI", "true")
+    chosen = environment()
+    assert not [name for name in chosen if name.startswith(("OPENAI_", "REASOND"))]
+    assert chosen["CI"] == "true"
+
+
+def outcome(name: str, *, is_passed: bool, counts: Counts, output: str = "") -> Outcome:
+    return Outcome(stage=Stage(name=name, commands=()), seconds=1.0, is_passed=is_passed, output=output, counts=counts)
+
+
+def test_the_last_line_sums_all_tests_and_one_bad_stage_fails_all(capsys: pytest.CaptureFixture[str]) -> None:
+    good = outcome("good", is_passed=True, counts=Counts(passed=5))
+    bad = outcome("bad", is_passed=False, counts=Counts(passed=1, failed=2))
+    assert concluded([good]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed"
+    assert concluded([good, bad]) == 1
+    assert capsys.readouterr().out.splitlines()[-2:] == ["failed: bad", "6 passed, 2 failed"]
+
+
+def test_a_failing_stage_shows_the_end_of_its_output_and_a_good_one_its_notices(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown(outcome("bad", is_passed=False, counts=Counts(), output="\n".join(f"line {n}" for n in range(200))))
+    printed = capsys.readouterr().out
+    assert "line 199" in printed
+    assert "line 100\n" not in printed
+    shown(outcome("good", is_passed=True, counts=Counts(), output="noise\nSKIPPED [1] a: no go\n"))
+    assert capsys.readouterr().out.splitlines() == ["ok       1.0 s  good", "    SKIPPED [1] a: no go"]

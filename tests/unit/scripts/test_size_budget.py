@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from scripts.size_budget import Module, collected, measured, measures, over_budget, percentile
+
+SOURCE = textwrap.dedent(
+    '''
+    """A module.
+
+    With two paragraphs.
+    """
+
+    # why it is so
+    LIMIT = 3  # not counted as a comment line
+
+
+    def outer(value: int) -> str:
+        """Say something."""
+
+        # why again
+        def inner() -> str:
+            return """one
+            two"""
+
+        return inner() * value
+    '''
+).lstrip()
+
+
+def module(*, lines: int = 10, code: int = 10, comments: int = 0, functions: dict[str, int] | None = None) -> Module:
+    return Module(path=Path("a.py"), lines=lines, code=code, comments=comments, functions=functions or {"f:1": 5})
+
+
+def test_docstrings_blank_lines_and_comments_are_no_code() -> None:
+    sizes = measured(Path("a.py"), SOURCE)
+    assert sizes.lines == 18
+    assert sizes.functions == {"outer:10": 5, "inner:14": 3}
+    assert sizes.code == 6
+    assert sizes.comments == 2
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.9, 9), (0.99, 10), (0.5, 5)])
+def test_a_percentile_is_a_value_that_the_share_does_not_exceed(share: float, expected: int) -> None:
+    assert percentile(list(range(10, 0, -1)), share) == expected
+
+
+def test_no_values_have_percentile_0() -> None:
+    assert percentile([], 0.9) == 0
+
+
+@pytest.mark.parametrize(
+    ("oversized", "name"),
+    [
+        (module(lines=351), "module lines, p90"),
+        (module(lines=501), "module lines, most"),
+        (module(functions={"f:1": 21}), "function code, p90"),
+        (module(functions={"f:1": 46}), "function code, p99"),
+        (module(functions={"f:1": 61}), "function code, most"),
+        (module(code=100, comments=7), "comments per 100 lines"),
+    ],
+)
+def test_each_limit_is_enforced(oversized: Module, name: str) -> None:
+    broken = {measure.name for measure in measures([oversized]) if not measure.is_kept}
+    assert name in broken
+
+
+def test_a_small_module_keeps_the_whole_budget() -> None:
+    assert all(measure.is_kept for measure in measures([module()]))
+
+
+def test_what_is_over_by_itself_is_named() -> None:
+    named = over_budget([module(lines=501, functions={"f:1": 61, "g:9": 60})])
+    assert named == ["a.py: 501 lines", "a.py f:1: 61 lines of code"]
+
+
+def test_generated_stubs_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "clients" / "python"
+    folder.mkdir(parents=True)
+    for name in ("mine.py", "errors_pb2.py", "errors_pb2_grpc.py"):
+        (folder / name).write_text("A = 1\n", encoding="utf-8")
+    assert [entry.path.name for entry in collected(tmp_path)] == ["mine.py"]
