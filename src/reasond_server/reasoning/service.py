@@ -14,7 +14,7 @@ from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
-from reasond_server.reasoning.selection import Wish, select, strategies_of
+from reasond_server.reasoning.selection import Selection, Wish, select, strategies_of
 from reasond_server.types import Iteration, Metrics, Result
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
 _DEADLINE_SHARE = 0.95
+# Checking a longer text takes long enough to be felt by other runs in the same event loop.
+_LONG_TEXT = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,17 +153,14 @@ class ReasoningService:
         Closing the iterator cancels the run, unless somebody else follows it or `keep_running` is set.
         """
         check_task(task, request_id=request_id)
-        try:
-            async with asyncio.timeout(self._policy.selection_timeout_s):
-                assignment = await self._assignment(caller, task, request_id, keep_running=keep_running)
-        except TimeoutError:
-            raise StoreUnavailableError(
-                f"Choosing a strategy took longer than {self._policy.selection_timeout_s * 1000:g} ms",
-                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
-                retry_after_s=1.0,
-            ) from None
-        if deadline_s is not None:
-            assignment = replace(assignment, time_limit_s=deadline_s * _DEADLINE_SHARE)
+        assignment = await self._assignment(caller, task)
+        assignment = replace(
+            assignment,
+            request_id=request_id,
+            digest=digest_of(task) if request_id else "",
+            keep_running=keep_running,
+            time_limit_s=None if deadline_s is None else deadline_s * _DEADLINE_SHARE,
+        )
         execution = await self._runner.start(assignment)
         events = self._follower.follow(execution, after=0, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
@@ -244,9 +243,35 @@ class ReasoningService:
             run.cancel()
             await run.ended()
 
-    async def _assignment(self, caller: Principal, task: Task, request_id: str, *, keep_running: bool) -> Assignment:
-        """Decide which strategy works with which configuration."""
-        agent = await self._agent(caller, task)
+    async def _assignment(self, caller: Principal, task: Task) -> Assignment:
+        """Decide which strategy works with which configuration, and whether it can work at all."""
+        try:
+            async with asyncio.timeout(self._policy.selection_timeout_s):
+                agent = await self._agent(caller, task)
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"Looking the agent up took longer than {self._policy.selection_timeout_s * 1000:g} ms",
+                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
+                retry_after_s=1.0,
+            ) from None
+        selection = self._selection(caller, task, agent)
+        strategy = selection.strategy
+        config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
+        if len(task.query) + len(task.material) > _LONG_TEXT:
+            await asyncio.to_thread(strategy.check, task, config, self._model)
+        else:
+            strategy.check(task, config, self._model)
+        return Assignment(
+            tenant=caller.tenant,
+            task=task,
+            strategy=strategy,
+            strategy_source=selection.source,
+            config=config,
+            shown_config=config.model_dump(mode="json"),
+        )
+
+    def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
+        """Choose a strategy that the caller may use."""
         wish = Wish(
             requested=task.strategy,
             offered=None if agent is None else agent.strategies,
@@ -255,21 +280,8 @@ class ReasoningService:
             default=self._policy.default_strategy,
         )
         selection = select(wish, self._registry)
-        strategy = selection.strategy
-        require_strategy(caller, strategy.name)
-        config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
-        strategy.check(task, config, self._model)
-        return Assignment(
-            tenant=caller.tenant,
-            task=task,
-            strategy=strategy,
-            strategy_source=selection.source,
-            config=config,
-            shown_config=config.model_dump(mode="json"),
-            request_id=request_id,
-            digest=digest_of(task) if request_id else "",
-            keep_running=keep_running,
-        )
+        require_strategy(caller, selection.strategy.name)
+        return selection
 
 
 def _agent_config(agent: RegisteredAgent | None, strategy: str) -> Json:
