@@ -1,0 +1,307 @@
+"""Agent cards: reads those of others, builds this server's own. Cards are JSON objects under A2A's JSON names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from reasond_server.agents.schema import AgentCard, ReasoningParams, SmallCard
+from reasond_server.errors import InvalidRequestError, Violation, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
+
+    from reasond_server.types import Json
+
+EXTENSION = "urn:reasond:reasoning:v1"
+JSONRPC_BINDING = "urn:reasond:jsonrpc:v1"
+GRPC_BINDING = "urn:reasond:grpc:v1"
+EXECUTE_METHOD = "reasoning.execute"
+MAX_DEPTH = 16
+
+_A2A_VERSION = "1.0"
+_TEXT_PLAIN = "text/plain"
+_PREFIX = "reasoning.strategy."
+_STRATEGY = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_SHOWN_VIOLATIONS = 20
+
+_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "missing": lambda _: "is required",
+    "string_type": lambda _: "must be a string",
+    "bool_type": lambda _: "must be true or false",
+    "list_type": lambda _: "must be a list",
+    "dict_type": lambda _: "must be an object",
+    "model_type": lambda _: "must be an object",
+    "string_too_short": lambda _: "must not be empty",
+    "string_too_long": lambda ctx: f"must have at most {ctx['max_length']} characters",
+    "string_pattern_mismatch": lambda ctx: f"must match {ctx['pattern']}",
+    "too_short": lambda ctx: f"must have at least {ctx['min_length']} entry",
+    "too_long": lambda ctx: f"must have at most {ctx['max_length']} entries",
+    "value_error": lambda ctx: str(ctx["error"]),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedCard:
+    """A card that was checked.
+
+    `card` is an A2A card, `card_json` what was given, byte for byte. `agent_id` is set by small cards only.
+    `strategies` stand in the agent's order of preference; `strategy_config` holds the agent's own parameters
+    by strategy, unchecked.
+    """
+
+    card: Json
+    card_json: str
+    agent_id: str | None
+    capabilities: Sequence[str]
+    strategies: Sequence[str]
+    supported_methods: Sequence[str]
+    strategy_config: Mapping[str, Json]
+
+
+def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
+    """Read an A2A 1.0 card or seed 000's small card; the list of capabilities tells them apart.
+
+    A key that stands twice in one object is refused, because readers differ in which one they take.
+
+    Raises:
+        InvalidRequestError: `text` is too large, no JSON or no card; the violations say where.
+    """
+    data = _parse_json(text, max_bytes)
+    try:
+        if isinstance(data.get("capabilities"), list):
+            small = SmallCard.model_validate(data)
+            card, agent_id, params = _upgraded(small), small.id, ReasoningParams.model_validate(data)
+            capabilities = tuple(dict.fromkeys(small.capabilities))
+        else:
+            known = AgentCard.model_validate(data)
+            card, agent_id, params = data, None, _extension_params(known)
+            capabilities = tuple(skill.id for skill in known.skills)
+    except ValidationError as error:
+        raise InvalidRequestError.of(*map(_violation, error.errors()[:_SHOWN_VIOLATIONS])) from None
+    strategies = strategies_of(capabilities)
+    _check_config(params.strategy_config, strategies)
+    return ParsedCard(
+        card=card,
+        card_json=text,
+        agent_id=agent_id,
+        capabilities=capabilities,
+        strategies=strategies,
+        supported_methods=tuple(params.supported_methods),
+        strategy_config=params.strategy_config,
+    )
+
+
+def strategies_of(capabilities: Sequence[str]) -> tuple[str, ...]:
+    """Return the strategies that `capabilities` name as `reasoning.strategy.{name}`, in their order."""
+    names = (capability.removeprefix(_PREFIX) for capability in capabilities if capability.startswith(_PREFIX))
+    return tuple(name for name in names if _STRATEGY.fullmatch(name))
+
+
+def server_card(
+    *,
+    name: str,
+    version: str,
+    grpc_url: str,
+    jsonrpc_url: str,
+    strategies: Mapping[str, str],
+    supported_methods: Sequence[str],
+) -> dict[str, Any]:
+    """Build this server's card; `strategies` maps names to descriptions, an empty address leaves its interface out.
+
+    Same arguments give the same card. A2A wants at least one skill: without strategies it is their list.
+    """
+    skills = [_strategy_skill(strategy, strategies[strategy]) for strategy in sorted(strategies)]
+    methods = list(dict.fromkeys((EXECUTE_METHOD, *supported_methods)))
+    interfaces = [_interface(jsonrpc_url, JSONRPC_BINDING), _interface(grpc_url, GRPC_BINDING)]
+    params = {
+        "supported_methods": methods,
+        "capabilities": [f"{_PREFIX}{strategy}" for strategy in sorted(strategies)],
+    }
+    return {
+        "name": name,
+        "description": "Works questions out with reasoning strategies over a language model, each step streamed.",
+        "supportedInterfaces": [interface for interface in interfaces if interface["url"]],
+        "version": version,
+        "capabilities": {"streaming": True, "pushNotifications": False, "extensions": [_extension(params)]},
+        "securitySchemes": {"bearer": {"httpAuthSecurityScheme": _bearer_scheme()}},
+        "securityRequirements": [{"schemes": {"bearer": {"list": []}}}],
+        "defaultInputModes": [_TEXT_PLAIN],
+        "defaultOutputModes": [_TEXT_PLAIN],
+        "skills": skills or [_listing_skill()],
+    }
+
+
+def json_of(card: Json) -> str:
+    """Return `card` as compact JSON, its keys in the order they have."""
+    return json.dumps(card, ensure_ascii=False, separators=(",", ":"))
+
+
+def etag_of(card_json: str) -> str:
+    """Return a tag of 32 hexadecimal digits that changes with `card_json`; HTTP puts it in quotes."""
+    return hashlib.sha256(card_json.encode()).hexdigest()[:32]
+
+
+def _parse_json(text: str, max_bytes: int) -> dict[str, Any]:
+    """Return the object that `text` holds."""
+    # Four bytes per character at most: what is longer in characters alone need not be encoded to be refused.
+    if len(text) > max_bytes or len(text.encode(errors="replace")) > max_bytes:
+        raise _wrong_json(f"must have at most {max_bytes} bytes")
+    try:
+        data = from_json(text.encode(), allow_inf_nan=False)
+        json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    except _DuplicateKeyError as error:
+        raise _wrong_json(f"holds the key {error.key} twice in one object") from None
+    except ValueError as error:
+        place = re.search(r"at line \d+ column \d+$", str(error))
+        raise _wrong_json(f"is not valid JSON{f' {place[0]}' if place else ''}") from None
+    if not isinstance(data, dict):
+        raise _wrong_json("must be a JSON object")
+    _check_values(data)
+    return data
+
+
+class _DuplicateKeyError(Exception):
+    """A key stands twice in one object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = shown(key)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse an object whose keys are not all different."""
+    keys: set[str] = set()
+    for key, _ in pairs:
+        if key in keys:
+            raise _DuplicateKeyError(key)
+        keys.add(key)
+
+
+def _check_values(data: object) -> None:
+    """Refuse nesting that other protobuf readers refuse, and numbers that no double holds."""
+    level: list[Any] = [data]
+    for _ in range(MAX_DEPTH):
+        if any(isinstance(value, int | float) and not abs(value) <= sys.float_info.max for value in level):
+            raise _wrong_json("holds a number beyond the range of a double")
+        level = [inner for value in level for inner in _within(value)]
+    if level:
+        raise _wrong_json(f"must not be nested more than {MAX_DEPTH} levels deep")
+
+
+def _within(value: object) -> Sequence[Any]:
+    """Return what an object or a list holds."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else ()
+
+
+def _wrong_json(description: str) -> InvalidRequestError:
+    """Make the error of a text that is no card at all."""
+    return InvalidRequestError.of(Violation(field="card_json", description=description))
+
+
+def _violation(error: ErrorDetails) -> Violation:
+    """Return `error` of Pydantic as one of ours."""
+    path = "card"
+    for part in error["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    words = _WORDS.get(error["type"], _invalid)
+    return Violation(field=path[:256], description=words(error.get("ctx", {})))
+
+
+def _invalid(_: Mapping[str, Any]) -> str:
+    """Return what is said of errors that have no words of their own."""
+    return "is not valid"
+
+
+def _extension_params(card: AgentCard) -> ReasoningParams:
+    """Return what `card` says under our extension."""
+    for extension in card.capabilities.extensions or ():
+        if extension.uri == EXTENSION and extension.params:
+            return ReasoningParams.model_validate(extension.params)
+    return ReasoningParams()
+
+
+def _check_config(config: Mapping[str, Json], strategies: Sequence[str]) -> None:
+    """Refuse parameters for strategies that the agent does not offer."""
+    extra = sorted(config.keys() - set(strategies))
+    if extra:
+        offered = ", ".join(strategies) or "none"
+        description = f"sets parameters of {shown(extra[0])}, but the card offers {offered[:200]}"
+        raise InvalidRequestError.of(Violation(field="card.strategy_config", description=description))
+
+
+def _upgraded(small: SmallCard) -> dict[str, Any]:
+    """Return `small` as an A2A card; it names no address, so there is no interface."""
+    params = {"supported_methods": small.supported_methods, "strategy_config": small.strategy_config}
+    return {
+        "name": small.name or small.id or "agent",
+        "description": small.description or "Registered with a card of capabilities only.",
+        "supportedInterfaces": [],
+        "version": small.version or "0",
+        "capabilities": {"extensions": [{"uri": EXTENSION, "params": params}]},
+        "defaultInputModes": [_TEXT_PLAIN],
+        "defaultOutputModes": [_TEXT_PLAIN],
+        "skills": [_skill(capability) for capability in dict.fromkeys(small.capabilities)],
+    }
+
+
+def _skill(capability: str) -> dict[str, Any]:
+    """Return `capability` of a small card as a skill."""
+    for strategy in strategies_of([capability]):
+        return _strategy_skill(strategy, f"Reasons with the strategy {strategy}.")
+    return {"id": capability, "name": capability, "description": capability, "tags": [capability]}
+
+
+def _strategy_skill(strategy: str, description: str) -> dict[str, Any]:
+    """Return `strategy` as a skill."""
+    return {
+        "id": f"{_PREFIX}{strategy}",
+        "name": strategy,
+        "description": description,
+        "tags": ["reasoning", strategy],
+    }
+
+
+def _listing_skill() -> dict[str, Any]:
+    """Return the skill of a server without strategies."""
+    return {
+        "id": "reasoning.list_strategies",
+        "name": "list_strategies",
+        "description": "Lists the strategies that are enabled here; at present there are none.",
+        "tags": ["reasoning"],
+    }
+
+
+def _interface(url: str, binding: str) -> dict[str, str]:
+    """Return an interface under a protocol of our own (A2A 5.8)."""
+    return {"url": url, "protocolBinding": binding, "protocolVersion": _A2A_VERSION}
+
+
+def _extension(params: Json) -> dict[str, Any]:
+    """Return our extension with `params`."""
+    return {
+        "uri": EXTENSION,
+        "description": "Reasoning strategies and the methods to call them.",
+        "required": False,
+        "params": params,
+    }
+
+
+def _bearer_scheme() -> dict[str, str]:
+    """Return how callers authenticate."""
+    return {
+        "description": "A JSON Web Token with the permission reasoning:execute.",
+        "scheme": "Bearer",
+        "bearerFormat": "JWT",
+    }

@@ -1,0 +1,253 @@
+"""The directory of agents: a port, and its implementation in memory. Tenants never see each other's agents."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from reasond_server.agents.cards import etag_of
+from reasond_server.errors import (
+    AgentNotFoundError,
+    EtagMismatchError,
+    InvalidRequestError,
+    StoreFullError,
+    Violation,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from reasond_server.agents.cards import ParsedCard
+    from reasond_server.types import Json
+
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 100
+
+_AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MAX_TOKEN = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredAgent:
+    """An entry of the directory; `expire_time` is None where it lives until it is deleted."""
+
+    tenant: str
+    agent_id: str
+    card: Json
+    card_json: str
+    capabilities: Sequence[str]
+    strategies: Sequence[str]
+    supported_methods: Sequence[str]
+    strategy_config: Mapping[str, Json]
+    etag: str
+    create_time: datetime
+    update_time: datetime
+    expire_time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPage:
+    """Agents by id; the token is empty on the last page."""
+
+    agents: Sequence[RegisteredAgent]
+    next_page_token: str = ""
+
+
+class AgentDirectory(Protocol):
+    """Keeps agents by tenant and id."""
+
+    async def register(
+        self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
+    ) -> RegisteredAgent:
+        """Keep `parsed` under `agent_id`, in place of what was there; it lapses `ttl_s` seconds from now.
+
+        Raises:
+            AgentNotFoundError: `etag` is given and there is no such agent.
+            EtagMismatchError: `etag` is given and the agent has another.
+            StoreFullError: there is no room for another agent.
+        """
+        ...
+
+    async def get(self, *, tenant: str, agent_id: str) -> RegisteredAgent:
+        """Return the agent.
+
+        Raises:
+            AgentNotFoundError: `tenant` has no such agent.
+        """
+        ...
+
+    async def list(
+        self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
+    ) -> AgentPage:
+        """Return the agents of `tenant` that have all `capabilities`; size 0 means 50, more than 100 means 100.
+
+        Raises:
+            InvalidRequestError: the size is negative, or the token was not made for this list.
+        """
+        ...
+
+    async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
+        """Remove the agent.
+
+        Raises:
+            AgentNotFoundError: `tenant` has no such agent.
+            EtagMismatchError: `etag` is given and the agent has another.
+        """
+        ...
+
+
+class MemoryAgentDirectory:
+    """Keeps at most `max_agents` agents of all tenants in memory; `now` returns the time in UTC."""
+
+    def __init__(self, *, max_agents: int, now: Callable[[], datetime]) -> None:
+        self._max_agents = max_agents
+        self._now = now
+        self._agents: dict[tuple[str, str], RegisteredAgent] = {}
+        self._revision = 0
+
+    async def register(
+        self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
+    ) -> RegisteredAgent:
+        """See AgentDirectory."""
+        now = self._now()
+        known = self._find(tenant, agent_id)
+        if etag:
+            _check_etag(known, agent_id, etag)
+        if known is None:
+            self._make_room()
+        # A counter goes into the tag, so that a card that comes back does not bring its old tag back.
+        self._revision += 1
+        agent = RegisteredAgent(
+            tenant=tenant,
+            agent_id=agent_id,
+            card=parsed.card,
+            card_json=parsed.card_json,
+            capabilities=parsed.capabilities,
+            strategies=parsed.strategies,
+            supported_methods=parsed.supported_methods,
+            strategy_config=parsed.strategy_config,
+            etag=etag_of(f"{self._revision}\n{parsed.card_json}"),
+            create_time=known.create_time if known else now,
+            update_time=now,
+            expire_time=None if ttl_s is None else now + timedelta(seconds=ttl_s),
+        )
+        self._agents[tenant, agent_id] = agent
+        return agent
+
+    async def get(self, *, tenant: str, agent_id: str) -> RegisteredAgent:
+        """See AgentDirectory."""
+        agent = self._find(tenant, agent_id)
+        if agent is None:
+            raise _not_found(agent_id)
+        return agent
+
+    async def list(
+        self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
+    ) -> AgentPage:
+        """See AgentDirectory."""
+        if page_size < 0:
+            raise InvalidRequestError.of(
+                Violation(field="page_size", description=f"must be 0-{MAX_PAGE_SIZE}, not {page_size}")
+            )
+        size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+        after = _after(page_token, capabilities) if page_token else ""
+        wanted = set(capabilities)
+        self._drop_expired()
+        agents = sorted(
+            (
+                agent
+                for (owner, agent_id), agent in self._agents.items()
+                if owner == tenant and agent_id > after and wanted.issubset(agent.capabilities)
+            ),
+            key=lambda agent: agent.agent_id,
+        )
+        token = _page_token(agents[size - 1].agent_id, capabilities) if len(agents) > size else ""
+        return AgentPage(agents=tuple(agents[:size]), next_page_token=token)
+
+    async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
+        """See AgentDirectory."""
+        known = await self.get(tenant=tenant, agent_id=agent_id)
+        if etag:
+            _check_etag(known, agent_id, etag)
+        del self._agents[tenant, agent_id]
+
+    def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
+        """Return the agent if there is one that has not lapsed."""
+        agent = self._agents.get((tenant, agent_id))
+        if agent is not None and _has_lapsed(agent, self._now()):
+            del self._agents[tenant, agent_id]
+            return None
+        return agent
+
+    def _drop_expired(self) -> None:
+        """Forget the agents that have lapsed."""
+        now = self._now()
+        self._agents = {key: agent for key, agent in self._agents.items() if not _has_lapsed(agent, now)}
+
+    def _make_room(self) -> None:
+        """Refuse another agent if there is no room for it."""
+        if len(self._agents) >= self._max_agents:
+            self._drop_expired()
+        if len(self._agents) >= self._max_agents:
+            raise StoreFullError(
+                f"The directory holds {self._max_agents} agents, as many as it may",
+                remedy="Delete agents, register with a ttl, or raise agents.max_agents.",
+            )
+
+
+def is_agent_id(text: str) -> bool:
+    """Return whether `text` can name an agent."""
+    return _AGENT_ID.fullmatch(text) is not None
+
+
+def _has_lapsed(agent: RegisteredAgent, now: datetime) -> bool:
+    """Return whether the time of `agent` is over."""
+    return agent.expire_time is not None and agent.expire_time <= now
+
+
+def _check_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
+    """Refuse a change of something else than what the caller read."""
+    if agent is None:
+        raise _not_found(agent_id)
+    if agent.etag != etag:
+        raise EtagMismatchError(
+            f"Agent {shown(agent_id)} has changed since etag {shown(etag)} was read",
+            remedy="Read it again and decide anew.",
+        )
+
+
+def _not_found(agent_id: str) -> AgentNotFoundError:
+    """Make the error of an agent that its caller does not have."""
+    return AgentNotFoundError(f"Agent not found: {shown(agent_id)}", remedy="ListAgents names those that exist.")
+
+
+def _page_token(last_id: str, capabilities: Sequence[str]) -> str:
+    """Return the token of the page after `last_id`; it belongs to this filter alone."""
+    return base64.urlsafe_b64encode(f"{_filter_tag(capabilities)}:{last_id}".encode()).decode()
+
+
+def _after(token: str, capabilities: Sequence[str]) -> str:
+    """Return the id after which the page of `token` starts."""
+    try:
+        text = (
+            base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode() if len(token) <= _MAX_TOKEN else ""
+        )
+    except ValueError:
+        text = ""
+    tag, _, last_id = text.partition(":")
+    if tag != _filter_tag(capabilities) or not is_agent_id(last_id):
+        description = "must be the next_page_token of a list with the same capabilities"
+        raise InvalidRequestError.of(Violation(field="page_token", description=description))
+    return last_id
+
+
+def _filter_tag(capabilities: Sequence[str]) -> str:
+    """Return a short text that differs between filters."""
+    joined = "\n".join(sorted(set(capabilities)))
+    return hashlib.sha256(joined.encode(errors="replace")).hexdigest()[:16]

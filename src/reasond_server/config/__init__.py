@@ -1,0 +1,43 @@
+"""The operator's configuration: config.toml and the environment become frozen models; nothing is started here.
+
+`models` says which keys exist, `sources` reads them, `checks` refuses what must not start, `listing` shows them.
+"""
+
+from reasond_server.config.checks import choose_provider, is_loopback, require_servable
+from reasond_server.config.keys import KeyDoc, key_docs
+from reasond_server.config.listing import render_example, settings_as_rows
+from reasond_server.config.models import (
+    AgentsSettings,
+    AuthKeySettings,
+    AuthSettings,
+    LlmSettings,
+    PerformanceSettings,
+    ReasoningSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+)
+from reasond_server.config.signing import AuthKey
+from reasond_server.config.sources import LoadedSettings, load
+
+__all__ = [
+    "AgentsSettings",
+    "AuthKey",
+    "AuthKeySettings",
+    "AuthSettings",
+    "KeyDoc",
+    "LlmSettings",
+    "LoadedSettings",
+    "PerformanceSettings",
+    "ReasoningSettings",
+    "ServerSettings",
+    "Settings",
+    "StoreSettings",
+    "choose_provider",
+    "is_loopback",
+    "key_docs",
+    "load",
+    "render_example",
+    "require_servable",
+    "settings_as_rows",
+]

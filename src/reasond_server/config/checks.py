@@ -1,0 +1,143 @@
+"""What must hold between keys before anything starts; each refusal names the key and what to do."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from reasond_server.config.models import split_address
+from reasond_server.config.problems import settings_error
+from reasond_server.errors import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from reasond_server.config.models import ServerSettings, Settings
+
+_ADDRESSES = ("grpc_address", "http_address", "admin_address")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether `address` (host:port) is reachable from this machine only; no name is looked up."""
+    host, _ = split_address(address)
+    if host.lower() == "localhost":
+        return True
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
+def choose_provider(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the provider of the language model: the configured one, else what the environment suggests."""
+    if settings.llm.provider:
+        return settings.llm.provider
+    return "openai" if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL") else "demo"
+
+
+def require_servable(settings: Settings, *, dev: bool, provider: str | None = None) -> None:
+    """Refuse what loads but must not be served; `provider` is what `choose_provider` returned.
+
+    Raises:
+        SettingsError: the provider has no adapter, nobody could authenticate, or `dev` would be public.
+    """
+    problems = [*_provider_problems(settings, settings.llm.provider if provider is None else provider)]
+    if dev:
+        problems += [
+            Violation(
+                field=f"server.{name}",
+                description=f"{address!r} can be reached from other machines, which --dev forbids; "
+                "bind to 127.0.0.1 or start without --dev and with a key in auth.keys",
+            )
+            for name, address in _bound(settings.server)
+            if not is_loopback(address)
+        ]
+    elif not settings.auth.keys:
+        problems.append(
+            Violation(
+                field="auth.keys",
+                description="is empty, so nobody could authenticate; add a key such as "
+                '{ id = "main", secret_env = "REASOND_SIGNING_KEY" } or start with --dev',
+            )
+        )
+    if problems:
+        raise settings_error(problems, {})
+
+
+def cross_check(settings: Settings) -> Iterator[Violation]:
+    """Yield what is wrong between the keys of `settings`."""
+    yield from _bind_problems(settings.server)
+    yield from _tls_problems(settings.server)
+    yield from _llm_problems(settings)
+    yield from _default_strategy_problems(settings)
+
+
+def _bound(server: ServerSettings) -> Iterator[tuple[str, str]]:
+    """Yield name and value of the addresses that are set."""
+    for name in _ADDRESSES:
+        address = getattr(server, name)
+        if address:
+            yield name, address
+
+
+def _bind_problems(server: ServerSettings) -> Iterator[Violation]:
+    """Refuse addresses that would be public without TLS, and a server without gRPC."""
+    if not server.grpc_address and not server.grpc_unix_socket:
+        yield Violation(
+            field="server.grpc_address", description="is empty and server.grpc_unix_socket as well; set one"
+        )
+    for name, address in _bound(server):
+        if server.tls == "off" and not is_loopback(address):
+            yield Violation(
+                field=f"server.{name}",
+                description=f"{address!r} can be reached from other machines, but server.tls is off: bind to "
+                '127.0.0.1, or set server.tls = "files" with a certificate, or "terminated-upstream" where a proxy '
+                "ends TLS",
+            )
+
+
+def _tls_problems(server: ServerSettings) -> Iterator[Violation]:
+    """Refuse TLS without its files and files without TLS."""
+    for name in ("tls_certificate", "tls_private_key"):
+        if server.tls == "files" and not getattr(server, name):
+            yield Violation(field=f"server.{name}", description='is empty, but server.tls = "files" needs it')
+    for name in ("tls_certificate", "tls_private_key", "tls_client_ca"):
+        if server.tls != "files" and getattr(server, name):
+            yield Violation(
+                field=f"server.{name}",
+                description=f'is set, but has no effect with server.tls = "{server.tls}"; '
+                'set server.tls = "files" or remove it',
+            )
+
+
+def _llm_problems(settings: Settings) -> Iterator[Violation]:
+    """Refuse a model without a provider: the demo model must not answer in its place."""
+    if not settings.llm.provider and (settings.llm.model or settings.llm.base_url):
+        yield Violation(
+            field="llm.provider", description="is empty, but llm.model or llm.base_url is set; name the provider"
+        )
+
+
+def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
+    """Refuse a default that somebody chose but did not enable."""
+    reasoning = settings.reasoning
+    chosen = reasoning.default_strategy if "default_strategy" in reasoning.model_fields_set else ""
+    if chosen and chosen not in reasoning.enabled_strategies:
+        enabled = ", ".join(reasoning.enabled_strategies) or "none"
+        yield Violation(
+            field="reasoning.default_strategy",
+            description=f"{chosen!r} is not among reasoning.enabled_strategies ({enabled}); enable it or set it to "
+            '"" for no default',
+        )
+
+
+def _provider_problems(settings: Settings, provider: str) -> Iterator[Violation]:
+    """Refuse a provider that this release cannot call."""
+    if provider == "openai":
+        why = "" if settings.llm.provider else " was selected because OPENAI_API_KEY or OPENAI_BASE_URL is set, and it"
+        yield Violation(
+            field="llm.provider",
+            description=f'"openai"{why} has no adapter in this release; set llm.provider = "demo" for the embedded one',
+        )

@@ -1,0 +1,331 @@
+"""Every key of config.toml with its default, range and meaning; the guide and the example are made from it.
+
+Keys named `_s` are seconds, `_ms` milliseconds, `_bytes` bytes. Values have exactly the type that is
+declared (a whole number will do where a fraction may stand).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, SecretStr, StringConstraints
+
+STRATEGY_NAME = r"^[a-z][a-z0-9_]*$"
+
+_KIBI = 1024
+_MEBI = 1024 * _KIBI
+_DAY_S = 86_400
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]*)):(?P<port>[0-9]{1,5})")
+_MAX_PORT = 65_535
+
+Scalar = bool | int | float | str
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        ValueError: `address` has another form; the text says which is right.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > _MAX_PORT:
+        message = 'must be "host:port" with a port of 0-65535, an IPv6 host in brackets'
+        raise ValueError(message)
+    return match["ipv6"] or match["host"], int(match["port"])
+
+
+def _address(value: str) -> str:
+    """Return `value` if it is an address or empty."""
+    if value:
+        split_address(value)
+    return value
+
+
+def _base_url(value: str) -> str:
+    """Return `value` if it is an address of HTTP without credentials in it, or empty."""
+    if value and not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s@?#]*)?", value):
+        message = 'must start with "http://" or "https://" and hold no user, password, query or fragment'
+        raise ValueError(message)
+    return value
+
+
+def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `values` if none stands twice."""
+    if len(set(values)) != len(values):
+        message = "must not name a strategy twice"
+        raise ValueError(message)
+    return values
+
+
+def _scalar(value: object) -> object:
+    """Return `value` if it is a string, a finite number or a truth value."""
+    if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+        message = "must be a string, a finite number, true or false"
+        raise ValueError(message)
+    return value
+
+
+def _frozen_table(table: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return a read-only copy of `table` if its ceilings are numbers."""
+    wrong = [key for key, value in table.items() if key.startswith("max_allowed_") and not _is_number(value)]
+    if wrong:
+        message = f"must give a number for {', '.join(wrong)}"
+        raise ValueError(message)
+    return MappingProxyType(dict(table))
+
+
+def _is_number(value: Scalar) -> bool:
+    """Return whether `value` is a number; truth values are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _frozen_tables(tables: Mapping[str, StrategyTable]) -> Mapping[str, StrategyTable]:
+    """Return a read-only copy of `tables`."""
+    return MappingProxyType(dict(tables))
+
+
+Address = Annotated[str, AfterValidator(_address)]
+EnvironmentName = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", max_length=128)]
+StrategyName = Annotated[str, StringConstraints(pattern=STRATEGY_NAME, max_length=64)]
+StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
+StrategyTable = Annotated[
+    Mapping[StrategyKey, Annotated[Scalar, PlainValidator(_scalar)]],
+    AfterValidator(_frozen_table),
+]
+
+
+class _Section(BaseModel):
+    """Base of all sections: strict types, unknown keys refused, immutable."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class ServerSettings(_Section):
+    """Where the server listens, how it ends, and what it takes from a client."""
+
+    grpc_address: Address = Field(
+        default="127.0.0.1:50051",
+        description="Where gRPC listens, host:port; port 0 picks a free one; empty turns TCP off where "
+        "grpc_unix_socket is set.",
+    )
+    http_address: Address = Field(
+        default="127.0.0.1:8001",
+        description="Where HTTP (JSON-RPC, agent card, health) listens, host:port; port 0 picks a free one; "
+        "empty turns HTTP off.",
+    )
+    grpc_unix_socket: str = Field(
+        default="", max_length=100, description="Path of a Unix socket on which gRPC listens as well; empty: none."
+    )
+    admin_address: Address = Field(
+        default="",
+        description="Where channelz listens, host:port; whoever reaches it sees all connections; empty turns it off.",
+    )
+    tls: Literal["off", "files", "terminated-upstream"] = Field(
+        default="off",
+        description='How connections are encrypted: "off" (loopback only), "files" (with the certificate below) or '
+        '"terminated-upstream" (a proxy in front ends TLS, and only the proxy reaches this server).',
+    )
+    tls_certificate: str = Field(
+        default="", description="PEM file of the certificate chain; read again when it changes."
+    )
+    tls_private_key: str = Field(
+        default="", description="PEM file of the certificate's private key; read again likewise."
+    )
+    tls_client_ca: str = Field(
+        default="",
+        description="PEM file of authorities; if set, clients must present a certificate that one of them signed.",
+    )
+    reflection: bool = Field(default=True, description="Whether gRPC reflection tells callers what can be called.")
+    so_reuseport: bool = Field(
+        default=False, description="Whether several processes may listen on the same port (SO_REUSEPORT)."
+    )
+    drain_delay_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=300,
+        description="Seconds from the signal to stop until new work is refused, so that load balancers notice first.",
+    )
+    drain_grace_s: float = Field(
+        default=25.0,
+        ge=0,
+        le=3600,
+        description="Seconds that running calls have to end, after drain_delay_s, before they are cut.",
+    )
+    max_receive_bytes: int = Field(
+        default=4 * _MEBI, ge=64 * _KIBI, le=64 * _MEBI, description="Largest gRPC message that is accepted, in bytes."
+    )
+    max_send_bytes: int = Field(
+        default=4 * _MEBI, ge=64 * _KIBI, le=64 * _MEBI, description="Largest gRPC message that is sent, in bytes."
+    )
+    max_http_body_bytes: int = Field(
+        default=8 * _MEBI, ge=64 * _KIBI, le=64 * _MEBI, description="Largest HTTP body that is accepted, in bytes."
+    )
+    max_metadata_bytes: int = Field(
+        default=8192, ge=1024, le=64 * _KIBI, description="Most bytes of gRPC metadata that are accepted with one call."
+    )
+    max_concurrent_streams: int = Field(
+        default=100, ge=1, le=100_000, description="Most calls at once on one connection."
+    )
+    keepalive_time_s: float = Field(
+        default=60.0, ge=1, le=7200, description="Seconds of silence after which a connection is probed."
+    )
+    keepalive_timeout_s: float = Field(
+        default=20.0,
+        ge=1,
+        le=600,
+        description="Seconds without an answer to a probe after which a connection is closed.",
+    )
+    min_ping_interval_s: float = Field(
+        default=10.0,
+        ge=0.1,
+        le=3600,
+        description="Fewest seconds between a client's probes; more eager clients are cut off.",
+    )
+    max_connection_age_s: float = Field(
+        default=1800.0, ge=1, le=604_800, description="Seconds after which a connection is asked to reconnect."
+    )
+    max_connection_age_grace_s: float = Field(
+        default=600.0, ge=0, le=_DAY_S, description="Seconds that calls on such a connection have to end."
+    )
+    heartbeat_interval_s: float = Field(
+        default=10.0, ge=0.05, le=300, description="Seconds of silence on a stream after which a heartbeat is sent."
+    )
+    max_jsonrpc_batch: int = Field(default=20, ge=1, le=1000, description="Most calls in one JSON-RPC batch.")
+
+
+class LlmSettings(_Section):
+    """Which language model does the thinking."""
+
+    provider: Literal["", "demo", "openai"] = Field(
+        default="",
+        description='Who answers: "demo" (embedded rules, no language model) or "openai" (an OpenAI-compatible '
+        "endpoint). Empty: openai if OPENAI_API_KEY or OPENAI_BASE_URL is set, else demo.",
+    )
+    model: str = Field(default="", max_length=200, description="Name of the model as the provider knows it.")
+    api_key_env: EnvironmentName = Field(
+        default="OPENAI_API_KEY",
+        description="Name of the environment variable that holds the provider's key, never the key.",
+    )
+    base_url: Annotated[str, AfterValidator(_base_url)] = Field(
+        default="", max_length=2048, description="Address of the endpoint; empty: the provider's own."
+    )
+
+
+class PerformanceSettings(_Section):
+    """How much the core does at once."""
+
+    max_concurrent_requests: int = Field(
+        default=100, ge=1, le=100_000, description="Most executions at once; more are refused with OVERLOADED."
+    )
+    strategy_selection_timeout_ms: int = Field(
+        default=50,
+        ge=1,
+        le=60_000,
+        description="Milliseconds that choosing a strategy may take, the agent's look-up included.",
+    )
+    enable_metrics: bool = Field(default=True, description="Whether measurements are collected.")
+
+
+class ReasoningSettings(_Section):
+    """Which strategies there are and what they default to."""
+
+    default_strategy: Annotated[str, StringConstraints(pattern=r"^([a-z][a-z0-9_]*)?$", max_length=64)] = Field(
+        default="chain_of_thought",
+        description="Strategy of tasks for which neither the request nor the agent names one; empty: they must.",
+    )
+    enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
+        default=("bounded_context", "chain_of_thought"),
+        strict=False,
+        max_length=100,
+        description="Strategies that may be used; an empty list serves none.",
+    )
+    strategies: Annotated[Mapping[StrategyName, StrategyTable], AfterValidator(_frozen_tables)] = Field(
+        default_factory=lambda: MappingProxyType({}),
+        description="One table per strategy: default_<parameter> is used where neither the request nor the agent sets "
+        "the parameter; max_allowed_<parameter without max_> is the most that anybody may set.",
+    )
+    performance: PerformanceSettings = Field(default_factory=PerformanceSettings)
+
+    @property
+    def effective_default_strategy(self) -> str | None:
+        """The default strategy if it is enabled: without strategies the built-in default means none."""
+        return self.default_strategy if self.default_strategy in self.enabled_strategies else None
+
+
+class AuthKeySettings(_Section):
+    """A key that signs tokens; exactly one of `secret`, `secret_env` and `secret_file` is set."""
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
+        description="Name of the key, which tokens may carry as kid."
+    )
+    algorithm: Literal["HS256"] = Field(
+        default="HS256", description="Algorithm of the key; tokens cannot choose another."
+    )
+    secret: SecretStr | None = Field(
+        default=None, strict=False, description="The secret itself, at least 32 bytes; better kept out of this file."
+    )
+    secret_env: EnvironmentName = Field(
+        default="", description="Name of the environment variable that holds the secret."
+    )
+    secret_file: str = Field(
+        default="",
+        description="File that holds the secret, relative to the configuration file; its last line end is dropped.",
+    )
+
+
+class AuthSettings(_Section):
+    """Which tokens are accepted."""
+
+    issuer: str = Field(
+        default="reasond", min_length=1, max_length=256, description="The claim iss that tokens must carry."
+    )
+    audience: str = Field(
+        default="reasond", min_length=1, max_length=256, description="The claim aud that tokens must carry."
+    )
+    keys: tuple[AuthKeySettings, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=16,
+        description="Keys whose tokens are accepted, each a table of id, algorithm and one of secret, secret_env, "
+        "secret_file; the first one signs the tokens of `reasond token`.",
+    )
+    leeway_s: int = Field(default=30, ge=0, le=30, description="Seconds by which clocks may differ.")
+    max_lifetime_s: int = Field(
+        default=_DAY_S, ge=60, le=_DAY_S, description="Longest lifetime of a token (exp - iat) in seconds."
+    )
+
+
+class AgentsSettings(_Section):
+    """The directory of agents."""
+
+    max_agents: int = Field(default=1000, ge=1, le=100_000, description="Most agents that can be registered.")
+    max_card_bytes: int = Field(
+        default=256 * _KIBI, ge=1024, le=256 * _KIBI, description="Largest agent card that is accepted, in bytes."
+    )
+
+
+class StoreSettings(_Section):
+    """How much of past executions is kept."""
+
+    max_executions: int = Field(default=1000, ge=1, le=1_000_000, description="Most executions that are kept.")
+    max_bytes: int = Field(
+        default=64 * _MEBI, ge=64 * _KIBI, le=64 * 1024 * _MEBI, description="Most bytes of events that are kept."
+    )
+    retention_s: float = Field(
+        default=3600.0, ge=1, le=30 * _DAY_S, description="Seconds that an execution is kept after its end."
+    )
+
+
+class Settings(_Section):
+    """The whole configuration."""
+
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    llm: LlmSettings = Field(default_factory=LlmSettings)
+    reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
+    auth: AuthSettings = Field(default_factory=AuthSettings)
+    agents: AgentsSettings = Field(default_factory=AgentsSettings)
+    store: StoreSettings = Field(default_factory=StoreSettings)

@@ -1,0 +1,99 @@
+"""What is wrong with a configuration, in our own words; values of secrets never appear."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.config.keys import nearest
+from reasond_server.errors import SettingsError, Violation, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
+
+_SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url")
+_STRATEGY_PARTS = 4
+
+_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "missing": lambda _: "is required",
+    "int_type": lambda _: "must be a whole number",
+    "float_type": lambda _: "must be a number",
+    "finite_number": lambda _: "must be a finite number",
+    "bool_type": lambda _: "must be true or false",
+    "string_type": lambda _: "must be a string",
+    "tuple_type": lambda _: "must be a list",
+    "dict_type": lambda _: "must be a table",
+    "mapping_type": lambda _: "must be a table",
+    "model_type": lambda _: "is a table; set the keys in it",
+    "literal_error": lambda ctx: f"must be one of {ctx['expected']}",
+    "greater_than_equal": lambda ctx: f"must be at least {ctx['ge']:.12g}",
+    "less_than_equal": lambda ctx: f"must be at most {ctx['le']:.12g}",
+    "string_too_short": lambda ctx: f"must have at least {ctx['min_length']} character(s)",
+    "string_too_long": lambda ctx: f"must have at most {ctx['max_length']} characters",
+    "too_long": lambda ctx: f"must have at most {ctx['max_length']} entries",
+    "string_pattern_mismatch": lambda ctx: f"must match {ctx['pattern']}",
+    "value_error": lambda ctx: str(ctx["error"]),
+}
+
+
+def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) -> SettingsError:
+    """Make the error that reports all `problems`, each with where its key was read."""
+    located = [
+        Violation(field=problem.field, description=f"{problem.description}{_place(problem.field, origins)}")
+        for problem in problems
+    ]
+    lines = "".join(f"\n  {problem.field}: {problem.description}" for problem in located)
+    count = "one problem" if len(located) == 1 else f"{len(located)} problems"
+    return SettingsError(f"The configuration has {count}:{lines}", violations=located)
+
+
+def explained(error: ErrorDetails) -> Violation:
+    """Return `error` of Pydantic as one of ours."""
+    key = dotted(error["loc"])
+    if error["type"] == "extra_forbidden":
+        return Violation(field=key, description=f"is no known key; {nearest(key)}")
+    if error["loc"][-1] == "[key]":
+        return Violation(field=key, description=_wrong_strategy_key(key))
+    words = _WORDS.get(error["type"], _invalid)(error.get("ctx", {}))
+    is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
+    is_scalar = isinstance(error["input"], str | int | float)
+    return Violation(
+        field=key, description=f"{words}, not {shown(error['input'])}" if is_shown and is_scalar else words
+    )
+
+
+def _invalid(_: Mapping[str, Any]) -> str:
+    """Return what is said of errors that have no words of their own."""
+    return "is not valid"
+
+
+def dotted(parts: Sequence[str | int]) -> str:
+    """Return `parts` as a dotted key; indices stand in brackets, odd names in quotes."""
+    key = ""
+    for part in parts:
+        if isinstance(part, int):
+            key += f"[{part}]"
+        elif part != "[key]":
+            name = part if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", part) else shown(part)
+            key += f".{name}" if key else name
+    return key
+
+
+def _wrong_strategy_key(key: str) -> str:
+    """Return what is wrong with the name of a strategy's table or of a key in it."""
+    if key.count(".") + 1 < _STRATEGY_PARTS:
+        return "is no name of a strategy: lower-case letters, digits and _"
+    name = key.rpartition(".")[2]
+    return f"is no known key; did you mean default_{name}? Others are max_allowed_<parameter without max_>"
+
+
+def _place(key: str, origins: Mapping[str, str]) -> str:
+    """Return where `key`, or else the first key within it, was read, in parentheses; empty for defaults."""
+    within = (f"{key}.", f"{key}[")
+    base = key.partition("[")[0]
+    for other, origin in origins.items():
+        if (other in {key, base} or other.startswith(within)) and origin != "default":
+            return f" ({origin})"
+    return ""

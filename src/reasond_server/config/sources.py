@@ -1,0 +1,159 @@
+"""Reads the configuration: the file, then the environment over it, each value with where it came from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from reasond_server.config.checks import cross_check
+from reasond_server.config.keys import is_text_key, key_docs
+from reasond_server.config.models import Settings
+from reasond_server.config.problems import dotted, explained, settings_error
+from reasond_server.config.signing import read_auth_keys
+from reasond_server.errors import SettingsError, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from reasond_server.config.signing import AuthKey
+
+_PREFIX = "REASOND__"
+_FILE_VARIABLE = "REASOND_CONFIG"
+_DEFAULT_FILE = "config.toml"
+_MAX_FILE_BYTES = 1024 * 1024
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """The configuration and where each dotted key came from.
+
+    `origins` says "default", "file <name>" or "environment NAME"; `auth_keys` are `settings.auth.keys` with
+    their secrets; `file` is what was read, None if there was no file.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+    auth_keys: tuple[AuthKey, ...]
+    file: Path | None
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
+    """Read the configuration.
+
+    The file is `path`, else what REASOND_CONFIG names, else config.toml in the working directory if there is
+    one. REASOND__SECTION__KEY overrides a key; its value is read as TOML, and as plain text if it is none.
+
+    Raises:
+        SettingsError: with everything that is wrong, or where the file cannot be read.
+    """
+    file = _chosen_file(path, environ)
+    tree = {} if file is None else _read_file(file)
+    origins = dict.fromkeys(_leaves(tree, ()), f"file {file}")
+    problems = list(_overlay(tree, origins, environ))
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        problems += map(explained, error.errors(include_url=False))
+        # Without its cause: Pydantic's error holds the values that were read, secrets among them.
+        raise settings_error(problems, origins) from None
+    folder = file.parent if file else Path()
+    auth_keys, key_problems = read_auth_keys(settings.auth.keys, environ=environ, folder=folder)
+    problems += [*cross_check(settings), *key_problems]
+    if problems:
+        raise settings_error(problems, origins)
+    defaults = dict.fromkeys((doc.key for doc in key_docs()), _DEFAULT)
+    return LoadedSettings(settings=settings, origins=defaults | origins, auth_keys=auth_keys, file=file)
+
+
+def _chosen_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the file to read, None if there is none."""
+    if path is not None:
+        return path
+    named = environ.get(_FILE_VARIABLE, "")
+    if named:
+        return Path(named)
+    default = Path(_DEFAULT_FILE)
+    return default if default.exists() else None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return what the TOML file at `path` says."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        text = content.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise _file_error(path, "does not exist", "Create it, or leave out --config and REASOND_CONFIG.") from None
+    except IsADirectoryError:
+        raise _file_error(path, "is a directory", "Name the file in it.") from None
+    except PermissionError:
+        raise _file_error(path, "may not be read", "Make it readable for the user that starts reasond.") from None
+    except OSError:
+        raise _file_error(path, "cannot be read", "Check the disk and the name.") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _file_error(path, f"is not UTF-8 text in line {line}", "Save it as UTF-8.") from None
+    if len(content) > _MAX_FILE_BYTES:
+        raise _file_error(path, f"has more than {_MAX_FILE_BYTES} bytes", "Is it the right file?")
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        place, problem = _syntax(str(error), text)
+        raise _file_error(path, f"{place}: {problem}", "See https://toml.io for the syntax.") from None
+
+
+def _file_error(path: Path, problem: str, remedy: str) -> SettingsError:
+    """Make the error for a file that cannot be used as a whole."""
+    return SettingsError(f"The configuration file {str(path)!r} {problem}", remedy=remedy)
+
+
+def _syntax(message: str, text: str) -> tuple[str, str]:
+    """Return where `text` is no TOML, and why in our words; tomllib's own words may quote the text."""
+    match = re.search(r"at line (\d+), column (\d+)\)$", message)
+    place = f"line {match[1]}, column {match[2]}" if match else f"line {max(1, len(text.splitlines()))}, at its end"
+    is_twice = message.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate", "Duplicate"))
+    return f"in {place}", "a key or table is defined twice" if is_twice else "this is not valid TOML"
+
+
+def _leaves(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the dotted keys of all values in `tree` that are no tables."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield dotted((*path, name))
+
+
+def _overlay(tree: dict[str, Any], origins: dict[str, str], environ: Mapping[str, str]) -> Iterator[Violation]:
+    """Put the environment's values into `tree` and `origins`; yield those that have no place there."""
+    for variable in sorted(environ):
+        if not variable.startswith(_PREFIX):
+            continue
+        parts = variable.removeprefix(_PREFIX).lower().split("__")
+        key = dotted(parts)
+        node: Any = tree
+        for part in parts[:-1]:
+            node = node.setdefault(part, {}) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            origins[key] = f"environment {variable}"
+            yield Violation(field=key, description="is within a value that is no table; set that value as a whole")
+            continue
+        node[parts[-1]] = _value(environ[variable], is_text=is_text_key(key))
+        origins[key] = f"environment {variable}"
+
+
+def _value(text: str, *, is_text: bool) -> Any:  # noqa: ANN401 - any value of TOML
+    """Return `text` of the environment as TOML's value, or as it is where it is none or text is wanted."""
+    try:
+        tree = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {"true": True, "false": False}.get(text.lower(), text) if not is_text else text
+    value = tree["value"]
+    is_plain = len(tree) == 1 and isinstance(value, bool | int | float | str | list)
+    return text if not is_plain or (is_text and not isinstance(value, str)) else value

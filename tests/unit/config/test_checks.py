@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reasond_server.config import Settings, choose_provider, is_loopback, require_servable
+from reasond_server.config.checks import cross_check
+from reasond_server.errors import SettingsError
+
+KEY = {"id": "main", "secret_env": "S"}
+
+
+def settings(**sections: Any) -> Settings:
+    return Settings.model_validate(sections)
+
+
+def found(checked: Settings) -> dict[str, str]:
+    """Return what the checks find, by key."""
+    return {violation.field: violation.description for violation in cross_check(checked)}
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.9.9.9:1", True),
+        ("localhost:1", True),
+        ("LocalHost:1", True),
+        ("[::1]:1", True),
+        ("[::ffff:127.0.0.1]:1", True),
+        ("[::ffff:8.8.8.8]:1", False),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        (":1", False),
+        ("192.168.0.1:1", False),
+        ("example.com:1", False),
+        ("localhost.example.com:1", False),
+        ("127.0.0.1.example.com:1", False),
+    ],
+)
+def test_loopback_is_told_without_asking_anybody(address: str, *, expected: bool) -> None:
+    assert is_loopback(address) is expected
+
+
+def test_the_defaults_have_no_problems() -> None:
+    assert found(Settings()) == {}
+
+
+@pytest.mark.parametrize("name", ["grpc_address", "http_address", "admin_address"])
+def test_a_public_address_needs_tls_or_a_proxy_that_ends_it(name: str) -> None:
+    problems = found(settings(server={name: "0.0.0.0:1"}))
+    assert list(problems) == [f"server.{name}"]
+    assert "'0.0.0.0:1' can be reached from other machines" in problems[f"server.{name}"]
+    assert found(settings(server={name: "0.0.0.0:1", "tls": "terminated-upstream"})) == {}
+    files = {"tls": "files", "tls_certificate": "c.pem", "tls_private_key": "k.pem"}
+    assert found(settings(server={name: "0.0.0.0:1"} | files)) == {}
+
+
+def test_tls_needs_its_files_and_files_need_tls() -> None:
+    assert set(found(settings(server={"tls": "files"}))) == {"server.tls_certificate", "server.tls_private_key"}
+    for name in ("tls_certificate", "tls_private_key", "tls_client_ca"):
+        assert "has no effect" in found(settings(server={name: "x.pem"}))[f"server.{name}"]
+
+
+def test_grpc_listens_somewhere() -> None:
+    assert "set one" in found(settings(server={"grpc_address": ""}))["server.grpc_address"]
+    assert found(settings(server={"grpc_address": "", "http_address": "", "grpc_unix_socket": "s"})) == {}
+
+
+@pytest.mark.parametrize("llm", [{"model": "gpt-4.1"}, {"base_url": "https://host/v1"}])
+def test_a_model_needs_its_provider(llm: dict[str, str]) -> None:
+    assert "name the provider" in found(settings(llm=llm))["llm.provider"]
+    assert found(settings(llm=llm | {"provider": "openai"})) == {}
+
+
+def test_a_default_that_was_chosen_must_be_enabled() -> None:
+    chosen = settings(reasoning={"default_strategy": "react", "enabled_strategies": ["chain_of_thought"]})
+    assert "'react' is not among" in found(chosen)["reasoning.default_strategy"]
+    nothing = settings(reasoning={"default_strategy": "react", "enabled_strategies": []})
+    assert "(none)" in found(nothing)["reasoning.default_strategy"]
+
+
+def test_no_strategies_at_all_is_fine_and_means_no_default() -> None:
+    empty = settings(reasoning={"enabled_strategies": []})
+    assert found(empty) == {}
+    assert empty.reasoning.effective_default_strategy is None
+    assert settings(reasoning={"default_strategy": ""}).reasoning.effective_default_strategy is None
+    assert Settings().reasoning.effective_default_strategy == "chain_of_thought"
+
+
+@pytest.mark.parametrize(
+    ("llm", "environ", "provider"),
+    [
+        ({}, {}, "demo"),
+        ({}, {"OPENAI_API_KEY": ""}, "demo"),
+        ({}, {"OPENAI_API_KEY": "sk-x"}, "openai"),
+        ({}, {"OPENAI_BASE_URL": "http://127.0.0.1:1"}, "openai"),
+        ({"provider": "demo"}, {"OPENAI_API_KEY": "sk-x"}, "demo"),
+        ({"provider": "openai"}, {}, "openai"),
+    ],
+)
+def test_the_provider_is_the_configured_one_or_the_environments(
+    llm: dict[str, str], environ: dict[str, str], provider: str
+) -> None:
+    assert choose_provider(settings(llm=llm), environ) == provider
+
+
+def refusal(checked: Settings, *, dev: bool, provider: str | None = None) -> str:
+    with pytest.raises(SettingsError) as caught:
+        require_servable(checked, dev=dev, provider=provider)
+    return caught.value.message
+
+
+def test_a_server_needs_a_key_unless_it_is_for_development() -> None:
+    assert "auth.keys: is empty, so nobody could authenticate" in refusal(Settings(), dev=False)
+    require_servable(Settings(), dev=True)
+    require_servable(settings(auth={"keys": [KEY]}), dev=False)
+
+
+def test_development_stays_on_this_machine() -> None:
+    public = settings(server={"http_address": "0.0.0.0:1", "tls": "terminated-upstream"})
+    assert "server.http_address: '0.0.0.0:1'" in refusal(public, dev=True)
+
+
+def test_a_provider_without_an_adapter_is_refused_and_never_replaced() -> None:
+    configured = settings(llm={"provider": "openai"})
+    assert 'llm.provider: "openai" has no adapter in this release' in refusal(configured, dev=True)
+    assert "was selected because OPENAI_API_KEY" in refusal(Settings(), dev=True, provider="openai")
+
+
+def test_all_refusals_come_at_once() -> None:
+    assert "2 problems" in refusal(settings(llm={"provider": "openai"}), dev=False)
