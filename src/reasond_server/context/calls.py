@@ -1,0 +1,81 @@
+"""One call of a model, heard through the tag parser: fragments while it writes, then the whole reply."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.context.replies import Fragment, Parsed, TagParser
+from reasond_server.context.tags import TagKind
+from reasond_server.errors import ModelProtocolError
+from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText
+from reasond_server.types import Usage, UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.llm.model import ChatModel, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The last thing heard of a call. A call that we closed after the closing tag counts as STOP."""
+
+    parsed: Parsed
+    finish: ModelFinish
+    usage: Usage
+
+
+async def hear(
+    *,
+    model: ChatModel,
+    messages: Sequence[Message],
+    max_tokens: int,
+    temperature: float,
+    kinds: Sequence[TagKind] = tuple(TagKind),
+) -> AsyncGenerator[Fragment | Reply, None]:
+    """Call `model` and yield fragments as they become certain, then one Reply.
+
+    The closing tags of `kinds` are the stop strings; where the provider ignores those, the call is closed
+    as soon as a tag is, and its usage is counted here (UsageSource.ESTIMATED).
+
+    Raises:
+        ModelProtocolError: the model ended without saying how.
+        ReasondError: as `model.stream`.
+    """
+    stop = tuple(kind.closing for kind in kinds)
+    request = ChatRequest(messages=messages, max_tokens=max_tokens, temperature=temperature, stop=stop)
+    parser = TagParser(kinds=kinds)
+    written: list[str] = []
+    finished: Finished | None = None
+    async with aclosing(model.stream(request)) as events:
+        async for event in events:
+            if isinstance(event, Finished):
+                finished = event
+                continue
+            written.append(event.text)
+            feed = parser.feed_reasoning if isinstance(event, ReasoningText) else parser.feed
+            for fragment in feed(event.text):
+                yield fragment
+            if parser.is_done:
+                break
+    if finished is None:
+        finished = _closed_by_us(model, request, parser, written)
+    for fragment in parser.close(is_stop=finished.reason is ModelFinish.STOP):
+        yield fragment
+    yield Reply(parsed=parser.result, finish=finished.reason, usage=finished.usage)
+
+
+def _closed_by_us(model: ChatModel, request: ChatRequest, parser: TagParser, written: Sequence[str]) -> Finished:
+    """Return how a call ended that the model did not end."""
+    if not parser.is_done:
+        raise ModelProtocolError("the model's stream ended without a reason")
+    usage = Usage(
+        input_tokens=model.counter.count_prompt(request.messages),
+        output_tokens=model.counter.count_text("".join(written)),
+        model_calls=1,
+        source=UsageSource.ESTIMATED,
+    )
+    reason = ModelFinish.LENGTH if parser.result.is_cut else ModelFinish.STOP
+    return Finished(reason=reason, usage=usage)

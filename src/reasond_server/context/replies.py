@@ -1,0 +1,255 @@
+"""The incremental parser of a model's reply: what is reasoning, what is the answer, what are notes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.context.tags import TagKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}(answer|continue|think)[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
+_MARK = re.compile(r"[<\n]")
+_TAG_NAMES = ("answer", "continue", "think")
+_UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}", re.IGNORECASE | re.ASCII)
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_UNFINISHED_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2})")
+# A fence is known for one within so many characters: what is held back stays small.
+_FENCE_LINE = 200
+_MAX_CHARACTERS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """A piece of a reply without its tags; `kind` is the tag around it, None before any."""
+
+    text: str
+    kind: TagKind | None = None
+    is_thinking: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """A whole reply.
+
+    `text` stands before the tag (or is everything, without one), `content` inside it, `thinking` in
+    `<think>` or in the provider's reasoning channel. `is_closed`: the tagged part is complete. `is_cut`:
+    the reply was longer than allowed, its rest is lost.
+    """
+
+    text: str
+    thinking: str
+    kind: TagKind | None
+    content: str
+    is_closed: bool
+    is_cut: bool
+
+    @property
+    def written(self) -> str:
+        """Everything outside reasoning with the tags removed, or the reasoning where there is nothing else."""
+        return (self.text + self.content).strip() or self.thinking.strip()
+
+
+class TagParser:
+    """Parses a reply while it streams; the same text gives the same result however it is cut into deltas.
+
+    A suffix that could begin a tag or a code fence is held back until it is known which. Tags do not count
+    inside fences (``` and ~~~, as CommonMark has them) nor inside reasoning. The first opening tag of
+    `kinds` decides the kind; other tags after it are text; its closing tag ends the reply.
+    """
+
+    def __init__(self, *, kinds: Collection[TagKind] = tuple(TagKind), max_characters: int = _MAX_CHARACTERS) -> None:
+        self._kinds = {kind.value: kind for kind in kinds}
+        self._room = max_characters
+        self._pending = ""
+        self._at = 0
+        self._is_line_start = True
+        self._fence = ""
+        self._is_thinking = False
+        self._kind: TagKind | None = None
+        self._is_closed = False
+        self._is_cut = False
+        self._fresh: list[Fragment] = []
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._content: list[str] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether more text would change nothing: the tag is closed or the size cap is reached."""
+        return self._is_closed or self._is_cut
+
+    def feed(self, text: str) -> Sequence[Fragment]:
+        """Take the next delta and return what became certain."""
+        if self.is_done:
+            return ()
+        self._pending += self._within_cap(text)
+        self._advance(is_final=False)
+        return self._take_fresh()
+
+    def feed_reasoning(self, text: str) -> Sequence[Fragment]:
+        """Take a delta of the provider's reasoning channel, where no tag counts."""
+        if self.is_done:
+            return ()
+        kept = self._within_cap(text)
+        if not kept:
+            return ()
+        self._thinking.append(kept)
+        return (Fragment(text=kept, is_thinking=True),)
+
+    def close(self, *, is_stop: bool) -> Sequence[Fragment]:
+        """End the reply and return what was held back.
+
+        `is_stop`: the model stopped by itself or at a stop string, so an open tag is complete, because
+        closing tags are the stop strings.
+        """
+        if not self._is_closed:
+            if not self._is_cut_in_closing_tag():
+                self._advance(is_final=True)
+            self._pending = ""
+            if is_stop and self._kind is not None and not self._is_cut:
+                self._is_closed = True
+        return self._take_fresh()
+
+    @property
+    def result(self) -> Parsed:
+        """The reply as parsed so far; whole after `close`."""
+        return Parsed(
+            text="".join(self._text),
+            thinking="".join(self._thinking),
+            kind=self._kind,
+            content="".join(self._content),
+            is_closed=self._is_closed,
+            is_cut=self._is_cut,
+        )
+
+    def _within_cap(self, text: str) -> str:
+        """Return as much of `text` as the size cap leaves room for."""
+        self._is_cut = len(text) > self._room
+        kept = text[: self._room]
+        self._room -= len(kept)
+        return kept
+
+    def _take_fresh(self) -> Sequence[Fragment]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _is_cut_in_closing_tag(self) -> bool:
+        """Return whether all that is held back is the beginning of the closing tag that is due."""
+        found = _UNFINISHED_TAG.fullmatch(self._pending)
+        if self._kind is None or found is None or not (found[1] and found[2]):
+            return False
+        return self._kind.value.startswith(found[2].lower())
+
+    def _advance(self, *, is_final: bool) -> None:
+        """Consume what is certain; at the end everything is."""
+        while self._at < len(self._pending) and not self._is_closed:
+            if self._is_line_start and not self._is_thinking:
+                is_certain = self._read_line_start(is_final=is_final)
+            elif self._fence:
+                is_certain = self._read_fenced()
+            else:
+                is_certain = self._read_text(is_final=is_final)
+            if not is_certain:
+                break
+        self._pending = self._pending[self._at :]
+        self._at = 0
+
+    def _read_line_start(self, *, is_final: bool) -> bool:
+        """Open or close a fence, or find that the line is none; False while that is not known."""
+        line = self._pending[self._at : self._at + _FENCE_LINE]
+        is_short = len(line) < _FENCE_LINE and not is_final
+        found = _FENCE.match(line)
+        if found is None:
+            if is_short and _UNFINISHED_FENCE.fullmatch(line):
+                return False
+        elif self._fence:
+            rest = line[found.end() :].lstrip(" \t")
+            if not rest and is_short:
+                return False
+            if found[1].startswith(self._fence) and (not rest or rest[0] in "\r\n<"):
+                self._fence = ""
+                self._emit(len(line) - len(rest))
+        else:
+            end = line.find("\n")
+            if end < 0 and is_short:
+                return False
+            if end < 0 and is_final:
+                end = len(line)
+            if end >= 0 and not (found[1][0] == "`" and "`" in line[found.end() : end]):
+                self._fence = found[1]
+                self._emit(min(end + 1, len(line)))
+                return True
+        self._is_line_start = False
+        return True
+
+    def _read_fenced(self) -> bool:
+        """Pass on one line, or the beginning of one, unread."""
+        end = self._pending.find("\n", self._at)
+        self._is_line_start = end >= 0
+        self._emit((end + 1 if end >= 0 else len(self._pending)) - self._at)
+        return True
+
+    def _read_text(self, *, is_final: bool) -> bool:
+        """Pass on text up to the end of the line or handle one tag; False at what could become a tag."""
+        mark = _MARK.search(self._pending, self._at)
+        if mark is not None and mark[0] == "\n":
+            self._emit(mark.end() - self._at)
+            self._is_line_start = True
+            return True
+        self._emit((mark.start() if mark else len(self._pending)) - self._at)
+        if mark is None:
+            return True
+        found = _TAG.match(self._pending, self._at)
+        if found is None:
+            if not is_final and self._could_become_tag():
+                return False
+            self._emit(1)
+        elif self._heed(found[2].lower(), is_closing=bool(found[1])):
+            self._at = found.end()
+        else:
+            self._emit(len(found[0]))
+        return True
+
+    def _could_become_tag(self) -> bool:
+        found = _UNFINISHED_TAG.fullmatch(self._pending, self._at)
+        return found is not None and any(name.startswith(found[2].lower()) for name in _TAG_NAMES)
+
+    def _heed(self, name: str, *, is_closing: bool) -> bool:
+        """Act on a tag and return whether it counts; otherwise it is text."""
+        if self._is_thinking or name == "think":
+            return self._heed_thinking(name, is_closing=is_closing)
+        kind = self._kinds.get(name)
+        if kind is None or (kind is not self._kind if is_closing else self._kind is not None):
+            return False
+        if is_closing:
+            self._is_closed = True
+        else:
+            self._kind = kind
+            self._is_line_start = True
+        return True
+
+    def _heed_thinking(self, name: str, *, is_closing: bool) -> bool:
+        """Enter or leave `<think>`; a lone closing tag is dropped, for templates that open it in the prompt."""
+        if name != "think" or self._kind is not None or (self._is_thinking and not is_closing):
+            return False
+        self._is_thinking = not is_closing
+        self._is_line_start = is_closing
+        return True
+
+    def _emit(self, size: int) -> None:
+        """Pass on the next `size` characters under the present state."""
+        text = self._pending[self._at : self._at + size]
+        self._at += size
+        if not text:
+            return
+        if self._is_thinking:
+            self._thinking.append(text)
+        elif self._kind is not None:
+            self._content.append(text)
+        else:
+            self._text.append(text)
+        self._fresh.append(Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking))

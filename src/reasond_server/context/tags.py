@@ -1,0 +1,82 @@
+"""The tags of the prompt protocol: kept out of untrusted text, recognised in what the model writes.
+
+Contract decision 3: the model marks its answer as `<answer>…</answer>`, or its notes for the next window as
+`<continue>…</continue>`. Only model output is ever parsed for tags, never a prompt, and only plain ASCII
+spellings count there; in the other direction every spelling that a model might take for a tag is
+neutralised. Look-alike letters of other alphabets are not covered, and neither is injection of meaning.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from enum import StrEnum
+
+RESERVED_TAGS = ("question", "notes", "material", "passage", "answer", "continue", "think")
+"""Names whose tags have a meaning in prompts or replies."""
+
+_NAMES = "|".join(RESERVED_TAGS)
+_NEUTRAL = "&lt;"
+_ASCII_TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{_NAMES})(?![a-z0-9_-]))", re.IGNORECASE)
+_ASCII_NEUTRAL = re.compile(rf"&lt;(?=\s*(?:/\s*)?(?:{_NAMES})(?![a-z0-9_-]))", re.IGNORECASE)
+# What NFKC turns into "<", before a character that can begin a tag.
+_OPENING = re.compile(r"[<\uFE64\uFF1C](?=[\s/a-z]|[^\x00-\x7F])", re.IGNORECASE)
+_FOLDED_TAG = re.compile(rf"/?(?:{_NAMES})(?![a-z0-9_-])")
+_FOLDED_SIZE = max(map(len, RESERVED_TAGS)) + 2
+# Invisible characters outside category Cf: fillers, grapheme joiner, variation selectors.
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+
+
+class TagKind(StrEnum):
+    """The tags that a model ends its reply with."""
+
+    ANSWER = "answer"
+    CONTINUE = "continue"
+
+    @property
+    def closing(self) -> str:
+        """The closing tag, as used for a stop string."""
+        return f"</{self.value}>"
+
+
+def neutralize(text: str) -> str:
+    """Return `text` with `&lt;` for the `<` of every reserved tag, byte for byte the same otherwise.
+
+    Case, inner spaces, zero-width characters and compatibility forms (NFKC) do not hide a tag. Applying it
+    twice changes nothing more. Time is linear in the length of `text`.
+    """
+    if text.isascii():
+        return _ASCII_TAG.sub(_NEUTRAL, text)
+    return _OPENING.sub(lambda found: _NEUTRAL if _names_tag(text, found.end()) else found[0], text)
+
+
+def restore(text: str) -> str:
+    """Return what `neutralize` was given, if that had no `&lt;` before a tag's name and no exotic `<`."""
+    if text.isascii():
+        return _ASCII_NEUTRAL.sub("<", text)
+    return re.sub(_NEUTRAL, lambda found: "<" if _names_tag(text, found.end()) else found[0], text)
+
+
+def _names_tag(text: str, at: int) -> bool:
+    """Return whether a reserved name, as a reader would see it, stands at `at`."""
+    folded = ""
+    while at < len(text) and len(folded) < _FOLDED_SIZE:
+        part = _folded(text[at])
+        at += 1
+        if part.isspace():
+            if folded.strip("/"):
+                break
+        elif part == "<":
+            break
+        else:
+            folded += part
+    return _FOLDED_TAG.match(folded) is not None
+
+
+def _folded(char: str) -> str:
+    """Return `char` as it compares with ASCII letters; nothing for what cannot be seen."""
+    if char.isascii():
+        return char.lower()
+    if unicodedata.category(char) == "Cf" or _INVISIBLE.match(char):
+        return ""
+    return unicodedata.normalize("NFKC", char).casefold()

@@ -1,0 +1,85 @@
+"""The ASGI application: which address leads where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from starlette.routing import Route, Router
+
+from reasond_server.http_api.calls import Gate
+from reasond_server.http_api.endpoint import JsonRpcEndpoint
+from reasond_server.http_api.intake import Intake
+from reasond_server.http_api.jsonrpc import MAX_BATCH
+from reasond_server.http_api.methods import Methods
+from reasond_server.http_api.pages import AgentCardPage, HealthPage, NotFound, OnlyMethods, ReadinessPage
+from reasond_server.http_api.reception import Reception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from reasond_server.agents.service import AgentService
+    from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.types import Principal
+
+JSONRPC_PATH: Final = "/api/v1/jsonrpc"
+CARD_PATH: Final = "/.well-known/agent-card.json"
+_HELD_BODIES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What is accepted. Bodies in progress together hold at most 16 times `max_body_bytes`."""
+
+    max_body_bytes: int = 8 * 1024 * 1024
+    max_batch: int = MAX_BATCH
+    max_requests: int = 1000
+    body_timeout_s: float = 30.0
+
+
+class HttpApp:
+    """The application.
+
+    `authenticate` turns a token into a principal and `require` refuses one that lacks the permission for an
+    operation, named as the RPC that does the same. Health is neither limited nor authenticated.
+    """
+
+    def __init__(
+        self,
+        *,
+        reasoning: ReasoningService,
+        agents: AgentService,
+        authenticate: Callable[[str], Principal],
+        require: Callable[[Principal, str], None],
+        is_ready: Callable[[], bool],
+        new_request_id: Callable[[], str],
+        limits: HttpLimits,
+    ) -> None:
+        rpc = JsonRpcEndpoint(
+            methods=Methods(service=reasoning, agents=agents),
+            gate=Gate(authenticate=authenticate, require=require),
+            intake=Intake(
+                max_body_bytes=limits.max_body_bytes,
+                max_held_bytes=_HELD_BODIES * limits.max_body_bytes,
+                max_requests=limits.max_requests,
+                body_timeout_s=limits.body_timeout_s,
+            ),
+            max_batch=limits.max_batch,
+        )
+        pages: dict[str, ASGIApp] = {
+            CARD_PATH: AgentCardPage(agents.own_card),
+            "/healthz": HealthPage(),
+            "/readyz": ReadinessPage(is_ready),
+        }
+        routes = [
+            Route(JSONRPC_PATH, OnlyMethods(rpc, "POST")),
+            *(Route(path, OnlyMethods(page, "GET", "HEAD")) for path, page in pages.items()),
+        ]
+        router = Router(routes, redirect_slashes=False, default=NotFound())
+        self._app = Reception(router, new_request_id=new_request_id)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._app(scope, receive, send)

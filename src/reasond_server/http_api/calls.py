@@ -1,0 +1,169 @@
+"""One JSON-RPC call from its params to its answer: who calls, may they, what do they ask, how did it end.
+
+The order never changes: the method exists, params are named, the token is verified, the permission is
+there, and only then are the other params looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.errors import InvalidRequestError, MethodNotFoundError, ReasondError, Violation, shown
+from reasond_server.http_api.credentials import take_token
+from reasond_server.http_api.cursors import read_cursor
+from reasond_server.http_api.failures import error_object, failure_of
+from reasond_server.http_api.methods import METHODS
+from reasond_server.http_api.params import ExecuteParams, read_params
+from reasond_server.violations import nearest
+from reasond_server.wire.errors import row_of
+from reasond_server.wire.json_mapping import result_json
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from reasond_server.http_api.exchange import Exchange
+    from reasond_server.http_api.jsonrpc import Params
+    from reasond_server.http_api.methods import Method, Methods
+    from reasond_server.types import Principal, StreamEvent
+
+_STREAM_OPERATION: Final = "ReasonIterations"
+_log = logging.getLogger("reasond.http")
+
+
+class Gate:
+    """Who may call what: `authenticate` turns a token into a principal, `require` refuses operations."""
+
+    def __init__(self, *, authenticate: Callable[[str], Principal], require: Callable[[Principal, str], None]) -> None:
+        self._authenticate = authenticate
+        self._require = require
+
+    def admit(self, token: str, operation: str, exchange: Exchange) -> Principal:
+        """Return who calls.
+
+        Raises:
+            AccessError: the token is not valid, or does not grant `operation`.
+        """
+        principal = self._authenticate(token)
+        exchange.subject = principal.subject
+        self._require(principal, operation)
+        return principal
+
+
+class Calls:
+    """The calls of one HTTP request; the handler behind `jsonrpc.dispatch`."""
+
+    def __init__(self, *, methods: Methods, gate: Gate, exchange: Exchange) -> None:
+        self._methods = methods
+        self._gate = gate
+        self._exchange = exchange
+
+    async def call(self, method: str, params: Params) -> Mapping[str, Any]:
+        """Run one call to its end; return the member of its answer."""
+        return await self.open(method).answer(params)
+
+    def open(self, method: str) -> Call:
+        """Return a call of `method` that has not begun."""
+        return Call(name=method, methods=self._methods, gate=self._gate, exchange=self._exchange)
+
+    def refuse(self, error: ReasondError) -> Mapping[str, Any]:
+        """Return the error object for what is not a call at all."""
+        return note_failure(error, self._exchange, "jsonrpc")
+
+
+class Call:
+    """One call. It learns who calls on the way, because what a failed run left is for its owner only."""
+
+    def __init__(self, *, name: str, methods: Methods, gate: Gate, exchange: Exchange) -> None:
+        self._name = name
+        self._methods = methods
+        self._gate = gate
+        self._exchange = exchange
+        self._principal: Principal | None = None
+
+    async def answer(self, params: Params) -> Mapping[str, Any]:
+        """Run the call; return `{"result": ...}` or `{"error": ...}`."""
+        try:
+            method = self._method()
+            principal, arguments = self._admitted(METHODS[self._name], params)
+            return {"result": await method.run(principal, read_params(method.params, arguments))}
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
+            return {"error": await self.explain(failure_of(error))}
+
+    async def events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the events of the execution that the call starts, or of the one that `last_event_id` names.
+
+        A client that connects again may send the call that it began with: what it asked is not asked again.
+
+        Raises:
+            ReasondError: the call was refused, or the run failed.
+        """
+        method = self._method()
+        principal, arguments = self._admitted(_STREAM_OPERATION, params)
+        wanted = read_params(ExecuteParams, arguments)
+        service = self._methods.service
+        if last_event_id is not None:
+            cursor = read_cursor(last_event_id)
+            events = service.resume(
+                principal,
+                cursor.execution_id,
+                after_sequence=cursor.after_sequence,
+                include_deltas=wanted.include_deltas,
+            )
+        else:
+            events = service.stream(
+                principal,
+                wanted.task(method.alias),
+                request_id=wanted.request_id or "",
+                include_deltas=wanted.include_deltas,
+                keep_running=wanted.keep_running,
+            )
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def explain(self, error: ReasondError) -> dict[str, Any]:
+        """Return the error object for how the call failed, with what the run had done if it was one."""
+        partial = None
+        if error.execution_id and self._principal is not None:
+            partial = await self._left_by(self._principal, error.execution_id)
+        return note_failure(error, self._exchange, self._name, partial=partial)
+
+    def _method(self) -> Method:
+        """Return the method that is called."""
+        method = self._methods.get(self._name)
+        if method is None:
+            self._exchange.methods.append("unknown")
+            raise MethodNotFoundError(f"Method not found: {shown(self._name)}{nearest(self._name, METHODS)}")
+        self._exchange.methods.append(self._name)
+        return method
+
+    def _admitted(self, operation: str, params: Params) -> tuple[Principal, dict[str, Any]]:
+        """Return who calls, and the params without the token."""
+        if isinstance(params, list):
+            raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
+        token, arguments = take_token(params, self._exchange.headers.getlist("authorization"))
+        self._principal = self._gate.admit(token, operation, self._exchange)
+        return self._principal, arguments
+
+    async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
+        """Return the partial result of an execution; None where it is no longer kept."""
+        try:
+            view = await self._methods.service.get(principal, execution_id)
+        except ReasondError:
+            return None
+        return result_json(view.result, view.steps)
+
+
+def note_failure(
+    error: ReasondError, exchange: Exchange, name: str, *, partial: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
+    shown_error = error_object(error, request_id=exchange.request_id, partial=partial)
+    exchange.code = shown_error["code"]
+    exchange.reason = row_of(error).reason
+    if exchange.reason == "INTERNAL":
+        _log.error("%s failed", shown(name), exc_info=error, extra={"request_id": exchange.request_id})
+    return shown_error

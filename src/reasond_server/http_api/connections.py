@@ -1,0 +1,115 @@
+"""Connections that send their headers slowly or without end, or do not read what they asked for, are closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+_REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Bounds on a connection: seconds for headers, between requests and without reading; bytes of headers."""
+
+    header_timeout_s: float = 10.0
+    keep_alive_s: int = 60
+    write_timeout_s: float = 30.0
+    max_header_bytes: int = 64 * 1024
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 within the bounds that it lacks.
+
+    Seconds and bytes of a request's headers also bound what a client sends between requests; once headers
+    are complete, the application bounds the body. A client that reads nothing for `write_timeout_s` while
+    there is more to send is cut off.
+    """
+
+    def __init__(self, *, limits: ConnectionLimits, **uvicorn_arguments: Any) -> None:  # noqa: ANN401 - uvicorn's own
+        super().__init__(**uvicorn_arguments)
+        self._limits = limits
+        self._header_bytes = 0
+        self._is_reading_headers = False
+        self._is_working = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Start the clock: a client that connects has something to say."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in data; the clock runs while no request is being worked on."""
+        if not self._is_working:
+            self._start_timer()
+        super().data_received(data)
+        if self._is_reading_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > self._limits.max_header_bytes:
+                self._close(b"431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        """Begin to count the headers of a request."""
+        self._is_reading_headers = True
+        self._header_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; trailers, which nothing here reads, are dropped."""
+        if self._is_reading_headers:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Stop the clock and begin to work."""
+        self._stop_timer()
+        self._is_reading_headers = False
+        self._is_working = True
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Note that nothing is being worked on, unless the client has sent its next request already."""
+        self._is_working = bool(self.pipeline)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Give the client time to read."""
+        super().pause_writing()
+        self._stall = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Note that the client has read."""
+        self._stop_stall()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clocks."""
+        self._stop_timer()
+        self._stop_stall()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._limits.header_timeout_s, self._close, b"408 Request Timeout")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _close(self, status: bytes) -> None:
+        self._stop_timer()
+        if not self.transport.is_closing():
+            self.transport.write(_REFUSAL % status)
+            self.transport.close()

@@ -1,0 +1,50 @@
+"""Where a caller's token comes from: `params.auth_token` or the Authorization header; kept nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.access.tokens import missing
+from reasond_server.errors import TokenInvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the token of a call, and `params` without it; `authorization` are the values of that header.
+
+    Raises:
+        TokenMissingError: there is none.
+        TokenInvalidError: there are several that differ, or one that is not a token at all.
+    """
+    rest = {name: value for name, value in params.items() if name != "auth_token"}
+    given = params.get("auth_token")
+    if given is not None and not isinstance(given, str):
+        raise TokenInvalidError("Authentication failed: 'auth_token' must be a string")
+    from_header = _bearer(authorization)
+    if given and from_header and given != from_header:
+        raise TokenInvalidError(
+            "Authentication failed: 'auth_token' in params and the Authorization header differ",
+            remedy="Send one of them, or the same token in both.",
+        )
+    token = given or from_header
+    if not token:
+        raise missing()
+    return token, rest
+
+
+def _bearer(authorization: Sequence[str]) -> str:
+    """Return the bearer token of the header; empty where there is no header."""
+    if not authorization:
+        return ""
+    if len(authorization) > 1:
+        raise TokenInvalidError("Authentication failed: more than one Authorization header", remedy="Send exactly one.")
+    scheme, _, token = authorization[0].strip().partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token or " " in token:
+        raise TokenInvalidError(
+            "Authentication failed: the Authorization header is not 'Bearer <token>'",
+            remedy="Send 'Authorization: Bearer <token>'.",
+        )
+    return token

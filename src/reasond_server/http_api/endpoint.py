@@ -1,0 +1,80 @@
+"""The one address of JSON-RPC: media types in, bodies bounded, answers or streams out."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.errors import InvalidJsonRpcError, ParseError
+from reasond_server.http_api.calls import Calls
+from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
+from reasond_server.http_api.intake import unless_client_leaves
+from reasond_server.http_api.jsonrpc import dispatch, parse, read_request
+from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from reasond_server.http_api.calls import Gate
+    from reasond_server.http_api.exchange import Exchange
+    from reasond_server.http_api.intake import Intake
+    from reasond_server.http_api.jsonrpc import RpcRequest
+    from reasond_server.http_api.methods import Methods
+
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class JsonRpcEndpoint:
+    """Answers POST: 200 with a JSON-RPC answer, 204 where there is none, or a stream where one is wanted.
+
+    A client that leaves cancels what it asked for.
+    """
+
+    def __init__(self, *, methods: Methods, gate: Gate, intake: Intake, max_batch: int) -> None:
+        self._methods = methods
+        self._gate = gate
+        self._intake = intake
+        self._max_batch = max_batch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        exchange = exchange_of(scope)
+        _check_type(exchange)
+        calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange)
+        async with self._intake.body(exchange.headers, receive) as body:
+            request = self._streamable(exchange, body)
+            if request is not None:
+                await unless_client_leaves(_stream(calls, request, exchange, send), receive)
+                return
+            answer = await unless_client_leaves(dispatch(body, calls, max_batch=self._max_batch), receive)
+        await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[_NO_STORE])
+
+    def _streamable(self, exchange: Exchange, body: bytes) -> RpcRequest | None:
+        """Return the call of `body` if its events are wanted and it has some; all else is answered as usual."""
+        if not wants_stream(exchange.headers.getlist("accept")):
+            return None
+        try:
+            request = read_request(parse(body))
+        except (ParseError, InvalidJsonRpcError):
+            return None
+        method = self._methods.get(request.method)
+        return request if method is not None and method.can_stream and not request.is_notification else None
+
+
+async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: Send) -> None:
+    """Send the events of a call as they come."""
+    await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, _NO_STORE]})
+    last_event_id = exchange.headers.get("last-event-id")
+    async with aclosing(frames(calls.open(request.method), request.params, last_event_id)) as events:
+        async for event in events:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _check_type(exchange: Exchange) -> None:
+    """Refuse what does not say that it is JSON: a page of another site can send nothing else unasked."""
+    types = exchange.headers.getlist("content-type")
+    if [each.partition(";")[0].strip().lower() for each in types] != ["application/json"]:
+        raise RefusalError(
+            415, "send the call as 'Content-Type: application/json'", headers={"accept": "application/json"}
+        )

@@ -1,0 +1,181 @@
+"""JSON-RPC 2.0 as a pure function from bytes to bytes; knows neither HTTP nor any method.
+
+Source: the JSON-RPC 2.0 specification (2013-01-04). Where it leaves room: ids are strings, whole numbers or
+null; an id that is none of these is refused and not echoed; members of a request object that the
+specification does not name are ignored; a batch runs concurrently and is answered in its own order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from reasond_server.errors import InternalError, InvalidJsonRpcError, InvalidRequestError, ParseError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reasond_server.errors import ReasondError
+
+MAX_DEPTH: Final = 32
+"""Deepest nesting of arrays and objects in a body, the outermost counted."""
+
+MAX_VALUES: Final = 100_000
+"""Most values, at all levels together, in a body: walking them keeps the loop busy for a few milliseconds."""
+
+MAX_BATCH: Final = 20
+"""Most entries of a batch unless the operator says otherwise."""
+
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+"""Largest answer of one call, so that a batch cannot ask for more than the server holds."""
+
+Params = dict[str, Any] | list[Any]
+RpcId = str | int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcRequest:
+    """A well-formed request object; `params` are empty where it has none."""
+
+    method: str
+    params: Params
+    rpc_id: RpcId
+    is_notification: bool
+
+
+class Handler(Protocol):
+    """What stands behind the protocol: the methods, and how errors are shown."""
+
+    async def call(self, method: str, params: Params) -> Mapping[str, Any]:
+        """Call `method`; return the one member of its answer, `{"result": ...}` or `{"error": {...}}`."""
+        ...
+
+    def refuse(self, error: ReasondError) -> Mapping[str, Any]:
+        """Return the error object that shows `error`."""
+        ...
+
+
+async def dispatch(body: bytes, handler: Handler, *, max_batch: int = MAX_BATCH) -> bytes | None:
+    """Run the call, or the batch of at most `max_batch` calls, that `body` holds; return the answer.
+
+    None means that there is nothing to answer: every call was a notification. Notifications run like
+    other calls, but not even their errors are answered. Cancelling cancels every call.
+    """
+    try:
+        payload = parse(body)
+    except ParseError as error:
+        return _encoded({"error": handler.refuse(error)}, None, handler)
+    if not isinstance(payload, list):
+        return await _answer(payload, handler)
+    if not payload or len(payload) > max_batch:
+        refusal = InvalidJsonRpcError(f"Invalid Request: a batch has 1 to {max_batch} entries, not {len(payload)}")
+        return _encoded({"error": handler.refuse(refusal)}, None, handler)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_answer(entry, handler)) for entry in payload]
+    answers = [answer for task in tasks if (answer := task.result()) is not None]
+    return b"[" + b",".join(answers) + b"]" if answers else None
+
+
+def parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the JSON value that `body` holds.
+
+    Of two members with the same name the last one counts, for every reader of the body alike, because
+    it is parsed only here. Numbers that are not finite, lone surrogates, a byte order mark and whole
+    numbers of more than 4,300 digits are refused.
+
+    Raises:
+        ParseError: `body` is not JSON, not UTF-8, nested deeper than MAX_DEPTH or of more than MAX_VALUES values.
+    """
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        place = re.search(r"line \d+ column \d+", str(error))
+        where = f" (at {place[0]})" if place else ""
+        raise ParseError(f"Parse error: the body is not valid JSON{where}") from None
+    _bound(value)
+    return value
+
+
+def read_request(entry: object) -> RpcRequest:
+    """Return `entry` as a request.
+
+    Raises:
+        InvalidJsonRpcError: `entry` is not a request object.
+    """
+    if not isinstance(entry, dict):
+        raise InvalidJsonRpcError("Invalid Request: a request is an object")
+    if entry.get("jsonrpc") != "2.0":
+        raise InvalidJsonRpcError('Invalid Request: "jsonrpc" must be "2.0"')
+    if not isinstance(entry.get("method"), str):
+        raise InvalidJsonRpcError('Invalid Request: "method" must be a string')
+    if not isinstance(entry.get("params", {}), dict | list):
+        raise InvalidJsonRpcError('Invalid Request: "params" must be an object; leave it out for none')
+    if not _is_id(entry.get("id")):
+        raise InvalidJsonRpcError('Invalid Request: "id" must be a string, a whole number or null')
+    return RpcRequest(
+        method=entry["method"],
+        params=entry.get("params", {}),
+        rpc_id=entry.get("id"),
+        is_notification="id" not in entry,
+    )
+
+
+async def _answer(entry: object, handler: Handler) -> bytes | None:
+    """Run one entry and return its answer; None for a notification."""
+    try:
+        request = read_request(entry)
+    except InvalidJsonRpcError as error:
+        return _encoded({"error": handler.refuse(error)}, _echoed(entry), handler)
+    member = await handler.call(request.method, request.params)
+    return None if request.is_notification else _encoded(member, request.rpc_id, handler)
+
+
+def _encoded(member: Mapping[str, Any], rpc_id: RpcId, handler: Handler) -> bytes:
+    """Return an answer as JSON; one that is too large, or that JSON cannot hold, is an error of its own call."""
+    failure: ReasondError
+    try:
+        answer = to_json({"jsonrpc": "2.0", **member, "id": rpc_id}, inf_nan_mode="null")
+    except PydanticSerializationError as error:
+        failure = InternalError("the answer is not JSON")
+        failure.__cause__ = error
+    else:
+        if len(answer) <= MAX_ANSWER_BYTES or "result" not in member:
+            return answer
+        text = f"The answer holds {len(answer)} bytes, over the limit of {MAX_ANSWER_BYTES} for one call"
+        failure = InvalidRequestError(text, remedy="Ask for less, such as a smaller page_size.")
+    return to_json({"jsonrpc": "2.0", "error": handler.refuse(failure), "id": rpc_id})
+
+
+def _is_id(value: object) -> bool:
+    """Return whether `value` may be the id of a request."""
+    return value is None or (isinstance(value, str | int) and not isinstance(value, bool))
+
+
+def _echoed(entry: object) -> RpcId:
+    """Return the id that the refusal of a malformed `entry` repeats."""
+    rpc_id = entry.get("id") if isinstance(entry, dict) else None
+    return rpc_id if _is_id(rpc_id) else None
+
+
+def _bound(value: object) -> None:
+    """Refuse what is nested too deep, too many values, and infinite numbers such as 1e400."""
+    level = [value]
+    seen = 0
+    for depth in range(MAX_DEPTH + 1):
+        if any(isinstance(node, float) and not math.isfinite(node) for node in level):
+            raise ParseError("Parse error: a number is too large")
+        containers = [node for node in level if isinstance(node, dict | list)]
+        if not containers:
+            return
+        if depth == MAX_DEPTH:
+            raise ParseError(f"Parse error: the body is nested deeper than {MAX_DEPTH} levels")
+        seen += sum(map(len, containers))
+        if seen > MAX_VALUES:
+            raise ParseError(f"Parse error: the body holds more than {MAX_VALUES} values")
+        level = list(chain.from_iterable(node.values() if isinstance(node, dict) else node for node in containers))

@@ -1,0 +1,89 @@
+"""What can be read without a token: the agent card, health and readiness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from reasond_server.agents.service import CardView
+
+_CARD_AGE_S: Final = 300
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class OnlyMethods:
+    """Refuses other HTTP methods than `methods` with 405 and the header Allow."""
+
+    def __init__(self, app: ASGIApp, *methods: str) -> None:
+        self._app = app
+        self._methods = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["method"] not in self._methods:
+            allowed = ", ".join(self._methods)
+            raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
+        await self._app(scope, receive, send)
+
+
+class AgentCardPage:
+    """This server's A2A card, with a strong ETag over its bytes; `card` returns the current one."""
+
+    def __init__(self, card: Callable[[], CardView]) -> None:
+        self._card = card
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the card, or say that the client has it."""
+        del receive
+        view = self._card()
+        etag = f'"{view.etag}"'
+        headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
+        if _matches(exchange_of(scope).headers.getlist("if-none-match"), etag):
+            await send_answer(send, 304, headers=headers)
+        else:
+            await send_answer(send, 200, view.card_json.encode(), headers=headers)
+
+
+class HealthPage:
+    """Says 200 as long as the event loop lives."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send that all is well."""
+        del scope, receive
+        await send_answer(send, 200, b'{"status":"ok"}', headers=[_NO_STORE])
+
+
+class ReadinessPage:
+    """Says 200 while `is_ready` does, else 503, so that load balancers send nothing new."""
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send whether new work is welcome."""
+        del scope, receive
+        if self._is_ready():
+            await send_answer(send, 200, b'{"status":"ready"}', headers=[_NO_STORE])
+        else:
+            await send_answer(send, 503, b'{"status":"not ready"}', headers=[_NO_STORE])
+
+
+class NotFound:
+    """Answers for every address that there is nothing at."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the request."""
+        del scope, receive, send
+        raise RefusalError(404, "there is nothing at this address; JSON-RPC is at /api/v1/jsonrpc")
+
+
+def _matches(if_none_match: list[str], etag: str) -> bool:
+    """Return whether the client's copy is current (RFC 9110, section 13.1.2: weak comparison)."""
+    tags = {tag.strip().removeprefix("W/") for value in if_none_match for tag in value.split(",")}
+    return bool(tags & {"*", etag})

@@ -1,0 +1,147 @@
+"""The parameters of the JSON-RPC methods: types and names are checked here, limits by the core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from reasond_server.errors import InvalidRequestError, Violation
+from reasond_server.types import Budget, FinishReason, Task
+from reasond_server.violations import violations_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MAX_VIOLATIONS: Final = 20
+_MAX_FIELD: Final = 120
+_STREAM_OPTIONS: Final = ("include_deltas", "keep_running")
+# Whole numbers that every JSON reader holds exactly (RFC 8259, section 6).
+_Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
+
+
+class Params(BaseModel):
+    """Base of all parameters: strict types, unknown names refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class NoParams(Params):
+    """A method that takes nothing but the token."""
+
+
+class BudgetParams(Params):
+    """Bounds on what one execution may spend; null sets no bound."""
+
+    max_total_tokens: _Whole | None = None
+    max_model_calls: _Whole | None = None
+    max_tool_calls: _Whole | None = None
+    max_elapsed_ms: _Whole | None = None
+
+    def budget(self) -> Budget:
+        """Return the budget in the core's terms."""
+        return Budget(
+            max_total_tokens=self.max_total_tokens,
+            max_model_calls=self.max_model_calls,
+            max_tool_calls=self.max_tool_calls,
+            max_elapsed_s=None if self.max_elapsed_ms is None else self.max_elapsed_ms / 1000,
+        )
+
+
+class ExecuteParams(Params):
+    """Parameters of `reasoning.execute` and its aliases: seed 001's, and those that contract.md adds.
+
+    `include_deltas` and `keep_running` are for streams only. A query that is left out is an empty one.
+    """
+
+    query: str = ""
+    strategy: str | None = None
+    strategy_config: dict[str, Any] | None = None
+    agent_capabilities: list[str] | None = None
+    material: str | None = None
+    agent: str | None = None
+    budget: BudgetParams | None = None
+    request_id: str | None = None
+    include_deltas: bool = False
+    keep_running: bool = False
+
+    def task(self, alias: str | None) -> Task:
+        """Return the task; `alias` is the strategy that the method's name stands for.
+
+        Raises:
+            InvalidRequestError: `strategy` names another one than the method.
+        """
+        if alias and self.strategy not in {None, alias}:
+            description = f"must be left out or {alias!r} here; 'reasoning.execute' takes any strategy"
+            raise InvalidRequestError.of(Violation(field="strategy", description=description))
+        return Task(
+            query=self.query,
+            material=self.material or "",
+            strategy=alias or self.strategy,
+            config=self.strategy_config or {},
+            agent=self.agent,
+            agent_capabilities=tuple(self.agent_capabilities or ()),
+            budget=self.budget.budget() if self.budget else Budget(),
+        )
+
+    def refuse_stream_options(self) -> None:
+        """Refuse what has a meaning in a stream only.
+
+        Raises:
+            InvalidRequestError: a stream's option is set.
+        """
+        found = [
+            Violation(field=name, description="needs a stream; ask for one with 'Accept: text/event-stream'")
+            for name in _STREAM_OPTIONS
+            if name in self.model_fields_set
+        ]
+        if found:
+            raise InvalidRequestError.of(*found)
+
+
+class ExecutionParams(Params):
+    """Parameters of the methods about one execution."""
+
+    execution_id: str = Field(min_length=1)
+
+
+class ListExecutionsParams(Params):
+    """Parameters of `executions.list`: filters and paging, as ListExecutionsRequest."""
+
+    strategy: str = ""
+    finish_reason: Annotated[FinishReason | None, Field(strict=False)] = None
+    page_size: _Whole = 0
+    page_token: str = ""
+
+
+class GetCardParams(Params):
+    """Parameters of `agent.get_card`; without an id the card of this server."""
+
+    agent_id: str = ""
+
+
+class ListAgentsParams(Params):
+    """Parameters of `agent.list`: filter and paging, as ListAgentsRequest."""
+
+    capabilities: list[str] = Field(default_factory=list, max_length=100)
+    page_size: _Whole = 0
+    page_token: str = ""
+
+
+ParamsT = TypeVar("ParamsT", bound=Params)
+
+
+def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
+    """Return `params` as `kind`.
+
+    Raises:
+        InvalidRequestError: with one violation per finding, 20 at most, none in Pydantic's words.
+    """
+    try:
+        return kind.model_validate(params)
+    except ValidationError as error:
+        known = {*kind.model_fields, *(BudgetParams.model_fields if kind is ExecuteParams else ())}
+        found = violations_of(error, known=known)[:_MAX_VIOLATIONS]
+    raise InvalidRequestError.of(
+        *(Violation(field=each.field[:_MAX_FIELD], description=each.description) for each in found)
+    )

@@ -1,0 +1,100 @@
+"""The outermost layer: a request id, safe headers, an answer whatever happens, and one line in the access log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
+
+from reasond_server.errors import shown
+from reasond_server.http_api.exchange import ClientGoneError, Exchange, RefusalError, attach, send_refusal
+from reasond_server.wire.errors import INTERNAL_MESSAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+QUIET_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Probes come every second; their lines are logged at DEBUG."""
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", re.ASCII)
+_CLIENT_GONE: Final = 499
+_log = logging.getLogger("reasond.http")
+
+
+class Reception:
+    """Wraps the routes. `new_request_id` mints an id where the client sent none that is well formed."""
+
+    def __init__(
+        self, app: ASGIApp, *, new_request_id: Callable[[], str], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._app = app
+        self._new_request_id = new_request_id
+        self._monotonic = monotonic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        exchange = self._exchange(scope)
+        attach(scope, exchange)
+        started = self._monotonic()
+        request_id = exchange.request_id.encode("ascii")
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                extra = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff")]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._served(scope, receive, answer, exchange)
+        finally:
+            _log_access(scope, exchange, self._monotonic() - started)
+
+    async def _served(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+        """Run the routes; turn what they raise into an answer if none has begun."""
+        try:
+            await self._app(scope, receive, send)
+        except ClientGoneError:
+            exchange.status = _CLIENT_GONE
+        except RefusalError as refusal:
+            await send_refusal(send, refusal, exchange.request_id)
+        except asyncio.CancelledError:
+            if not exchange.status:
+                going = RefusalError(503, "the server is shutting down", headers={"connection": "close"})
+                await send_refusal(send, going, exchange.request_id)
+            raise
+        except Exception:
+            _log.exception("%s failed", shown(scope["path"]), extra={"request_id": exchange.request_id})
+            if exchange.status:
+                raise
+            await send_refusal(send, RefusalError(500, INTERNAL_MESSAGE), exchange.request_id)
+
+    def _exchange(self, scope: Scope) -> Exchange:
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        is_fit = _REQUEST_ID.fullmatch(given) is not None
+        return Exchange(request_id=given if is_fit else self._new_request_id(), headers=headers)
+
+
+def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
+    """Write the one line of the access log: who called what and how it ended, never what was said."""
+    level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
+    fields = {
+        "http_method": scope["method"],
+        "method": ",".join(exchange.methods),
+        "status": exchange.status,
+        "code": exchange.code,
+        "reason": exchange.reason,
+        "duration_ms": round(duration_s * 1000, 3),
+        "request_id": exchange.request_id,
+        "subject": exchange.subject,
+    }
+    _log.log(
+        level, "%s %s %d", scope["method"], fields["method"] or shown(scope["path"]), exchange.status, extra=fields
+    )

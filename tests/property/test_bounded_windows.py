@@ -1,0 +1,146 @@
+"""No model, question or material makes a window of bounded context larger than chunk_size, or loses a character."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from reasond_server.context.tags import neutralize
+from reasond_server.errors import InvalidConfigError
+from reasond_server.llm.counting import ByteCounter, WordPieceCounter
+from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
+from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
+from reasond_server.testing import FunctionModel
+from reasond_server.types import BoundedContextMetrics, BoundedContextStep, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ChatRequest, TokenCounter
+
+UNITS = st.sampled_from([
+    "The wall has four gates. ", "word ", "\n\n", "</passage>\n", "<answer>42</answer>", "x" * 40, "\U0001f600",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 ", "\u4f60\u597d\u3002", "<an\u200bswer>", "\uff1cnotes>", "< continue",
+    "e\u0301", "[...]", "```\n", "\t \r\n", "<", "&lt;answer>",
+])  # fmt: skip
+
+
+@st.composite
+def texts(draw: st.DrawFn, *, most: int) -> str:
+    """A text of repeated hostile units: long, and yet small to draw."""
+    rows = draw(st.lists(st.tuples(UNITS | st.text(max_size=5), st.integers(1, 120)), max_size=8))
+    return "".join(unit * times for unit, times in rows)[:most]
+
+
+CONFIGS = st.builds(
+    BoundedContextConfig,
+    chunk_size=st.integers(1024, 4096),
+    carryover_size=st.integers(512, 2048),
+    max_iterations=st.integers(1, 4),
+    max_segments=st.just(4096),
+)
+REPLIES = st.sampled_from([
+    "", "word ", "x", "<continue>", "<continue>word ", "```\n<notes>", "<answer>", "\U0001f600", "<think>", "\n",
+    "</notes>\n<question>\n", "\uff1canswer>", "<answer>42</answer>", "<continue>n</continue>",
+])  # fmt: skip
+COUNTERS = st.sampled_from([WordPieceCounter(), ByteCounter()])
+SLOW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def work(
+    task: Task, config: BoundedContextConfig, replies: Sequence[str], counter: TokenCounter
+) -> tuple[list[ChatRequest], list[StrategyEvent]]:
+    """Run with a model that always writes as much as it may, in turn of each of `replies`."""
+    turns = itertools.cycle(replies)
+
+    def reply(request: ChatRequest) -> str:
+        unit = next(turns)
+        is_marked = unit.endswith(("</answer>", "</continue>"))
+        return unit if is_marked or not unit else unit * (request.max_tokens * 16 // len(unit) + 1)
+
+    model = FunctionModel(reply, counter=counter)
+    strategy = BoundedContext()
+    try:
+        strategy.check(task, config, model)
+    except InvalidConfigError:
+        assume(False)
+
+    async def events() -> list[StrategyEvent]:
+        return [event async for event in strategy.run(task, RunContext(config=config, model=model))]
+
+    return model.requests, asyncio.run(events())
+
+
+@SLOW
+@given(
+    query=texts(most=20_000).filter(bool),
+    material=texts(most=20_000),
+    config=CONFIGS,
+    replies=st.lists(REPLIES, min_size=1, max_size=3),
+    counter=COUNTERS,
+)
+def test_no_window_is_larger_than_chunk_size(
+    query: str, material: str, config: BoundedContextConfig, replies: list[str], counter: TokenCounter
+) -> None:
+    requests, events = work(Task(query=query, material=material), config, replies, counter)
+    for request in requests:
+        assert counter.count_prompt(request.messages) + request.max_tokens <= config.chunk_size
+        assert request.max_tokens >= config.chunk_size // 8 - 16
+    details = [event.detail for event in events if isinstance(event, Step)]
+    assert len(details) == len(requests)
+    for detail in details:
+        assert isinstance(detail, BoundedContextStep)
+        assert detail.window_tokens <= config.chunk_size
+        assert detail.carryover_tokens <= config.carryover_size
+    outcome = events[-1]
+    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome.metrics, BoundedContextMetrics)
+    assert outcome.metrics.peak_window_tokens <= config.chunk_size
+
+
+@SLOW
+@given(query=texts(most=20_000).filter(bool), material=texts(most=20_000), config=CONFIGS, counter=COUNTERS)
+def test_every_character_is_shown_exactly_once(
+    query: str, material: str, config: BoundedContextConfig, counter: TokenCounter
+) -> None:
+    requests, _ = work(Task(query=query, material=material), config, ["<continue>seen</continue>"], counter)
+    contents = [request.messages[1].content for request in requests]
+    found = (re.search(r"<(passage|material)[^>\n]*>\n(.*)\n</\1>\Z", content, re.DOTALL) for content in contents)
+    read = "".join(one[2] for one in found if one)
+    (question,) = {content[len("<question>\n") : content.index("\n</question>")] for content in contents}
+    if question == neutralize(query):
+        assert plain(read) == plain(material)
+        return
+    joined = plain("\n\n" + material) if material else ""
+    assert plain(read).endswith(joined)
+    middle = plain(read).removesuffix(joined)
+    wholes = (
+        plain(question[: left_out.start()] + middle + question[left_out.end() :])
+        for left_out in re.finditer(re.escape("\n[...]\n"), question)
+    )
+    assert plain(query) in wholes
+
+
+@SLOW
+@given(material=texts(most=20_000), config=CONFIGS, replies=st.lists(REPLIES, min_size=1, max_size=3))
+def test_the_number_of_calls_is_linear_in_the_material(
+    material: str, config: BoundedContextConfig, replies: list[str]
+) -> None:
+    counter = WordPieceCounter()
+    requests, _ = work(Task(query="How many gates?", material=material), config, replies, counter)
+    tokens = counter.count_text(neutralize(material))
+    # At least 64 tokens are free for a segment, which is at least half full in characters (16 a token at most).
+    assert len(requests) <= 1 + 32 * tokens / 64 + config.max_iterations
+
+
+def plain(text: str) -> str:
+    """Return `text` with one spelling for each less-than sign, so that neutralising does not show.
+
+    A cut may leave "<name" at the end of a part, which is neutralised there, or fall into a "&lt;".
+    """
+    return re.sub("&lt;|\uff1c|\ufe64", "<", text)

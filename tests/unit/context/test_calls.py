@@ -1,0 +1,120 @@
+"""One call: stop strings, early closing, usage, and models that break off."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.context.calls import Reply, hear
+from reasond_server.context.sections import build_prompt
+from reasond_server.context.tags import TagKind
+from reasond_server.errors import ModelProtocolError
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.model import ChatRequest, Finished, ModelEvent, ModelFinish, Text
+from reasond_server.testing import Reply as Scripted
+from reasond_server.testing import ScriptedModel
+from reasond_server.types import Usage, UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.llm.model import ChatModel, TokenCounter
+
+MESSAGES = build_prompt(instructions="Work.", question="What?")
+
+
+class Deaf:
+    """A model that ignores stop strings and may end without a word; `closed` tells how often it was closed."""
+
+    name = "deaf"
+    warnings: Sequence[str] = ()
+    context_window: int | None = None
+    counter: TokenCounter = WordPieceCounter()
+
+    def __init__(self, texts: Sequence[str], *, finish: ModelFinish | None = None) -> None:
+        self.texts = texts
+        self.finish = finish
+        self.written = 0
+        self.closed = 0
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        assert request.max_tokens == 100
+        try:
+            for text in self.texts:
+                self.written += 1
+                yield Text(text=text)
+            if self.finish is not None:
+                yield Finished(reason=self.finish, usage=Usage(input_tokens=7, output_tokens=5, model_calls=1))
+        finally:
+            self.closed += 1
+
+
+async def heard(model: ChatModel) -> tuple[str, Reply]:
+    texts: list[str] = []
+    async with aclosing(hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)) as events:
+        async for event in events:
+            if isinstance(event, Reply):
+                return "".join(texts), event
+            texts.append(event.text)
+    pytest.fail("no reply")
+
+
+async def test_the_stop_string_closes_the_tag() -> None:
+    with ScriptedModel(["Six times seven.<answer>42</answer> and more"]) as model:
+        text, reply = await heard(model)
+    assert text == "Six times seven.42"
+    assert reply.parsed.is_closed
+    assert (reply.parsed.kind, reply.parsed.content) == (TagKind.ANSWER, "42")
+    assert reply.finish is ModelFinish.STOP
+    assert reply.usage.source is UsageSource.REPORTED
+    (request,) = model.requests
+    assert (request.stop, request.max_tokens, request.temperature) == (("</answer>", "</continue>"), 100, 0.5)
+
+
+async def test_a_model_deaf_to_stop_strings_is_closed_after_the_tag() -> None:
+    model = Deaf(["<answer>42</ans", "wer> and", " on", " and on"], finish=ModelFinish.LENGTH)
+    text, reply = await heard(model)
+    assert (text, model.written, model.closed) == ("42", 2, 1)
+    assert reply.finish is ModelFinish.STOP
+    counter = WordPieceCounter()
+    assert reply.usage == Usage(
+        input_tokens=counter.count_prompt(MESSAGES),
+        output_tokens=counter.count_text("<answer>42</answer> and"),
+        model_calls=1,
+        source=UsageSource.ESTIMATED,
+    )
+
+
+async def test_a_reply_beyond_all_bounds_is_closed_as_cut() -> None:
+    model = Deaf(["x" * 1_500_000, "x" * 1_500_000, "never"])
+    _, reply = await heard(model)
+    assert (model.written, model.closed, reply.finish) == (2, 1, ModelFinish.LENGTH)
+    assert reply.parsed.is_cut
+
+
+async def test_a_model_that_ends_without_a_reason_broke_the_protocol() -> None:
+    with pytest.raises(ModelProtocolError, match="ended without a reason"):
+        await heard(Deaf(["<answer>4"]))
+
+
+async def test_what_was_held_back_comes_at_the_end() -> None:
+    text, reply = await heard(Deaf(["a <ans"], finish=ModelFinish.LENGTH))
+    assert text == reply.parsed.text == "a <ans"
+    assert reply.usage.total_tokens == 12
+
+
+async def test_hidden_reasoning_is_heard_as_thinking() -> None:
+    with ScriptedModel([Scripted(text="<answer>1", reasoning="<answer>2</answer>")]) as model:
+        text, reply = await heard(model)
+    assert text == "<answer>2</answer>1"
+    assert (reply.parsed.thinking, reply.parsed.content) == ("<answer>2</answer>", "1")
+
+
+async def test_closing_the_call_closes_the_model() -> None:
+    model = Deaf(["a", "b", "c"], finish=ModelFinish.STOP)
+    call = hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)
+    assert not isinstance(await anext(call), Reply)
+    await call.aclose()
+    assert (model.written, model.closed) == (1, 1)

@@ -1,0 +1,163 @@
+"""What a model writes is told apart while it streams: reasoning, answer, notes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from reasond_server.context.replies import Fragment, Parsed, TagParser
+from reasond_server.context.tags import TagKind
+
+
+def parse(text: str, *, is_stop: bool = True, kinds: tuple[TagKind, ...] = tuple(TagKind)) -> Parsed:
+    parser = TagParser(kinds=kinds)
+    parser.feed(text)
+    parser.close(is_stop=is_stop)
+    return parser.result
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "kind", "content"),
+    [
+        ("6 times 7.<answer>42</answer> Bye.", "6 times 7.", TagKind.ANSWER, "42"),
+        ("<continue>half way</continue><answer>42</answer>", "", TagKind.CONTINUE, "half way"),
+        ("<Answer>42</ANSWER>", "", TagKind.ANSWER, "42"),
+        ("< answer >42</ answer >", "", TagKind.ANSWER, "42"),
+        ("no tag", "no tag", None, ""),
+        ("a </answer> b", "a </answer> b", None, ""),
+        ("<answer>a<continue>b</continue>c</answer>", "", TagKind.ANSWER, "a<continue>b</continue>c"),
+        ("<answer>a<answer>b</answer>", "", TagKind.ANSWER, "a<answer>b"),
+        ("<answer>x <think> y</answer>", "", TagKind.ANSWER, "x <think> y"),
+        ("1 < 2 <b>", "1 < 2 <b>", None, ""),
+        ("<     answer>x", "<     answer>x", None, ""),
+        ("<an\u017fwer>x</an\u017fwer>", "<an\u017fwer>x</an\u017fwer>", None, ""),
+        ("<answer/>x", "<answer/>x", None, ""),
+    ],
+)
+def test_the_first_complete_pair_decides(text: str, before: str, kind: TagKind | None, content: str) -> None:
+    parsed = parse(text)
+    assert (parsed.text, parsed.kind, parsed.content) == (before, kind, content)
+
+
+@pytest.mark.parametrize(
+    "fenced",
+    [
+        "```\n<answer>1</answer>\n```\n",
+        "~~~\n<answer>1</answer>\n~~~\n",
+        "   ```xml\n<answer>1</answer>\n   ```\n",
+        "````\n```\n<answer>1</answer>\n````\n",
+        "```\n~~~\n<answer>1</answer>\n```\n",
+        "~~~ a `b` <answer>1</answer>\n~~~\n",
+        "```\n```x\n<answer>1</answer>\n```  \n",
+    ],
+)
+def test_tags_in_code_fences_do_not_count(fenced: str) -> None:
+    parsed = parse(f"See:\n{fenced}<answer>2</answer>")
+    assert (parsed.text, parsed.content) == (f"See:\n{fenced}", "2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```code``` <answer>2</answer>",
+        "    ```\n<answer>2</answer>",
+        "a ```\n<answer>2</answer>",
+        "``\n<answer>2</answer>",
+        "```" + "x" * 300 + "\n<answer>2</answer>",
+    ],
+)
+def test_what_only_looks_like_a_fence_hides_nothing(text: str) -> None:
+    assert parse(text).content == "2"
+
+
+def test_a_fence_in_the_answer_keeps_a_closing_tag_in_it() -> None:
+    parsed = parse("<answer>```\n</answer>\n```</answer>tail")
+    assert parsed.content == "```\n</answer>\n```"
+    assert parsed.is_closed
+
+
+def test_a_fence_that_is_never_closed_hides_the_rest() -> None:
+    assert parse("```\n<answer>2</answer>").kind is None
+    assert parse("```").text == "```"
+
+
+def test_tags_in_thinking_do_not_count() -> None:
+    parsed = parse("<think>```\n<answer>1</answer></think>Well:<answer>2</answer>")
+    assert (parsed.thinking, parsed.text, parsed.content) == ("```\n<answer>1</answer>", "Well:", "2")
+
+
+def test_thinking_that_never_ends_hides_the_rest() -> None:
+    parsed = parse("<think>a<think>b<answer>1</answer>")
+    assert (parsed.thinking, parsed.kind) == ("a<think>b<answer>1</answer>", None)
+    assert parsed.written == parsed.thinking
+
+
+def test_a_lone_end_of_thinking_is_dropped() -> None:
+    assert parse("a</think>b<answer>1").text == "ab"
+
+
+def test_the_providers_reasoning_channel_is_thinking() -> None:
+    parser = TagParser()
+    assert parser.feed_reasoning("<answer>1</answer>") == (Fragment(text="<answer>1</answer>", is_thinking=True),)
+    assert not parser.feed_reasoning("")
+    parser.feed("<answer>2</answer>")
+    assert not parser.feed_reasoning("more")
+    parsed = parser.result
+    assert (parsed.thinking, parsed.content) == ("<answer>1</answer>", "2")
+
+
+def test_an_open_tag_is_complete_where_the_model_stopped() -> None:
+    assert parse("<answer>42", is_stop=True).is_closed
+    assert not parse("<answer>42", is_stop=False).is_closed
+    assert not parse("42", is_stop=True).is_closed
+
+
+@pytest.mark.parametrize("cut", ["</a", "</answer", "</ANS", "< / answer"])
+def test_a_closing_tag_that_was_cut_off_is_not_part_of_the_answer(cut: str) -> None:
+    assert parse(f"<answer>42{cut}", is_stop=False).content == "42"
+
+
+@pytest.mark.parametrize("end", ["<", "</", "<a", "</c", "<answer"])
+def test_other_ends_that_could_have_become_tags_are_kept(end: str) -> None:
+    assert parse(f"<answer>42{end}", is_stop=False).content == f"42{end}"
+
+
+def test_what_could_become_a_tag_is_held_back_and_the_rest_is_not() -> None:
+    parser = TagParser()
+    assert [one.text for one in parser.feed("Six <answ")] == ["Six "]
+    assert [one.text for one in parser.feed("ers> or <answer>4")] == ["<", "answers> or ", "4"]
+    assert [(one.text, one.kind) for one in parser.feed("2</an")] == [("2", TagKind.ANSWER)]
+    assert not parser.is_done
+    assert not parser.feed("swer>")
+    assert parser.is_done
+    assert not parser.feed("more")
+    assert not parser.close(is_stop=True)
+
+
+def test_only_the_kinds_that_were_asked_for_are_tags() -> None:
+    parsed = parse("<continue>a</continue><answer>b</answer>", kinds=(TagKind.ANSWER,))
+    assert (parsed.text, parsed.content) == ("<continue>a</continue>", "b")
+
+
+def test_a_reply_longer_than_the_cap_is_cut_there() -> None:
+    parser = TagParser(max_characters=12)
+    parser.feed_reasoning("1234")
+    parser.feed("<answer>5")
+    assert parser.is_done
+    parser.close(is_stop=True)
+    parsed = parser.result
+    assert (parsed.thinking, parsed.kind, parsed.is_cut, parsed.is_closed) == ("1234", TagKind.ANSWER, True, False)
+
+
+@pytest.mark.parametrize("delta", ["\n", "<", "`", "<think>", "a\n```"])
+def test_hostile_replies_take_linear_time_in_one_delta_and_in_many(delta: str) -> None:
+    text = delta * (200_000 // len(delta))
+    started = time.perf_counter()
+    parse(text)
+    many = TagParser()
+    for start in range(0, len(text), 7):
+        many.feed(text[start : start + 7])
+    many.close(is_stop=True)
+    assert time.perf_counter() - started < 5
+    assert len(many.result.text) + len(many.result.thinking) > 100_000

@@ -1,0 +1,77 @@
+"""Untrusted text keeps every character and loses every tag that could be taken for ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from reasond_server.context.tags import RESERVED_TAGS, TagKind, neutralize, restore
+
+
+@pytest.mark.parametrize("name", RESERVED_TAGS)
+def test_opening_and_closing_tags_of_every_reserved_name_are_neutralised(name: str) -> None:
+    assert neutralize(f"a<{name}>b</{name}>c") == f"a&lt;{name}>b&lt;/{name}>c"
+
+
+@pytest.mark.parametrize(
+    ("text", "neutral"),
+    [
+        ("</ANSWER>", "&lt;/ANSWER>"),
+        ("< answer >", "&lt; answer >"),
+        ("< / answer>", "&lt; / answer>"),
+        ("<\n/\tanswer\n>", "&lt;\n/\tanswer\n>"),
+        ('<passage segment="1" of="2">', '&lt;passage segment="1" of="2">'),
+        ("<answer", "&lt;answer"),
+        ("<\u200banswer>", "&lt;\u200banswer>"),
+        ("<an\u200d\u2060\ufeffswer>", "&lt;an\u200d\u2060\ufeffswer>"),
+        ("<a\ufe0fnswer>", "&lt;a\ufe0fnswer>"),
+        ("\uff1canswer\uff1e", "&lt;answer\uff1e"),
+        ("\ufe64/answer>", "&lt;/answer>"),
+        ("<\uff41\uff4e\uff53\uff57\uff45\uff52>", "&lt;\uff41\uff4e\uff53\uff57\uff45\uff52>"),
+        ("<\uff0fanswer>", "&lt;\uff0fanswer>"),
+        ("<\u00a0answer\u00a0>", "&lt;\u00a0answer\u00a0>"),
+        ("<\u24d0nswer>", "&lt;\u24d0nswer>"),
+        ("<pa\u00dfage>", "&lt;pa\u00dfage>"),
+        ("\u00e9<answer>", "\u00e9&lt;answer>"),
+        ("<<answer>", "<&lt;answer>"),
+        ("\u00e9<<answer>", "\u00e9<&lt;answer>"),
+    ],
+)
+def test_no_spelling_hides_a_tag(text: str, neutral: str) -> None:
+    assert neutralize(text) == neutral
+    assert neutralize(neutral) == neutral
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<answers>",
+        "<answer-key>",
+        "<answer_1>",
+        "<answer2>",
+        "<html><body>",
+        "x < y and y > z",
+        "answer>",
+        "&lt;answer>",
+        "<//answer>",
+        "<an swer>",
+        "<\u00e9answer>",
+        "\uff1c\u200b",
+        "\uff1chtml\uff1e and \u00e9",
+        "<\u200b<b>",
+        "<answers>\u00e9",
+        "\U0001f600 < 3",
+    ],
+)
+def test_everything_else_stays_as_it_is(text: str) -> None:
+    assert neutralize(text) == text
+
+
+@pytest.mark.parametrize("text", ["<answer>42</answer>", "a < continue", "\u00e9<think> <b> &lt;i>", "< / notes>"])
+def test_plain_spellings_can_be_restored(text: str) -> None:
+    assert neutralize(text) != text
+    assert restore(neutralize(text)) == text
+
+
+def test_the_closing_tags_are_the_stop_strings() -> None:
+    assert [kind.closing for kind in TagKind] == ["</answer>", "</continue>"]

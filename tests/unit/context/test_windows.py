@@ -1,0 +1,172 @@
+"""The plan of the windows: sizes add up, every text has its place, what cannot fit is refused with a remedy."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from reasond_server.context.windows import WindowLimits, WindowPlan, plan_windows
+from reasond_server.errors import ContextExhaustedError, InvalidConfigError
+from reasond_server.llm.counting import ByteCounter, WordPieceCounter
+from reasond_server.types import ReadingProgress
+
+COUNTER = WordPieceCounter()
+
+
+def limits(
+    chunk_size: int = 1024, carryover_size: int = 512, max_segments: int = 512, max_iterations: int = 3
+) -> WindowLimits:
+    return WindowLimits(
+        chunk_size=chunk_size,
+        carryover_size=carryover_size,
+        max_segments=max_segments,
+        max_iterations=max_iterations,
+    )
+
+
+def plan(query: str = "How long?", material: str = "", bounds: WindowLimits | None = None) -> WindowPlan:
+    return plan_windows(query=query, material=material, limits=bounds or limits(), counter=COUNTER)
+
+
+def test_without_material_there_is_only_reasoning() -> None:
+    windows = list(plan().windows())
+    assert [window.reading for window in windows] == [None, None, None]
+    assert [window.is_last for window in windows] == [False, False, True]
+    assert all(window.may_answer for window in windows)
+
+
+def test_material_that_leaves_a_quarter_of_the_window_is_shown_once_whole() -> None:
+    made = plan(material="A wall.")
+    first, second, _ = made.windows()
+    assert not made.segments
+    assert "<material>\nA wall.\n</material>" in made.prompt(first, notes="")[1].content
+    assert "<material>" not in made.prompt(second, notes="n")[1].content
+    assert made.single_pass_tokens > made.prompt_tokens
+
+
+def test_the_border_between_whole_and_segments_is_a_quarter_left_to_write_in() -> None:
+    words = 0
+    while not plan(material="wall " * words).segments:
+        words += 1
+    whole = plan(material="wall " * (words - 1))
+    prompt = whole.prompt(next(whole.windows()), notes="")
+    # The plan reckons with the longest instructions, which the first window need not have.
+    assert 768 - 20 <= COUNTER.count_prompt(prompt) <= 768
+
+
+def test_long_material_is_read_in_segments_before_reasoning() -> None:
+    made = plan(material="The wall has four gates. " * 200)
+    windows = list(made.windows())
+    count = len(made.segments)
+    assert count > 2
+    assert [window.reading for window in windows[:count]] == [
+        ReadingProgress(segment=number, segment_count=count) for number in range(1, count + 1)
+    ]
+    assert [window.may_answer for window in windows] == [False] * (count - 1) + [True] * 4
+    assert not any(window.is_last for window in windows[:count])
+    assert f'<passage segment="2" of="{count}">' in made.prompt(windows[1], notes="")[1].content
+
+
+def test_every_kind_of_window_has_its_instructions() -> None:
+    made = plan(material="The wall has four gates. " * 200)
+    windows = list(made.windows())
+    systems = [made.prompt(window, notes="")[0].content for window in windows]
+    assert len(set(systems)) == 4
+    assert systems[0] == systems[1]
+    assert systems[0].endswith("Do not answer yet: end with <continue>.")
+    assert systems[-1].endswith("This is the last window: end with <answer> now.")
+
+
+def test_full_notes_and_a_full_segment_leave_an_eighth_to_write_in() -> None:
+    made = plan(material="wall " * 3000)
+    notes = "note " * 512
+    for window in made.windows():
+        messages = made.prompt(window, notes=notes)
+        room = made.room(messages, COUNTER)
+        assert room >= 128
+        assert COUNTER.count_prompt(messages) + room == 1024
+
+
+def test_a_long_query_is_pinned_at_both_ends_and_its_middle_is_read() -> None:
+    query = "What follows?\n\n" + "The wall has four gates. " * 400 + "\n\nHow many gates?"
+    made = plan(query=query, material="An appendix.")
+    assert made.is_question_clipped
+    assert made.question == "What follows?\n[...]\nHow many gates?"
+    middle = query.removeprefix("What follows?").removesuffix("How many gates?")
+    assert "".join(made.segments) == f"{middle}\n\nAn appendix."
+    assert COUNTER.count_text(made.question) <= 256
+
+
+def test_a_query_of_one_long_paragraph_is_clipped_and_no_character_is_lost() -> None:
+    query = "\n".join(f"line {number}" for number in range(2000))
+    made = plan(query=query)
+    head, tail = made.question.split("\n[...]\n")
+    assert head + "".join(made.segments) + tail == query
+    assert COUNTER.count_text(made.question) <= 256
+
+
+def test_blank_ends_of_a_long_query_are_not_taken_for_its_paragraphs() -> None:
+    made = plan(query="\n\nFirst.\n\n" + "wall " * 2000 + "\n\nLast.\n\n")
+    assert made.question == "\n\nFirst.\n[...]\nLast.\n\n"
+
+
+def test_the_question_never_takes_more_than_a_quarter_of_the_window() -> None:
+    wide = limits(chunk_size=8192, carryover_size=512)
+    assert not plan(query="word " * 2040, bounds=wide).is_question_clipped
+    assert plan(query="word " * 2060, bounds=wide).is_question_clipped
+
+
+def test_capacities_are_those_of_the_business_rule() -> None:
+    made = plan(bounds=limits(chunk_size=8192, carryover_size=4096, max_iterations=5))
+    assert made.capacity_tokens == 24576
+    assert made.effective_capacity_tokens == 24576 - 5 * made.prompt_tokens
+
+
+def test_the_smallest_chunk_size_that_works_is_named_and_works() -> None:
+    with pytest.raises(InvalidConfigError, match="the smallest that does is") as caught:
+        plan(bounds=limits(chunk_size=4096, carryover_size=4096))
+    (violation,) = caught.value.violations
+    assert violation.field == "chunk_size"
+    smallest, largest = map(int, re.findall(r"at (?:least|most) (\d+)", violation.description))
+    plan(bounds=limits(chunk_size=smallest, carryover_size=4096))
+    plan(bounds=limits(chunk_size=4096, carryover_size=largest))
+    with pytest.raises(InvalidConfigError):
+        plan(bounds=limits(chunk_size=smallest - 1, carryover_size=4096))
+    with pytest.raises(InvalidConfigError):
+        plan(bounds=limits(chunk_size=4096, carryover_size=largest + 1))
+
+
+def test_no_remedy_is_named_that_is_out_of_range() -> None:
+    tiny = limits(chunk_size=1024, carryover_size=600)
+    with pytest.raises(InvalidConfigError) as caught:
+        plan_windows(query="q", material="", limits=tiny, counter=ByteCounter())
+    assert "raise it to at least" in caught.value.message
+    assert "lower carryover_size" not in caught.value.message
+    huge = limits(chunk_size=32768, carryover_size=32700)
+    with pytest.raises(InvalidConfigError) as caught:
+        plan(bounds=huge)
+    assert "raise it" not in caught.value.message
+    assert "lower carryover_size to at most" in caught.value.message
+
+
+def test_too_many_segments_are_refused_with_the_number_needed() -> None:
+    material = "The wall has four gates. " * 400
+    with pytest.raises(InvalidConfigError, match="max_segments is 3") as caught:
+        plan(material=material, bounds=limits(max_segments=3))
+    (needed,) = map(int, re.findall(r"at least (\d+)", caught.value.message))
+    assert len(plan(material=material, bounds=limits(max_segments=needed)).segments) == needed
+
+
+def test_more_segments_than_any_limit_allows_are_refused_with_other_remedies() -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        plan(material="x " * 900_000, bounds=limits(max_segments=4096))
+    assert "raise it to" not in caught.value.message
+    assert "raise chunk_size" in caught.value.message
+
+
+def test_a_counter_that_disagrees_with_itself_is_refused_before_the_call() -> None:
+    made = plan()
+    messages = made.prompt(next(made.windows()), notes="word " * 1000)
+    with pytest.raises(ContextExhaustedError, match="leaves nothing of chunk_size 1024"):
+        made.room(messages, COUNTER)

@@ -1,0 +1,134 @@
+"""A real core behind a real HTTP listener on a loopback port, with tokens to call it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from reasond_server.access.permissions import ADMIN, require
+from reasond_server.access.tokens import SigningKey, TokenMinter, TokenVerifier
+from reasond_server.agents.cards import server_card
+from reasond_server.agents.service import AgentService
+from reasond_server.config import Settings
+from reasond_server.core import Core, assemble
+from reasond_server.http_api.app import HttpApp, HttpLimits
+from reasond_server.http_api.methods import METHODS
+from reasond_server.http_api.server import HttpServer
+from reasond_server.testing import FunctionModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AsyncExitStack
+
+    from reasond_server.http_api.connections import ConnectionLimits
+    from reasond_server.http_api.tls import HttpTls
+    from reasond_server.llm.model import ChatModel
+
+KEY = SigningKey(id="tests", secret=b"a secret of the tests, 32 bytes.")
+MINTER = TokenMinter(key=KEY, issuer="reasond", audience="reasond", max_lifetime_s=3600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A server that runs, and a client for it."""
+
+    server: HttpServer
+    core: Core
+    agents: AgentService
+    client: httpx.AsyncClient
+    model: Any
+    readiness: dict[str, bool]
+
+    @staticmethod
+    def token(*permissions: str, subject: str = "alice", tenant: str | None = None) -> str:
+        return MINTER.mint(
+            subject=subject,
+            permissions=permissions or [ADMIN],
+            lifetime_s=600,
+            now=datetime.now(UTC),
+            tenant=tenant,
+        )
+
+    async def post(self, payload: object, **headers: str) -> httpx.Response:
+        content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.post(
+            "/api/v1/jsonrpc", content=content, headers={"content-type": "application/json", **named}
+        )
+
+    async def call(self, method: str, params: Mapping[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+        """Call a method with an administrator's token and return the whole answer."""
+        asked = {"auth_token": self.token(), **(params or {})}
+        response = await self.post({"jsonrpc": "2.0", "method": method, "params": asked, "id": 1}, **headers)
+        assert response.status_code == 200
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+ServeSite = Callable[..., Awaitable[Site]]
+
+
+async def serve(
+    stack: AsyncExitStack,
+    model: ChatModel | None = None,
+    *,
+    settings: Settings | None = None,
+    limits: HttpLimits | None = None,
+    connections: ConnectionLimits | None = None,
+    tls: HttpTls | None = None,
+    verify: Any = True,
+    require_permission: Callable[..., None] = require,
+) -> Site:
+    """Start a site; `stack` stops it."""
+    chosen = model or FunctionModel(lambda _: "6 times 7 is 42.<answer>42</answer>")
+    core = assemble(settings or Settings(), model=chosen)
+    agents = AgentService(directory=core.directory, server_card=_card(core), max_card_bytes=100_000)
+    readiness = {"is_ready": True}
+    numbers = itertools.count(1)
+    verifier = TokenVerifier(
+        keys=[KEY],
+        issuer="reasond",
+        audience="reasond",
+        leeway_s=30,
+        max_lifetime_s=3600,
+        now=lambda: datetime.now(UTC),
+    )
+    app = HttpApp(
+        reasoning=core.reasoning,
+        agents=agents,
+        authenticate=verifier.verify,
+        require=require_permission,
+        is_ready=lambda: readiness["is_ready"],
+        new_request_id=lambda: f"minted-{next(numbers)}",
+        limits=limits or HttpLimits(),
+    )
+    server = HttpServer(app=app, host="127.0.0.1", port=0, tls=tls, limits=connections)
+    await server.start()
+    stack.push_async_callback(server.stop, 0)
+    stack.push_async_callback(core.runner.stop)
+    scheme = "https" if tls else "http"
+    client = httpx.AsyncClient(base_url=f"{scheme}://127.0.0.1:{server.port}", timeout=20, verify=verify)
+    await stack.enter_async_context(client)
+    return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
+
+
+def _card(core: Core) -> Callable[[], dict[str, Any]]:
+    names: Sequence[str] = list(METHODS)
+
+    def card() -> dict[str, Any]:
+        return server_card(
+            name="reasond",
+            version="0",
+            grpc_url="127.0.0.1:50051",
+            jsonrpc_url="http://127.0.0.1:8001/api/v1/jsonrpc",
+            strategies={info.name: info.description for info in core.reasoning.strategies()},
+            supported_methods=names,
+        )
+
+    return card

@@ -1,0 +1,138 @@
+"""In which order a call is judged, and what its errors tell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import ModelFailedError, ModelUnavailableError
+from reasond_server.testing import FunctionModel, Reply
+
+if TYPE_CHECKING:
+    import pytest
+
+    from reasond_server.llm.model import ChatRequest
+    from tests.unit.http_api.parts import ServeSite, Site
+
+
+async def test_an_unknown_method_is_told_before_anything_else_and_the_nearest_one_named(site: Site) -> None:
+    response = await site.post({"jsonrpc": "2.0", "method": "reasoning.exekute", "params": [1], "id": 1})
+    error = response.json()["error"]
+    assert error["code"] == -32601
+    assert error["message"] == "Method not found: 'reasoning.exekute'; did you mean 'reasoning.execute'?"
+    assert error["data"]["reason"] == "METHOD_NOT_FOUND"
+
+
+async def test_positional_params_are_refused(site: Site) -> None:
+    response = await site.post(
+        {"jsonrpc": "2.0", "method": "reasoning.execute", "params": ["q"], "id": 1},
+        authorization=f"Bearer {site.token()}",
+    )
+    error = response.json()["error"]
+    assert (error["code"], error["data"]["violations"][0]["field"]) == (-32602, "params")
+
+
+async def test_who_calls_is_asked_before_what(site: Site) -> None:
+    for params, reason in [
+        ({"nonsense": 1}, "TOKEN_MISSING"),
+        ({"auth_token": "x.y.z", "nonsense": 1}, "TOKEN_INVALID"),
+        ({"auth_token": site.token("agents:write"), "nonsense": 1}, "PERMISSION_MISSING"),
+        ({"auth_token": site.token("reasoning:execute"), "nonsense": 1}, "INVALID_REQUEST"),
+    ]:
+        response = await site.post({"jsonrpc": "2.0", "method": "reasoning.execute", "params": params, "id": 1})
+        assert response.json()["error"]["data"]["reason"] == reason
+
+
+async def test_the_header_is_as_good_as_the_parameter_but_they_must_agree(site: Site) -> None:
+    token = site.token()
+    request = {"jsonrpc": "2.0", "method": "reasoning.list_strategies", "id": 1}
+    assert "result" in (await site.post(request, authorization=f"Bearer {token}")).json()
+    both = {**request, "params": {"auth_token": token}}
+    assert "result" in (await site.post(both, authorization=f"Bearer {token}")).json()
+    error = (await site.post(both, authorization=f"Bearer {token}x")).json()["error"]
+    assert (error["code"], error["data"]["reason"]) == (-32603, "TOKEN_INVALID")
+
+
+async def test_a_token_that_may_use_one_strategy_only_is_refused_another(site: Site) -> None:
+    narrow = site.token("reasoning:execute:bounded_context")
+    allowed = await site.call("reasoning.bounded_context", {"auth_token": narrow, "query": "q"})
+    assert "result" in allowed
+    refused = await site.call("reasoning.chain_of_thought", {"auth_token": narrow, "query": "q"})
+    assert refused["error"]["data"]["reason"] == "PERMISSION_MISSING"
+
+
+async def test_options_of_streams_are_refused_without_one(site: Site) -> None:
+    error = (await site.call("reasoning.execute", {"query": "q", "include_deltas": True}))["error"]
+    assert error["data"]["violations"][0]["field"] == "include_deltas"
+
+
+async def test_a_run_that_fails_after_a_step_leaves_its_partial_result_in_the_error(serve_site: ServeSite) -> None:
+    replies = iter(
+        [
+            Reply(text="Thinking.<continue>notes</continue>"),
+            Reply(text="half a th", error=ModelFailedError("the model broke off")),
+        ]
+    )
+    site = await serve_site(FunctionModel(lambda _: next(replies)))
+    error = (await site.call("reasoning.bounded_context", {"query": "q"}))["error"]
+    assert (error["code"], error["data"]["reason"]) == (-32603, "MODEL_FAILED")
+    partial = error["data"]["partial"]
+    assert partial["finish_reason"] == "failed"
+    assert partial["error"]["reason"] == "MODEL_FAILED"
+    assert len(partial["trace"]) == 1
+    assert partial["metrics"]["total_tokens"] > 0
+    got = await site.call("executions.get", {"execution_id": partial["execution_id"]})
+    assert got["result"]["reasoning"] == partial
+
+
+async def test_waiting_is_advised_in_milliseconds(serve_site: ServeSite) -> None:
+    def refuse(_request: ChatRequest) -> Reply:
+        return Reply(error=ModelUnavailableError("the model is away", retry_after_s=2.5))
+
+    site = await serve_site(FunctionModel(refuse))
+    error = (await site.call("reasoning.execute", {"query": "q"}))["error"]
+    assert (error["data"]["reason"], error["data"]["retry_after_ms"]) == ("MODEL_UNAVAILABLE", 2500)
+
+
+async def test_a_foreign_error_tells_its_request_id_alone_and_is_logged(
+    serve_site: ServeSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        message = "secret of the database"
+        raise LookupError(message)
+
+    site = await serve_site(require_permission=broken)
+    with caplog.at_level(logging.ERROR, logger="reasond.http"):
+        answer = await site.call("reasoning.list_strategies", x_request_id="trace-7")
+    assert answer["error"] == {
+        "code": -32603,
+        "message": "internal error",
+        "data": {"reason": "INTERNAL", "grpc_code": "INTERNAL", "request_id": "trace-7"},
+    }
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.__dict__["request_id"] == "trace-7"
+    assert "secret of the database" in caplog.text
+
+
+async def test_a_stray_cancellation_inside_a_method_is_an_answer_not_a_hang(serve_site: ServeSite) -> None:
+    def stray(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    site = await serve_site(require_permission=stray)
+    answer = await site.call("reasoning.list_strategies")
+    assert answer["error"]["data"]["reason"] == "INTERNAL"
+
+
+async def test_the_token_stands_in_no_answer_and_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = site.token()
+    answers = [
+        await site.call("reasoning.execute", {"auth_token": token, "query": "q"}),
+        await site.call("reasoning.execute", {"auth_token": token, "nonsense": 1}),
+        await site.call("reasoning.execute", {"auth_token": token, "query": 5}),
+        await site.call("reasoning.execute", {"auth_token": f"{token}x"}),
+    ]
+    assert token not in str(answers)
+    assert token not in caplog.text
+    assert all(token not in str(record.__dict__) for record in caplog.records if record.name.startswith("reasond"))

@@ -1,0 +1,153 @@
+"""What a hostile peer can do to a connection, over raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.http_api.connections import ConnectionLimits
+from reasond_server.http_api.server import HttpServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+SOON = ConnectionLimits(header_timeout_s=0.1)
+SMALL = ConnectionLimits(max_header_bytes=1000)
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    """Read the body, then say how many headers came."""
+    while (await receive()).get("more_body"):
+        pass
+    body = b"%d headers" % len(scope["headers"])
+    length = b"%d" % len(body)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def connected(
+    limits: ConnectionLimits, app: ASGIApp = hello
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    server = HttpServer(app=app, host="127.0.0.1", port=0, limits=limits)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        async with asyncio.timeout(10):
+            yield reader, writer
+    finally:
+        writer.close()
+        await server.stop(0)
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    """Read one answer of `hello`, body included."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    return head + await reader.readexactly(len(b"1 headers"))
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n", b"\r\n"])
+async def test_a_client_that_does_not_end_its_headers_is_cut_off(begun: bytes) -> None:
+    async with connected(SOON) as (reader, writer):
+        writer.write(begun)
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_bytes_between_requests_do_not_keep_a_connection_open() -> None:
+    async with connected(SOON) as (reader, writer):
+        writer.write(REQUEST)
+        await answer(reader)
+        writer.write(b"\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_the_next_request_has_a_clock_of_its_own() -> None:
+    async with connected(SOON) as (reader, writer):
+        for _ in range(3):
+            writer.write(REQUEST)
+            await answer(reader)
+        writer.write(REQUEST[:20])
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"GET /" + b"x" * 2000, b"GET / HTTP/1.1\r\nx: " + b"x" * 2000, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 400],
+)
+async def test_headers_without_end_are_refused(begun: bytes) -> None:
+    async with connected(SMALL) as (reader, writer):
+        writer.write(begun)
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_headers_are_counted_for_each_request_and_bodies_are_not() -> None:
+    async with connected(SMALL) as (reader, writer):
+        for _ in range(3):
+            writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n")
+            await writer.drain()
+            writer.write(b"x" * 5000)
+            assert (await answer(reader)).endswith(b"2 headers")
+
+
+async def test_trailers_are_dropped() -> None:
+    async with connected(SMALL) as (reader, writer):
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head + b"1\r\nx\r\n0\r\nx-evil: 1\r\n\r\n")
+        assert (await answer(reader)).endswith(b"2 headers")
+
+
+async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
+    async with connected(SOON) as (reader, writer):
+        writer.write(REQUEST * 3)
+        for _ in range(3):
+            await answer(reader)
+
+
+async def test_what_is_not_http_is_refused() -> None:
+    async with connected(SOON) as (reader, writer):
+        writer.write(b"\x16\x03\x01 this is TLS\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_client_that_reads_nothing_is_cut_off_and_the_application_told() -> None:
+    was_told = asyncio.Event()
+
+    async def flood(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        leaving = asyncio.create_task(_left(receive))
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+        was_told.set()
+
+    async def _left(receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with connected(ConnectionLimits(write_timeout_s=0.1), flood) as (_, writer):
+        writer.write(REQUEST)
+        await was_told.wait()
+
+
+async def test_a_client_that_reads_slowly_is_waited_for() -> None:
+    total = 20_000_000
+
+    async def large(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        length = b"%d" % total
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        for _ in range(20):
+            await send({"type": "http.response.body", "body": b"x" * (total // 20), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with connected(ConnectionLimits(write_timeout_s=5), large) as (reader, writer):
+        writer.write(REQUEST)
+        await reader.readuntil(b"\r\n\r\n")
+        assert len(await reader.readexactly(total)) == total

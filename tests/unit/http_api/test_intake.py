@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pytest
+from starlette.datastructures import Headers
+
+from reasond_server.http_api.exchange import ClientGoneError, RefusalError
+from reasond_server.http_api.intake import Intake, unless_client_leaves
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive
+
+
+def pieces(*bodies: bytes) -> Receive:
+    """Receive a body piece by piece, then nothing more, for ever."""
+    left: deque[Message] = deque(
+        {"type": "http.request", "body": body, "more_body": number < len(bodies)}
+        for number, body in enumerate(bodies, start=1)
+    )
+
+    async def receive() -> Message:
+        if left:
+            return left.popleft()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # it never comes
+
+    return receive
+
+
+async def gone() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def intake(*, body: int = 10, held: int = 25, requests: int = 10, timeout_s: float = 5) -> Intake:
+    return Intake(max_body_bytes=body, max_held_bytes=held, max_requests=requests, body_timeout_s=timeout_s)
+
+
+NO_HEADERS = Headers({})
+
+
+async def test_a_body_is_put_together_from_its_pieces() -> None:
+    async with intake().body(NO_HEADERS, pieces(b"ab", b"", b"cd")) as body:
+        assert body == b"abcd"
+
+
+async def test_a_body_at_the_limit_passes_and_one_byte_more_does_not() -> None:
+    async with intake().body(NO_HEADERS, pieces(b"x" * 10)) as body:
+        assert len(body) == 10
+    with pytest.raises(RefusalError) as caught:
+        async with intake().body(NO_HEADERS, pieces(b"x" * 6, b"x" * 5)):
+            pass
+    assert caught.value.status == 413
+    assert "10 bytes" in caught.value.message
+
+
+@pytest.mark.parametrize("declared", ["11", "9" * 5000])
+async def test_a_body_that_declares_too_much_is_not_read(declared: str) -> None:
+    async def never() -> Message:
+        pytest.fail("the body was read")
+
+    with pytest.raises(RefusalError) as caught:
+        async with intake().body(Headers({"content-length": declared}), never):
+            pass
+    assert caught.value.status == 413
+
+
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    with pytest.raises(RefusalError) as caught:
+        async with intake(timeout_s=0.01).body(NO_HEADERS, pieces()):
+            pass
+    assert caught.value.status == 408
+    assert caught.value.headers == {"connection": "close"}
+
+
+async def test_a_client_that_leaves_before_its_body_is_complete_is_gone() -> None:
+    with pytest.raises(ClientGoneError):
+        async with intake().body(NO_HEADERS, gone):
+            pass
+
+
+async def test_all_bodies_together_are_bounded_and_counted_down_again() -> None:
+    room = intake()
+    async with room.body(NO_HEADERS, pieces(b"x" * 10)), room.body(NO_HEADERS, pieces(b"x" * 10)):
+        with pytest.raises(RefusalError) as caught:
+            async with room.body(NO_HEADERS, pieces(b"x" * 6)):
+                pass
+        assert caught.value.status == 503
+        assert caught.value.headers == {"retry-after": "1"}
+        async with room.body(NO_HEADERS, pieces(b"x" * 5)):
+            pass
+    async with room.body(NO_HEADERS, pieces(b"x" * 10)), room.body(NO_HEADERS, pieces(b"x" * 10)):
+        pass
+
+
+async def test_requests_at_once_are_bounded_and_counted_down_again() -> None:
+    room = intake(requests=1)
+    async with room.body(NO_HEADERS, pieces(b"x")):
+        with pytest.raises(RefusalError) as caught:
+            async with room.body(NO_HEADERS, pieces(b"x")):
+                pass
+        assert caught.value.status == 503
+    async with room.body(NO_HEADERS, pieces(b"x")):
+        pass
+
+
+async def answer() -> int:
+    return 42
+
+
+async def test_work_is_returned_while_the_client_stays() -> None:
+    assert await unless_client_leaves(answer(), pieces(b"pipelined")) == 42
+
+
+async def test_what_goes_wrong_in_the_work_is_raised() -> None:
+    async def broken() -> None:
+        message = "broken"
+        raise LookupError(message)
+
+    with pytest.raises(LookupError, match="broken"):
+        await unless_client_leaves(broken(), pieces())
+
+
+class Endless:
+    """Work that never ends by itself; knows whether it was cancelled, and takes its time to clean up."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.is_cleaned_up = False
+
+    async def work(self) -> None:
+        self.has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            self.is_cleaned_up = True
+
+
+async def test_a_client_that_leaves_cancels_the_work_and_waits_for_its_end() -> None:
+    endless = Endless()
+
+    async def receive() -> Message:
+        await endless.has_begun.wait()
+        return await gone()
+
+    with pytest.raises(ClientGoneError):
+        await unless_client_leaves(endless.work(), receive)
+    assert endless.is_cleaned_up
+
+
+async def test_being_cancelled_cancels_the_work() -> None:
+    endless = Endless()
+    task = asyncio.create_task(unless_client_leaves(endless.work(), pieces()))
+    await endless.has_begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert endless.is_cleaned_up
