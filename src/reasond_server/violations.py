@@ -1,40 +1,56 @@
-"""Turns what Pydantic found wrong into violations in our own words; input never comes back unshortened."""
+"""Says what Pydantic found wrong in our own words; input never comes back unshortened."""
 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reasond_server.errors import Violation, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-_KINDS = {
-    "bool_type": "must be true or false",
-    "dict_type": "must be an object",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "list_type": "must be an array",
-    "model_type": "must be an object",
-    "string_type": "must be a string",
-    "tuple_type": "must be an array",
+_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "bool_type": lambda _: "must be true or false",
+    "dict_type": lambda _: "must be an object",
+    "enum": lambda ctx: f"must be one of {ctx['expected']}",
+    "finite_number": lambda _: "must be a finite number",
+    "float_type": lambda _: "must be a number",
+    "greater_than": lambda ctx: f"must be greater than {_number(ctx['gt'])}",
+    "greater_than_equal": lambda ctx: f"must be at least {_number(ctx['ge'])}",
+    "int_from_float": lambda _: "must be a whole number",
+    "int_type": lambda _: "must be a whole number",
+    "less_than": lambda ctx: f"must be less than {_number(ctx['lt'])}",
+    "less_than_equal": lambda ctx: f"must be at most {_number(ctx['le'])}",
+    "list_type": lambda _: "must be a list",
+    "literal_error": lambda ctx: f"must be one of {ctx['expected']}",
+    "mapping_type": lambda _: "must be an object",
+    "missing": lambda _: "is required",
+    "model_type": lambda _: "must be an object",
+    "string_pattern_mismatch": lambda ctx: f"must match {ctx['pattern']}",
+    "string_too_long": lambda ctx: f"must have at most {ctx['max_length']} characters",
+    "string_too_short": lambda ctx: _least(ctx["min_length"]),
+    "string_type": lambda _: "must be a string",
+    "too_long": lambda ctx: f"must have at most {ctx['max_length']} entries",
+    "too_short": lambda ctx: f"must have at least {ctx['min_length']} entry",
+    "tuple_type": lambda _: "must be a list",
+    "value_error": lambda ctx: str(ctx["error"]),
 }
-_BOUNDS = {
-    "greater_than": ("must be greater than", "gt"),
-    "greater_than_equal": ("must be at least", "ge"),
-    "less_than": ("must be less than", "lt"),
-    "less_than_equal": ("must be at most", "le"),
-}
+_WITHOUT_INPUT = {"missing", "string_too_long", "string_too_short", "too_long", "too_short", "value_error"}
+
+
+def words_of(finding: ErrorDetails) -> str:
+    """Return what is wrong, without the value that is."""
+    words = _WORDS.get(finding["type"])
+    return words(finding.get("ctx", {})) if words else "is not valid"
 
 
 def violations_of(error: ValidationError, *, known: Iterable[str] = ()) -> list[Violation]:
-    """Return one violation per finding; `known` are the field names to suggest for an unknown one."""
+    """Return one violation per finding, with the value; `known` are the names to suggest for an unknown one."""
     names = sorted(known)
     return [
         Violation(field=".".join(str(part) for part in finding["loc"]), description=_description(finding, names))
@@ -52,29 +68,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _description(finding: ErrorDetails, known: list[str]) -> str:
-    kind, context = finding["type"], finding.get("ctx", {})
-    got = f", got {shown(finding['input'])}"
-    if kind == "missing":
-        return "is required"
-    if kind == "extra_forbidden":
+    if finding["type"] == "extra_forbidden":
         return f"is not known{nearest(str(finding['loc'][-1]), known)}"
-    if kind in _BOUNDS:
-        words, key = _BOUNDS[kind]
-        bound = context[key]
-        return f"{words} {f'{bound:g}' if isinstance(bound, float) else bound}{got}"
-    return _KINDS.get(kind, "") + got if kind in _KINDS else _special(kind, context, got)
+    got = "" if finding["type"] in _WITHOUT_INPUT else f", got {shown(finding['input'])}"
+    return f"{words_of(finding)}{got}"
 
 
-def _special(kind: str, context: dict[str, Any], got: str) -> str:
-    """Describe findings whose words depend on more than a bound."""
-    if kind in {"literal_error", "enum"}:
-        return f"must be {context['expected']}{got}"
-    if kind == "string_pattern_mismatch":
-        return f"must match {context['pattern']}{got}"
-    if kind in {"too_long", "string_too_long"}:
-        return f"must have at most {context['max_length']} entries or characters"
-    if kind in {"too_short", "string_too_short"}:
-        return f"must have at least {context['min_length']} entries or characters"
-    if kind == "value_error":
-        return str(context["error"])
-    return f"is not valid{got}"
+def _least(characters: int) -> str:
+    return "must not be empty" if characters == 1 else f"must have at least {characters} characters"
+
+
+def _number(bound: float) -> str:
+    """Return a bound as people write it: 2 rather than 2.0."""
+    return str(int(bound)) if bound == int(bound) else str(bound)

@@ -14,9 +14,10 @@ from pydantic_core import from_json
 
 from reasond_server.agents.schema import AgentCard, ReasoningParams, SmallCard
 from reasond_server.errors import InvalidRequestError, Violation, shown
+from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -33,21 +34,6 @@ _TEXT_PLAIN = "text/plain"
 _PREFIX = "reasoning.strategy."
 _STRATEGY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SHOWN_VIOLATIONS = 20
-
-_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "missing": lambda _: "is required",
-    "string_type": lambda _: "must be a string",
-    "bool_type": lambda _: "must be true or false",
-    "list_type": lambda _: "must be a list",
-    "dict_type": lambda _: "must be an object",
-    "model_type": lambda _: "must be an object",
-    "string_too_short": lambda _: "must not be empty",
-    "string_too_long": lambda ctx: f"must have at most {ctx['max_length']} characters",
-    "string_pattern_mismatch": lambda ctx: f"must match {ctx['pattern']}",
-    "too_short": lambda ctx: f"must have at least {ctx['min_length']} entry",
-    "too_long": lambda ctx: f"must have at most {ctx['max_length']} entries",
-    "value_error": lambda ctx: str(ctx["error"]),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,13 +201,7 @@ def _violation(error: ErrorDetails) -> Violation:
     path = "card"
     for part in error["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    words = _WORDS.get(error["type"], _invalid)
-    return Violation(field=path[:256], description=words(error.get("ctx", {})))
-
-
-def _invalid(_: Mapping[str, Any]) -> str:
-    """Return what is said of errors that have no words of their own."""
-    return "is not valid"
+    return Violation(field=path[:256], description=words_of(error))
 
 
 def _extension_params(card: AgentCard) -> ReasoningParams:

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reasond_server.config.keys import nearest
 from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
 _SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url")
 _STRATEGY_PARTS = 4
-
-_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "missing": lambda _: "is required",
-    "int_type": lambda _: "must be a whole number",
-    "float_type": lambda _: "must be a number",
-    "finite_number": lambda _: "must be a finite number",
-    "bool_type": lambda _: "must be true or false",
-    "string_type": lambda _: "must be a string",
-    "tuple_type": lambda _: "must be a list",
-    "dict_type": lambda _: "must be a table",
-    "mapping_type": lambda _: "must be a table",
-    "model_type": lambda _: "is a table; set the keys in it",
-    "literal_error": lambda ctx: f"must be one of {ctx['expected']}",
-    "greater_than_equal": lambda ctx: f"must be at least {ctx['ge']:.12g}",
-    "less_than_equal": lambda ctx: f"must be at most {ctx['le']:.12g}",
-    "string_too_short": lambda ctx: f"must have at least {ctx['min_length']} character(s)",
-    "string_too_long": lambda ctx: f"must have at most {ctx['max_length']} characters",
-    "too_long": lambda ctx: f"must have at most {ctx['max_length']} entries",
-    "string_pattern_mismatch": lambda ctx: f"must match {ctx['pattern']}",
-    "value_error": lambda ctx: str(ctx["error"]),
-}
 
 
 def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) -> SettingsError:
@@ -56,17 +36,16 @@ def explained(error: ErrorDetails) -> Violation:
         return Violation(field=key, description=f"is no known key; {nearest(key)}")
     if error["loc"][-1] == "[key]":
         return Violation(field=key, description=_wrong_strategy_key(key))
-    words = _WORDS.get(error["type"], _invalid)(error.get("ctx", {}))
+    words = (
+        "is a table; set the keys in it"
+        if error["type"] == "model_type"
+        else words_of(error).replace("an object", "a table")
+    )
     is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
     is_scalar = isinstance(error["input"], str | int | float)
     return Violation(
         field=key, description=f"{words}, not {shown(error['input'])}" if is_shown and is_scalar else words
     )
-
-
-def _invalid(_: Mapping[str, Any]) -> str:
-    """Return what is said of errors that have no words of their own."""
-    return "is not valid"
 
 
 def dotted(parts: Sequence[str | int]) -> str:

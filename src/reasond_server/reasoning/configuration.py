@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from reasond_server.errors import InvalidConfigError, SettingsError, Violation, shown
-from reasond_server.reasoning.violations import nearest, violations_of
+from reasond_server.violations import nearest, violations_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

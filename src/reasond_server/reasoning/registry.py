@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, shown
-from reasond_server.reasoning.violations import nearest
 from reasond_server.strategies.strategy import ReasoningStrategy
+from reasond_server.violations import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy
 
-CAPABILITY_PREFIX = "reasoning.strategy."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
@@ -44,12 +42,6 @@ class Selection:
 
     strategy: ReasoningStrategy[Any]
     source: StrategySource
-
-
-def strategies_of(capabilities: Sequence[str]) -> Sequence[str] | None:
-    """Return the strategies that `capabilities` name, in order; None if they name none."""
-    names = [name.removeprefix(CAPABILITY_PREFIX) for name in capabilities if name.startswith(CAPABILITY_PREFIX)]
-    return names or None
 
 
 def select(wish: Wish, registry: StrategyRegistry) -> Selection:

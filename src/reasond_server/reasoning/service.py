@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import allowed_strategies, require_strategy
+from reasond_server.agents.cards import strategies_of
 from reasond_server.errors import InvalidRequestError, StoreUnavailableError, Violation
 from reasond_server.executions.following import Follower
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
-from reasond_server.reasoning.selection import Selection, Wish, select, strategies_of
+from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.types import Iteration, Metrics, Result
 
 if TYPE_CHECKING:
@@ -213,12 +214,12 @@ class ReasoningService:
         """Return a page of the caller's executions, newest first.
 
         Raises:
-            InvalidRequestError: `page_size` is not within 0-100, or `page_token` is not from the page before.
+            InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
         """
-        if not 0 <= page_size <= _LARGEST_PAGE:
-            text = f"must be between 0 and {_LARGEST_PAGE}, got {page_size}"
+        if page_size < 0:
+            text = f"must be at least 0, got {page_size}"
             raise InvalidRequestError.of(Violation(field="page_size", description=text))
-        size = page_size or _DEFAULT_PAGE
+        size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason)
         before = place_of(page_token, wanted) if page_token else None
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
@@ -275,7 +276,7 @@ class ReasoningService:
         wish = Wish(
             requested=task.strategy,
             offered=None if agent is None else agent.strategies,
-            narrowed_to=strategies_of(task.agent_capabilities),
+            narrowed_to=strategies_of(task.agent_capabilities) or None,
             allowed=allowed_strategies(caller),
             default=self._policy.default_strategy,
         )

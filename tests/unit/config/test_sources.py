@@ -245,7 +245,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ("[server]\ntls = 'on'", "server.tls", "must be one of 'off', 'files' or 'terminated-upstream', not 'on'"),
         ("[server]\ntls_certificate = 5", "server.tls_certificate", "must be a string, not 5"),
         ("server = 5", "server", "is a table; set the keys in it, not 5"),
-        ("[auth]\nissuer = ''", "auth.issuer", "must have at least 1 character(s), not ''"),
+        ("[auth]\nissuer = ''", "auth.issuer", "must not be empty, not ''"),
         ("[reasoning]\nenabled_strategies = 'x'", "reasoning.enabled_strategies", "must be a list, not 'x'"),
         ("[reasoning]\nenabled_strategies = ['a', 'a']", "reasoning.enabled_strategies", "not name a strategy twice"),
         ("[reasoning]\nenabled_strategies = ['A']", "reasoning.enabled_strategies[0]", "must match ^[a-z]"),

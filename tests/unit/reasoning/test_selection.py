@@ -7,7 +7,7 @@ from reasond_server.errors import (
     StrategyRequiredError,
 )
 from reasond_server.reasoning.registry import StrategyRegistry
-from reasond_server.reasoning.selection import Wish, select, strategies_of
+from reasond_server.reasoning.selection import Wish, select
 from reasond_server.types import StrategySource
 from tests.unit.reasoning.conftest import Quick
 
@@ -77,11 +77,6 @@ def test_among_the_agents_strategies_one_that_the_caller_may_use_is_preferred(re
     wish = Wish(offered=["slow", "quick"], allowed=frozenset({"quick"}))
     assert chosen(registry, wish) == ("quick", StrategySource.AGENT)
     assert chosen(registry, Wish(offered=["slow"], allowed=frozenset({"quick"}))) == ("slow", StrategySource.AGENT)
-
-
-def test_only_strategy_capabilities_bear_on_the_choice() -> None:
-    assert strategies_of(["tools", "reasoning.strategy.slow", "reasoning.strategy.quick"]) == ["slow", "quick"]
-    assert strategies_of(["tools"]) is None
 
 
 def test_a_name_can_be_registered_once() -> None:

@@ -148,7 +148,7 @@ class ListAgentsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     CAPABILITIES_FIELD_NUMBER: builtins.int
     page_size: builtins.int
-    """Most agents to return, 1-100; 0 means 50."""
+    """Most agents to return; 0 means 50, more than 100 means 100."""
     page_token: builtins.str
     """`next_page_token` of the page before, with the same filter."""
     @property

@@ -211,7 +211,7 @@ class ListStrategiesRequest(google.protobuf.message.Message):
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     page_size: builtins.int
-    """Most strategies to return, 1-100; 0 means 100."""
+    """Most strategies to return; 0 means 100, more than 100 means 100."""
     page_token: builtins.str
     """`next_page_token` of the page before."""
     def __init__(
@@ -397,7 +397,7 @@ class ListExecutionsRequest(google.protobuf.message.Message):
     STRATEGY_FIELD_NUMBER: builtins.int
     FINISH_REASON_FIELD_NUMBER: builtins.int
     page_size: builtins.int
-    """Most executions to return, 1-100; 0 means 50."""
+    """Most executions to return; 0 means 50, more than 100 means 100."""
     page_token: builtins.str
     """`next_page_token` of the page before, with the same filters."""
     strategy: builtins.str

@@ -1,0 +1,170 @@
+"""What a log line says, and what it must never say."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond_server.telemetry.logs import HumanFormatter, JsonFormatter, configure, redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"
+
+
+def record(message: str, *args: object, extra: dict[str, Any] | None = None, exc_info: Any = None) -> logging.LogRecord:
+    return logging.getLogger("reasond.test").makeRecord(
+        "reasond.test", logging.INFO, __file__, 1, message, args, exc_info, extra=extra
+    )
+
+
+def caught(error: Exception) -> Any:
+    """Return `error` as logging takes it, with a traceback."""
+
+    def fail() -> None:
+        raise error
+
+    try:
+        fail()
+    except Exception:  # noqa: BLE001 - any error is an example
+        return sys.exc_info()
+
+
+def as_json(one: logging.LogRecord) -> dict[str, Any]:
+    line = JsonFormatter().format(one)
+    assert "\n" not in line
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+@pytest.fixture
+def _restored_logging() -> Iterator[None]:
+    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
+    before = root.handlers[:], root.level, uvicorn.level
+    yield
+    root.handlers[:], uvicorn.level = before[0], before[2]
+    root.setLevel(before[1])
+    uvicorn.setLevel(before[2])
+    logging.captureWarnings(False)
+
+
+def test_a_json_line_has_time_level_logger_message_and_the_fields_of_extra() -> None:
+    line = as_json(record("call %s", "ended", extra={"code": "OK", "duration_ms": 1.5, "is_new": True, "none": None}))
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "info",
+        "logger": "reasond.test",
+        "message": "call ended",
+        "code": "OK",
+        "duration_ms": 1.5,
+        "is_new": True,
+        "none": None,
+    }
+
+
+def test_fields_cannot_replace_what_every_line_has() -> None:
+    line = as_json(record("real", extra={"level": "fatal", "time": "never", "logger": "other"}))
+    assert (line["level"], line["message"], line["logger"]) == ("info", "real", "reasond.test")
+    assert line["time"] != "never"
+
+
+def test_values_that_json_cannot_say_become_text() -> None:
+    line = as_json(record("odd", extra={"ratio": float("nan"), "names": ["a"], "raw": "\ud800"}))
+    assert (line["ratio"], line["names"], line["raw"]) == ("nan", "['a']", "\\ud800")
+
+
+@pytest.mark.parametrize("field", ["query", "answer", "material", "prompt", "text", "carryover", "messages"])
+def test_content_of_callers_and_models_is_left_out(field: str) -> None:
+    assert field not in as_json(record("run", extra={field: "the secret plan", "steps": 1}))
+    assert "plan" not in HumanFormatter().format(record("run", extra={field: "the secret plan"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOKEN,
+        f"token {TOKEN} refused",
+        f"Authorization: Bearer {TOKEN}",
+        "authorization: Bearer hunter2hunter2",
+        "AUTHORIZATION=hunter2hunter2",
+        '{"auth_token": "hunter2hunter2"}',
+        "Basic aHVudGVyMmh1bnRlcjI=",
+        "password=hunter2hunter2",
+        TOKEN[: len(TOKEN) // 2],
+    ],
+)
+def test_tokens_and_authorization_values_are_cut_out_of_messages_and_fields(text: str) -> None:
+    for line in (
+        JsonFormatter().format(record("%s", text, extra={"note": text})),
+        HumanFormatter().format(record("%s", text, extra={"note": text})),
+        redacted(text),
+    ):
+        assert "hunter2" not in line
+        assert "aHVud" not in line
+        assert "eyJ" not in line
+        assert "***" in line
+
+
+@pytest.mark.parametrize("field", ["token", "authorization", "secret", "api_key"])
+def test_fields_that_are_named_as_secrets_show_stars_whatever_they_hold(field: str) -> None:
+    assert as_json(record("x", extra={field: "plain words"}))[field] == "***"
+
+
+def test_ordinary_words_stay_as_they_are() -> None:
+    text = "basics of tokens: whoever bears them, 3 secrets, eye exam"
+    assert redacted(text) == text
+
+
+def test_a_traceback_is_one_field_of_the_same_line_and_redacted() -> None:
+    line = as_json(record("failed", exc_info=caught(ValueError(TOKEN))))
+    assert "ValueError: ***" in line["traceback"]
+
+
+def test_a_human_line_stays_one_line_and_commands_no_terminal() -> None:
+    line = HumanFormatter().format(record("a\nb\x1b[2J", extra={"name_of": "c\rd\x9b"}))
+    assert "\\n" in line
+    assert not {"\n", "\x1b", "\r", "\x9b"} & set(line)
+    assert "INFO" in line
+    assert "name_of=c" in line
+
+
+def test_a_human_line_does_not_repeat_what_the_message_says() -> None:
+    line = HumanFormatter().format(record("/Reason OK", extra={"method": "/Reason", "duration_ms": 2, "reason": ""}))
+    assert line.endswith("/Reason OK  duration_ms=2")
+
+
+def test_a_human_traceback_is_indented_below() -> None:
+    lines = HumanFormatter().format(record("failed", exc_info=caught(ValueError("wrong\x1b")))).splitlines()
+    assert len(lines) > 2
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert lines[-1].endswith("ValueError: wrong\\x1b")
+
+
+@pytest.mark.usefixtures("_restored_logging")
+@pytest.mark.parametrize("is_human", [True, False])
+def test_all_loggers_write_to_the_configured_stream_and_uvicorn_only_its_warnings(*, is_human: bool) -> None:
+    stream = io.StringIO()
+    configure(stream, is_human=is_human)
+    logging.getLogger("reasond.any").info("kept")
+    logging.getLogger("uvicorn.error").info("chatter")
+    logging.getLogger("uvicorn.error").warning("trouble")
+    logging.getLogger("reasond.any").debug("detail")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "kept" in lines[0]
+    assert "trouble" in lines[1]
+
+
+@pytest.mark.usefixtures("_restored_logging")
+def test_a_stream_that_is_gone_loses_lines_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    configure(stream, is_human=False)
+    stream.close()
+    logging.getLogger("reasond.any").info("lost")
+    assert capsys.readouterr().err == ""
