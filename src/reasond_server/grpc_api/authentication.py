@@ -1,0 +1,79 @@
+"""The interceptor that lets nobody in without a verified token and the permission for the method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from reasond_server.access.tokens import missing
+from reasond_server.errors import TokenInvalidError
+from reasond_server.grpc_api.calls import current_call
+from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reasond_server.types import Principal
+
+EXEMPT_SERVICES: Final = frozenset(
+    {
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+)
+"""Probes and tools ask these before anybody has a token; they tell nothing about anyone's runs."""
+
+_HINT: Final = "Send metadata 'authorization: Bearer <token>'"
+
+
+class Authentication(grpc.aio.ServerInterceptor):
+    """Verifies the bearer token of every RPC and asks whether its principal may call the method.
+
+    `authenticate` turns a token into a principal; `require` refuses a principal that lacks the permission for
+    an operation, which is named as the RPC is (`Reason`). The token is kept nowhere.
+    """
+
+    def __init__(self, *, authenticate: Callable[[str], Principal], require: Callable[[Principal, str], None]) -> None:
+        self._authenticate = authenticate
+        self._require = require
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
+        """Return the method's handler behind the check."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        service, _, operation = method.removeprefix("/").partition("/")
+        if handler is None or service in EXEMPT_SERVICES:
+            return handler
+        return wrapped(handler, lambda context, run: self._check(operation, context, run))
+
+    async def _check(self, operation: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
+        principal = self._authenticate(bearer_token(context))
+        current_call().principal = principal
+        self._require(principal, operation)
+        return await run()
+
+
+def bearer_token(context: Context) -> str:
+    """Return the one bearer token of the call.
+
+    Raises:
+        TokenMissingError: there is no `authorization` metadata.
+        TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
+    """
+    headers = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+    if not headers:
+        raise missing(_HINT)
+    if len(headers) > 1:
+        raise TokenInvalidError("Authentication failed: more than one authorization header", remedy="Send exactly one.")
+    scheme, _, token = str(headers[0]).strip().partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token or " " in token:
+        raise TokenInvalidError(
+            "Authentication failed: the authorization header is not 'Bearer <token>'",
+            remedy=f"{_HINT}.",
+        )
+    return token

@@ -1,0 +1,191 @@
+"""The outermost interceptor: whatever happens inside, the peer gets a well-formed status and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, shown
+from reasond_server.grpc_api.calls import RpcCall, begin, remaining_s
+from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
+from reasond_server.grpc_api.statuses import code_of, status_of
+from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REQUEST_ID_KEY: Final = "x-request-id"
+STATUS_KEY: Final = "grpc-status-details-bin"
+QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", re.ASCII)
+_CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
+_log = logging.getLogger("reasond.grpc")
+
+
+class ErrorGuard(grpc.aio.ServerInterceptor):
+    """Gives every RPC a request id, a rich status where it fails, and one line in the access log.
+
+    The text of foreign exceptions reaches the log only. A handler that ends by the cancellation of a task
+    of its own is answered INTERNAL at once, because grpc.aio would send no status at all; the peer's
+    cancellation is always raised again, because grpc.aio leaks memory with each one that is swallowed.
+    """
+
+    def __init__(self, *, new_request_id: Callable[[], str], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._new_request_id = new_request_id
+        self._monotonic = monotonic
+        self._running: set[asyncio.Task[Any]] = set()
+
+    @property
+    def running(self) -> frozenset[asyncio.Task[Any]]:
+        """The tasks of the RPCs in progress; `server.stop` returns before the last of them has unwound."""
+        return frozenset(self._running)
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
+        """Return the method's handler inside the guard; one that refuses where there is none."""
+        method = handler_call_details.method
+        try:
+            handler = await continuation(handler_call_details)
+        except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
+            handler = _refusing(error)
+        if handler is None:
+            handler = _refusing(
+                MethodNotFoundError(
+                    f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
+                )
+            )
+        return wrapped(handler, lambda context, run: self._guard(method, context, run))
+
+    async def _guard(self, method: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
+        call = RpcCall(method=method, request_id=self._request_id(context))
+        begin(call)
+        context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
+        task, started = _this_task(), self._monotonic()
+        self._running.add(task)
+        code = ""
+        try:
+            response, failure = await _outcome(run, task)
+            if failure:
+                code = _announce(call, failure)
+                await _abort(context, call, failure)
+        except asyncio.CancelledError:
+            code = code or _code_of_cancellation(context)
+            raise
+        except grpc.aio.InternalError:
+            code = code or "CANCELLED"
+            await _leave(context)
+        else:
+            return response
+        finally:
+            self._running.discard(task)
+            _log_access(call, code or _code_set_on(context), self._monotonic() - started)
+
+    def _request_id(self, context: Context) -> str:
+        for key, value in context.invocation_metadata() or ():
+            if key == REQUEST_ID_KEY and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
+                return value
+        return self._new_request_id()
+
+
+async def _outcome(run: Run, task: asyncio.Task[Any]) -> tuple[Any, ReasondError | None]:
+    """Return the response, or what the peer must be told.
+
+    Raises:
+        asyncio.CancelledError: the peer has left or its deadline has passed.
+        grpc.aio.InternalError: a write failed, because the peer has left.
+        grpc.aio.AbortError: a foreign servicer has sent a status already.
+    """
+    try:
+        return await run(), None
+    except asyncio.CancelledError as error:
+        if task.cancelling():
+            raise
+        return None, _fault("a task inside the handler was cancelled", error)
+    except (grpc.aio.InternalError, grpc.aio.AbortError):
+        raise
+    except ReasondError as error:
+        return None, error
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - nothing foreign may reach the peer
+        return None, _fault("unexpected error in the handler", error)
+
+
+def _fault(message: str, cause: BaseException) -> InternalError:
+    fault = InternalError(message)
+    fault.__cause__ = cause
+    return fault
+
+
+def _refusing(error: Exception) -> Handler:
+    """Return a handler that raises `error`; the most general kind serves callers of every kind."""
+
+    async def refuse(_requests: object, _context: Context) -> None:
+        raise error
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _announce(call: RpcCall, failure: ReasondError) -> str:
+    """Log a fault of the server with its traceback; return the name of the status code."""
+    call.reason = row_of(failure).reason
+    if call.reason == "INTERNAL":
+        extra = {"method": call.method, "request_id": call.request_id}
+        _log.error("%s failed", call.method, exc_info=failure, extra=extra)
+    return code_of(failure).name
+
+
+async def _abort(context: Context, call: RpcCall, failure: ReasondError) -> None:
+    status = status_of(failure, request_id=call.request_id)
+    trailers = ((REQUEST_ID_KEY, call.request_id), (STATUS_KEY, status.SerializeToString()))
+    await context.abort(code_of(failure), status.message, trailing_metadata=trailers)
+
+
+async def _leave(context: Context) -> None:
+    """End a call whose peer could not be written to; nearly always it has left.
+
+    Raises:
+        grpc.aio.AbortError: the peer is still there and was told INTERNAL.
+        asyncio.CancelledError: nobody is there; grpc.aio then ends the call without a line in the log.
+    """
+    with contextlib.suppress(grpc.aio.InternalError, grpc.aio.UsageError):
+        await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+    raise asyncio.CancelledError
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    if task is None:  # pragma: no cover - grpc.aio runs every handler in a task
+        message = "an RPC runs outside a task"
+        raise InternalError(message)
+    return task
+
+
+def _code_of_cancellation(context: Context) -> str:
+    remaining = remaining_s(context)
+    return "DEADLINE_EXCEEDED" if remaining is not None and remaining <= 0 else "CANCELLED"
+
+
+def _code_set_on(context: Context) -> str:
+    code: Any = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else _CODE_NAMES.get(code or 0, "UNKNOWN")
+
+
+def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
+    """Write the one line of the access log: who called what and how it ended, never what was said."""
+    level = logging.DEBUG if call.method.startswith(QUIET_PREFIXES) else logging.INFO
+    subject = call.principal.subject if call.principal else ""
+    fields = {
+        "method": call.method,
+        "code": code,
+        "reason": call.reason,
+        "duration_ms": round(duration_s * 1000, 3),
+        "request_id": call.request_id,
+        "subject": subject,
+    }
+    _log.log(level, "%s %s", call.method, code, extra=fields)

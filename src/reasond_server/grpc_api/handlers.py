@@ -1,0 +1,73 @@
+"""Wrapping of RPC handlers: any of the four kinds, with its arity and (de)serializers kept.
+
+grpc.aio tells the kinds apart by inspecting the function, so every wrapper is a coroutine function; an
+async-generator handler is driven and closed inside the RPC's own task (grpc issues 28728 and 42295).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Behaviour: TypeAlias = Callable[[Any, Any], Any]
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
+Run: TypeAlias = Callable[[], Awaitable[Any]]
+Around: TypeAlias = Callable[[Any, Run], Awaitable[Any]]
+
+_FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+def wrapped(handler: Handler, around: Around) -> Handler:
+    """Return a handler of the same kind that runs `handler` inside `around(context, run)`."""
+    behaviour = behaviour_of(handler)
+    run_inner = run_stream if handler.response_streaming else run_unary
+
+    async def serve(request: object, context: Context) -> object:
+        return await around(context, lambda: run_inner(behaviour, request, context))
+
+    return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
+
+
+def behaviour_of(handler: Handler) -> Behaviour:
+    """Return the function that serves, whatever the kind."""
+    found: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    behaviour: Behaviour = found
+    return behaviour
+
+
+def with_behaviour(
+    handler: Handler,
+    behaviour: Behaviour,
+    *,
+    decode: Callable[[bytes], Any] | None,
+    encode: Callable[[Any], bytes] | None,
+) -> Handler:
+    """Return a handler of `handler`'s kind with another function and codec; None passes bytes through."""
+    return _FACTORIES[handler.request_streaming, handler.response_streaming](behaviour, decode, encode)
+
+
+async def run_unary(behaviour: Behaviour, request: object, context: Context) -> object:
+    """Run a handler that returns one response."""
+    response = behaviour(request, context)
+    return await response if inspect.isawaitable(response) else response
+
+
+async def run_stream(behaviour: Behaviour, request: object, context: Context) -> None:
+    """Run a handler that writes its responses, or an async generator of them, to its end."""
+    if not inspect.isasyncgenfunction(behaviour):
+        await behaviour(request, context)
+        return
+    async with aclosing(behaviour(request, context)) as responses:
+        async for response in responses:
+            await context.write(response)

@@ -1,0 +1,208 @@
+"""ReasoningService over gRPC: converts, calls the core, converts back; decides nothing."""
+# ruff: noqa: N802 - the names of the methods are those of the contract
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from reasond.v1 import reasoning_service_pb2 as pb
+from reasond.v1 import reasoning_service_pb2_grpc
+from reasond_server.errors import ReasondError, SlowConsumerError
+from reasond_server.grpc_api.calls import current_principal, remaining_s
+from reasond_server.grpc_api.conversion import (
+    MAX_TRACE_BYTES,
+    event_message,
+    execution_message,
+    json_text,
+    traced_message,
+)
+from reasond_server.grpc_api.requests import (
+    finish_reason_of,
+    invalid,
+    name_request_fields,
+    required_task,
+    task_of,
+    trace_view_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from reasond.v1 import execution_pb2
+    from reasond_server.grpc_api.handlers import Context
+    from reasond_server.reasoning.service import ExecutionView, ReasoningService, StrategyInfo
+    from reasond_server.types import StreamEvent
+
+_LARGEST_PAGE: Final = 100
+_RESULT_ROOM: Final = 512 * 1024
+
+
+class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
+    """Serves `reasond.v1.ReasoningService` from the core's front door.
+
+    A client that does not take a message for `write_timeout_s` seconds is cut off (SLOW_CONSUMER); it can
+    resume. `max_send_bytes` bounds a response: a trace is cut to what it leaves, at most 3 MiB.
+    """
+
+    def __init__(
+        self, *, service: ReasoningService, max_send_bytes: int = 4 * 1024 * 1024, write_timeout_s: float = 30.0
+    ) -> None:
+        self._service = service
+        self._max_send_bytes = max_send_bytes
+        self._write_timeout_s = write_timeout_s
+
+    async def Reason(self, request: pb.ReasonRequest, context: Context) -> pb.ReasonResponse:
+        """Work a task out and return the result."""
+        view = trace_view_of(request.trace_view)
+        task = required_task(request)
+        with _request_fields(request.task):
+            found = await self._service.execute(
+                current_principal(), task, request_id=request.request_id, deadline_s=remaining_s(context)
+            )
+        return pb.ReasonResponse(reasoning=self._traced(found, view))
+
+    async def ReasonIterations(  # type: ignore[override]  # grpc.aio takes coroutines that write, see `handlers`
+        self, request: pb.ReasonIterationsRequest, context: Context
+    ) -> None:
+        """Write the events of a new or an earlier execution as they come."""
+        with _request_fields(request.task):
+            async with aclosing(self._events(request, context)) as events:
+                async for event in events:
+                    await self._send(context, event)
+
+    async def ListStrategies(self, request: pb.ListStrategiesRequest, context: Context) -> pb.ListStrategiesResponse:
+        """List the enabled strategies; the token of a page is the name that it begins after."""
+        del context
+        found = list(self._service.strategies())
+        first = _place_after(request.page_token, [info.name for info in found])
+        last = first + (_page_size(request.page_size) or _LARGEST_PAGE)
+        page = found[first:last]
+        return pb.ListStrategiesResponse(
+            strategies=map(_strategy, page),
+            next_page_token=page[-1].name if last < len(found) else "",
+            model=self._service.model_name,
+            warnings=self._service.model_warnings,
+        )
+
+    async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
+        """Return an execution with its result so far."""
+        del context
+        view = trace_view_of(request.trace_view)
+        found = await self._service.get(current_principal(), _required_id(request.execution_id))
+        return pb.GetExecutionResponse(
+            execution=execution_message(found.execution), reasoning=self._traced(found, view)
+        )
+
+    async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
+        """Cancel an execution and return it."""
+        del context
+        execution = await self._service.cancel(current_principal(), _required_id(request.execution_id))
+        return pb.CancelExecutionResponse(execution=execution_message(execution))
+
+    async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
+        """List the caller's executions, newest first."""
+        del context
+        page = await self._service.list_executions(
+            current_principal(),
+            strategy=request.strategy,
+            finish_reason=finish_reason_of(request.finish_reason),
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return pb.ListExecutionsResponse(
+            executions=map(execution_message, page.executions), next_page_token=page.next_page_token
+        )
+
+    async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:
+        """Forget an execution."""
+        del context
+        await self._service.delete(current_principal(), _required_id(request.execution_id))
+        return pb.DeleteExecutionResponse()
+
+    def _events(self, request: pb.ReasonIterationsRequest, context: Context) -> AsyncGenerator[StreamEvent, None]:
+        """Return the events that the request asks for; nothing starts before the first is taken."""
+        source = request.WhichOneof("source")
+        if source == "resume":
+            if request.request_id:
+                raise invalid("request_id", "belongs to a task; resume names its execution instead")
+            return self._service.resume(
+                current_principal(),
+                _required_id(request.resume.execution_id, field="resume.execution_id"),
+                after_sequence=request.resume.after_sequence,
+                include_deltas=request.include_deltas,
+            )
+        if source is None:
+            raise invalid("task", "is required, unless resume is given")
+        return self._service.stream(
+            current_principal(),
+            task_of(request.task),
+            request_id=request.request_id,
+            include_deltas=request.include_deltas,
+            keep_running=request.keep_running,
+            deadline_s=remaining_s(context),
+        )
+
+    async def _send(self, context: Context, event: StreamEvent) -> None:
+        """Write one event; the write waits while the client's flow-control window is full.
+
+        Raises:
+            SlowConsumerError: it waited too long.
+        """
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await context.write(event_message(event))
+        except TimeoutError:
+            error = SlowConsumerError(
+                f"The client took no message for {self._write_timeout_s:g} s",
+                remedy="Resume with the execution_id and the last sequence that was read.",
+                metadata={"last_sequence": str(event.sequence)},
+            )
+            error.execution_id = event.execution_id
+            raise error from None
+
+    def _traced(self, found: ExecutionView, view: pb.TraceView.ValueType) -> execution_pb2.Reasoning:
+        room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM))
+        return traced_message(found.result, found.steps, view, max_bytes=room)
+
+
+@contextmanager
+def _request_fields(task: execution_pb2.ReasoningTask) -> Iterator[None]:
+    """Name the fields of this wire's request in what the core refuses."""
+    try:
+        yield
+    except ReasondError as error:
+        name_request_fields(error, task)
+        raise
+
+
+def _required_id(execution_id: str, *, field: str = "execution_id") -> str:
+    if not execution_id:
+        raise invalid(field, "is required")
+    return execution_id
+
+
+def _page_size(size: int) -> int:
+    if not 0 <= size <= _LARGEST_PAGE:
+        raise invalid("page_size", f"must be between 0 and {_LARGEST_PAGE}, got {size}")
+    return size
+
+
+def _place_after(token: str, names: list[str]) -> int:
+    if not token:
+        return 0
+    if token not in names:
+        raise invalid("page_token", "must be the next_page_token of the page before")
+    return names.index(token) + 1
+
+
+def _strategy(info: StrategyInfo) -> pb.Strategy:
+    return pb.Strategy(
+        name=info.name,
+        description=info.description,
+        config_schema_json=json_text(info.config_schema),
+        default_config_json=json_text(info.default_config),
+        capabilities=info.capabilities,
+        is_default=info.is_default,
+    )

@@ -1,0 +1,173 @@
+"""Requests: proto -> types. Checks what only this wire can get wrong; the limits of a task are the core's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond.v1 import execution_pb2, reasoning_service_pb2
+from reasond_server.errors import InvalidConfigError, InvalidRequestError, Violation, shown
+from reasond_server.grpc_api.structs import json_of_struct
+from reasond_server.types import Budget, FinishReason, Task
+
+if TYPE_CHECKING:
+    from google.protobuf import duration_pb2
+    from google.protobuf.descriptor import EnumDescriptor
+    from google.protobuf.message import Message
+
+    from reasond_server.errors import ReasondError
+    from reasond_server.types import Json
+
+_NANOS: Final = 10**9
+_MAX_SECONDS: Final = 315_576_000_000
+_TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
+
+
+def task_of(task: execution_pb2.ReasoningTask) -> Task:
+    """Return the task. A config alone selects the strategy it belongs to.
+
+    Raises:
+        InvalidRequestError: the config belongs to another strategy, or a value is none that the proto
+            declares or that JSON knows.
+    """
+    strategy, config = _strategy_and_config(task)
+    return Task(
+        query=task.query,
+        material=task.material,
+        strategy=strategy,
+        config=config,
+        agent=task.agent or None,
+        agent_capabilities=tuple(task.agent_capabilities),
+        budget=budget_of(task.budget),
+    )
+
+
+def required_task(request: reasoning_service_pb2.ReasonRequest) -> Task:
+    """Return the request's task.
+
+    Raises:
+        InvalidRequestError: there is none, or as `task_of`.
+    """
+    if not request.HasField("task"):
+        raise invalid("task", "is required")
+    return task_of(request.task)
+
+
+def budget_of(budget: execution_pb2.Budget) -> Budget:
+    """Return the bounds that are set; their ranges are checked with the rest of the task.
+
+    Raises:
+        InvalidRequestError: `max_elapsed` is no valid duration.
+    """
+    has_elapsed = budget.HasField("max_elapsed")
+    return Budget(
+        max_total_tokens=budget.max_total_tokens if budget.HasField("max_total_tokens") else None,
+        max_model_calls=budget.max_model_calls if budget.HasField("max_model_calls") else None,
+        max_tool_calls=budget.max_tool_calls if budget.HasField("max_tool_calls") else None,
+        max_elapsed_s=seconds_of(budget.max_elapsed, path="task.budget.max_elapsed") if has_elapsed else None,
+    )
+
+
+def seconds_of(duration: duration_pb2.Duration, *, path: str) -> float:
+    """Return `duration` in seconds.
+
+    Raises:
+        InvalidRequestError: its parts are out of range or of different sign.
+    """
+    seconds, nanos = duration.seconds, duration.nanos
+    if abs(seconds) > _MAX_SECONDS or abs(nanos) >= _NANOS or seconds * nanos < 0:
+        raise invalid(path, "is no valid duration")
+    return seconds + nanos / _NANOS
+
+
+def trace_view_of(number: int) -> reasoning_service_pb2.TraceView.ValueType:
+    """Return the trace view; unspecified means NONE.
+
+    Raises:
+        InvalidRequestError: the proto declares no such value.
+    """
+    view = reasoning_service_pb2.TraceView
+    if _name_of(view.DESCRIPTOR, number, path="trace_view") == "TRACE_VIEW_UNSPECIFIED":
+        return view.TRACE_VIEW_NONE
+    return view.Value(view.Name(number))  # type: ignore[arg-type]  # a number that was found above
+
+
+def finish_reason_of(number: int) -> FinishReason | None:
+    """Return the finish reason to filter by; None for unspecified.
+
+    Raises:
+        InvalidRequestError: the proto declares no such value.
+    """
+    name = _name_of(execution_pb2.FinishReason.DESCRIPTOR, number, path="finish_reason")
+    word = name.removeprefix("FINISH_REASON_").lower()
+    return None if word == "unspecified" else FinishReason(word)
+
+
+def name_request_fields(error: ReasondError, task: execution_pb2.ReasoningTask) -> None:
+    """Make the violations of `error` name the fields of a request that holds `task` (AIP-193).
+
+    The core speaks of `query` or, in a configuration, of `max_tokens`; here they are `task.query` and
+    `task.chain_of_thought.max_tokens`.
+    """
+    prefix = "task."
+    if isinstance(error, InvalidConfigError):
+        prefix = f"task.{task.WhichOneof('config') or 'config'}."
+    error.violations = tuple(
+        replace(violation, field=f"{prefix}{violation.field}") if _is_of_task(violation, error) else violation
+        for violation in error.violations
+    )
+
+
+def invalid(field: str, description: str) -> InvalidRequestError:
+    """Return the refusal of one field."""
+    return InvalidRequestError.of(Violation(field=field, description=description))
+
+
+def _is_of_task(violation: Violation, error: ReasondError) -> bool:
+    root = violation.field.partition(".")[0]
+    return root != "task" and (isinstance(error, InvalidConfigError) or root in _TASK_FIELDS)
+
+
+def _strategy_and_config(task: execution_pb2.ReasoningTask) -> tuple[str | None, Json]:
+    strategy = task.strategy if task.HasField("strategy") else None
+    case = task.WhichOneof("config")
+    if case is None:
+        return strategy, {}
+    if case == "custom":
+        if strategy is None:
+            raise invalid("task.strategy", "is required with a custom config, which does not say whose it is")
+        return strategy, json_of_struct(task.custom, path="task.custom")
+    if strategy not in {None, case}:
+        raise invalid(f"task.{case}", f"is the config of another strategy than {shown(strategy)}")
+    return case, _config_of(getattr(task, case), path=f"task.{case}")
+
+
+def _config_of(config: Message, *, path: str) -> dict[str, Any]:
+    """Return the fields that are set; an enum as the lower-case word of its value, unspecified as unset."""
+    values: dict[str, Any] = {}
+    for field, value in config.ListFields():
+        if field.enum_type is not None:
+            word = _enum_word(field.enum_type, value, path=f"{path}.{field.name}")
+            if word is not None:
+                values[field.name] = word
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise invalid(f"{path}.{field.name}", f"must be a finite number, not {value}")
+        else:
+            values[field.name] = value
+    return values
+
+
+def _enum_word(kind: EnumDescriptor, number: int, *, path: str) -> str | None:
+    name = _name_of(kind, number, path=path)
+    prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return name.removeprefix(prefix).lower() if number else None
+
+
+def _name_of(kind: EnumDescriptor, number: int, *, path: str) -> str:
+    """Return the name of an enum's value; proto3 lets any number through."""
+    value = kind.values_by_number.get(number)
+    if value is None:
+        known = ", ".join(each.name for each in kind.values)
+        raise invalid(path, f"must be one of {known}, not {number}")
+    return value.name

@@ -1,0 +1,172 @@
+"""The gRPC server: its listeners, interceptors and services put together, started, drained and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
+
+from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
+from reasond_server.errors import SettingsError, shown
+from reasond_server.grpc_api.agent_servicer import AgentServicer
+from reasond_server.grpc_api.authentication import Authentication
+from reasond_server.grpc_api.codec import Codec
+from reasond_server.grpc_api.guard import ErrorGuard
+from reasond_server.grpc_api.health import HEALTH_SERVICE
+from reasond_server.grpc_api.listening import bind_tcp, bind_unix, host_of, is_loopback
+from reasond_server.grpc_api.options import channel_arguments
+from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
+from reasond_server.grpc_api.reflection import add_reflection
+from reasond_server.grpc_api.tls import CertificateReloader, TlsFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reasond_server.agents.service import AgentService
+    from reasond_server.grpc_api.health import HealthServicer
+    from reasond_server.grpc_api.options import GrpcOptions
+    from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.types import Principal
+
+SERVICES: Final = ("reasond.v1.ReasoningService", "reasond.v1.AgentService")
+_UNWINDING_S: Final = 5.0
+
+
+class GrpcServer:
+    """Serves the core over gRPC.
+
+    `authenticate` turns a bearer token into a principal and `require` refuses one that lacks the permission
+    for an operation (named as the RPC is). `write_timeout_s` bounds the wait for a client that does not read.
+    Readiness is reported through `health`, which knows `SERVICES`.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: GrpcOptions,
+        reasoning: ReasoningService,
+        agents: AgentService,
+        health: HealthServicer,
+        authenticate: Callable[[str], Principal],
+        require: Callable[[Principal, str], None],
+        new_request_id: Callable[[], str],
+        write_timeout_s: float = 30.0,
+    ) -> None:
+        self._options = options
+        self._reasoning = ReasoningServicer(
+            service=reasoning, max_send_bytes=options.max_send_bytes, write_timeout_s=write_timeout_s
+        )
+        self._agents = AgentServicer(service=agents)
+        self._health = health
+        self._guard = ErrorGuard(new_request_id=new_request_id)
+        self._codec = Codec(max_send_bytes=options.max_send_bytes)
+        self._authentication = Authentication(authenticate=authenticate, require=require)
+        self._servers: list[grpc.aio.Server] = []
+        self._port = 0
+        self._admin_port = 0
+
+    @property
+    def health(self) -> HealthServicer:
+        """Where readiness is reported."""
+        return self._health
+
+    @property
+    def port(self) -> int:
+        """The TCP port of the services; 0 where they listen on a Unix socket only, or not yet."""
+        return self._port
+
+    @property
+    def admin_port(self) -> int:
+        """The TCP port of the admin listener; 0 where there is none."""
+        return self._admin_port
+
+    async def start(self) -> None:
+        """Bind all listeners and serve. Health stays NOT_SERVING until `health.set_ready`.
+
+        Raises:
+            SettingsError: an address cannot be bound, TLS files cannot be used, or a package is missing.
+        """
+        try:
+            self._bind()
+            if self._options.admin_address:
+                self._bind_admin()
+        except SettingsError:
+            await self._start_all()
+            await self.stop(grace_s=0)
+            raise
+        await self._start_all()
+
+    def begin_drain(self) -> None:
+        """Report NOT_SERVING and end every Watch; calls are still taken, the core decides about new work."""
+        self._health.begin_drain()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, wait at most `grace_s` seconds for those in progress, then cut them.
+
+        Returns after the last handler has unwound, which grpc itself does not wait for.
+        """
+        self.begin_drain()
+        servers, self._servers = self._servers, []
+        await asyncio.gather(*(server.stop(grace_s) for server in servers))
+        if self._guard.running:
+            await asyncio.wait(self._guard.running, timeout=_UNWINDING_S)
+
+    async def _start_all(self) -> None:
+        """Start what was bound; after a failed start as well, because grpc frees only ports that were started."""
+        for server in self._servers:
+            await server.start()
+
+    def _new_server(self, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=interceptors, options=channel_arguments(self._options))
+        self._servers.append(server)
+        return server
+
+    def _bind(self) -> None:
+        options = self._options
+        if not options.grpc_address and not options.grpc_unix_socket:
+            raise SettingsError("gRPC has nowhere to listen", remedy="Set [server] grpc_address or grpc_unix_socket.")
+        server = self._new_server(self._guard, self._authentication, self._codec)
+        reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self._reasoning, server)
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if options.reflection:
+            add_reflection(server, (*SERVICES, HEALTH_SERVICE))
+        if options.grpc_address:
+            credentials = self._credentials()
+            self._port = bind_tcp(server, options.grpc_address, credentials=credentials, setting="grpc_address")
+        if options.grpc_unix_socket:
+            bind_unix(server, Path(options.grpc_unix_socket))
+
+    def _credentials(self) -> grpc.ServerCredentials | None:
+        """Return the TLS credentials; None where TLS is off or ends at a proxy."""
+        options = self._options
+        if options.tls != "files":
+            return None
+        files = TlsFiles(
+            certificate=options.tls_certificate, private_key=options.tls_private_key, client_ca=options.tls_client_ca
+        )
+        return CertificateReloader(files).credentials()
+
+    def _bind_admin(self) -> None:
+        """Open the listener for channelz, which shows every connection and therefore stays on this machine."""
+        address = self._options.admin_address
+        if not is_loopback(host_of(address, setting="admin_address")):
+            raise SettingsError(
+                f"The admin listener {shown(address)} is not on a loopback address, and has no authentication",
+                remedy="Set [server] admin_address to '127.0.0.1:port' or leave it empty.",
+            )
+        if find_spec("grpc_channelz") is None:
+            raise SettingsError(
+                "The admin listener needs grpcio-channelz, which is not installed",
+                remedy="Install reasond-server[channelz], or leave [server] admin_address empty.",
+            )
+        from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]  # noqa: PLC0415 - optional, untyped
+
+        server = self._new_server(self._guard, self._codec)
+        channelz.add_channelz_servicer(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self._admin_port = bind_tcp(server, address, credentials=None, setting="admin_address")

@@ -1,0 +1,141 @@
+"""Errors as google.rpc.Status with standard details, small enough for every peer's header limit.
+
+Peers replace trailers of more than about 8 KiB by an error of their own, so the message is bounded to
+1.5 KiB as it is percent-encoded on the wire and the whole Status to 4 KiB. Source: AIP-193.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
+
+from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from reasond_server.errors import ReasondError
+
+DOMAIN: Final = "reasond"
+MAX_STATUS_BYTES: Final = 4096
+_MAX_MESSAGE_ENCODED: Final = 1536
+_MAX_TEXT: Final = 256
+_QUOTA_REASONS: Final = frozenset({"RATE_LIMITED", "TOKEN_BUDGET_EXHAUSTED", "MODEL_RATE_LIMITED"})
+_CODES: Final = {code.name: code for code in grpc.StatusCode}
+
+
+def code_of(error: ReasondError) -> grpc.StatusCode:
+    """Return the gRPC status code of `error`."""
+    return _CODES[row_of(error).grpc_status]
+
+
+def status_of(error: ReasondError, *, request_id: str) -> status_pb2.Status:
+    """Return `error` as it crosses the wire: at most 4 KiB, violations cut first, then metadata.
+
+    A fault of the server keeps its text to itself: the caller gets "internal error" and the request id.
+    """
+    row = row_of(error)
+    is_fault = row.reason == "INTERNAL"
+    info = error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata={"request_id": _clip(request_id)})
+    if error.execution_id:
+        info.metadata["execution_id"] = _clip(error.execution_id)
+    text = INTERNAL_MESSAGE if is_fault else clipped_message(error.full_message)
+    status = status_pb2.Status(code=code_of(error).value[0], message=text)
+    if is_fault:
+        _add(status, info)
+        return status
+    others = _standing_details(error, row.grpc_status)
+    violations = error_details_pb2.BadRequest()
+    room = MAX_STATUS_BYTES - status.ByteSize() - sum(_packed_size(other) for other in others)
+    _fill_metadata(info, error, room)
+    if error.violations:
+        _fill_violations(violations, info, error, room - _packed_size(info))
+    for detail in (info, *others, *([violations] if violations.field_violations else [])):
+        _add(status, detail)
+    return status
+
+
+def clipped_message(text: str) -> str:
+    """Return `text` cut so that its percent-encoded form fits the trailers."""
+    text = _encodable(text)
+    if _encoded_length(text) <= _MAX_MESSAGE_ENCODED:
+        return text
+    low, high = 0, min(len(text), _MAX_MESSAGE_ENCODED)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _encoded_length(f"{text[:middle]}…") <= _MAX_MESSAGE_ENCODED:
+            low = middle
+        else:
+            high = middle - 1
+    return f"{text[:low]}…"
+
+
+def _encoded_length(text: str) -> int:
+    return len(quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _clip(text: str) -> str:
+    text = _encodable(text)
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+
+
+def _standing_details(error: ReasondError, grpc_status: str) -> list[Message]:
+    """Return the details of fixed size that programs act on."""
+    details: list[Message] = []
+    if error.retry_after_s is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(max(0, round(error.retry_after_s * 1000)))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    description = _clip(error.message)
+    if error.reason in _QUOTA_REASONS:
+        subject = _clip(error.metadata.get("subject", ""))
+        quota = error_details_pb2.QuotaFailure.Violation(subject=subject, description=description)
+        details.append(error_details_pb2.QuotaFailure(violations=[quota]))
+    if grpc_status == "FAILED_PRECONDITION":
+        condition = error_details_pb2.PreconditionFailure.Violation(type=error.reason, description=description)
+        details.append(error_details_pb2.PreconditionFailure(violations=[condition]))
+    return details
+
+
+def _fill_metadata(info: error_details_pb2.ErrorInfo, error: ReasondError, room: int) -> None:
+    """Add the error's metadata while it fits; what the transport knows itself is never overwritten."""
+    for key, value in error.metadata.items():
+        if key in info.metadata:
+            continue
+        info.metadata[_clip(key)] = _clip(value)
+        if _packed_size(info) > room:
+            del info.metadata[_clip(key)]
+            return
+
+
+def _fill_violations(
+    bad_request: error_details_pb2.BadRequest, info: error_details_pb2.ErrorInfo, error: ReasondError, room: int
+) -> None:
+    """Add violations while they fit and note in `info` how many there were if not all do."""
+    note = len("violations_total") + 32
+    for violation in error.violations:
+        bad_request.field_violations.add(field=_clip(violation.field), description=_clip(violation.description))
+        if _packed_size(bad_request) > room - note:
+            del bad_request.field_violations[-1]
+            break
+    if len(bad_request.field_violations) < len(error.violations) and room >= note:
+        info.metadata["violations_total"] = str(len(error.violations))
+
+
+def _packed_size(detail: Message) -> int:
+    """Return the bytes that `detail` takes inside a Status, wrapping included."""
+    return detail.ByteSize() + len(f"type.googleapis.com/{detail.DESCRIPTOR.full_name}") + 12
+
+
+def _add(status: status_pb2.Status, detail: Message) -> None:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    status.details.append(packed)

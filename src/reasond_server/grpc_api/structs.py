@@ -1,0 +1,108 @@
+"""google.protobuf.Struct <-> JSON objects; at most 16 levels deep, because Python cannot parse deep ones back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import struct_pb2
+
+from reasond_server.errors import InternalError, InvalidRequestError, Violation, shown
+
+if TYPE_CHECKING:
+    from reasond_server.types import Json
+
+MAX_DEPTH: Final = 16
+_MAX_EXACT: Final = 2**53
+
+
+def json_of_struct(struct: struct_pb2.Struct, *, path: str) -> dict[str, Any]:
+    """Return the JSON object in `struct`; doubles without a fraction become whole numbers.
+
+    Raises:
+        InvalidRequestError: it nests too deeply, holds a number that JSON does not know or an empty value;
+            the violation's field starts with `path`.
+    """
+    return {key: _json_of_value(value, f"{path}.{key}", 2) for key, value in struct.fields.items()}
+
+
+def _json_of_value(value: struct_pb2.Value, path: str, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+    kind = value.WhichOneof("kind")
+    if kind == "number_value":
+        return _number(value.number_value, path)
+    if kind in {"string_value", "bool_value"}:
+        return getattr(value, kind)
+    if kind == "null_value":
+        return None
+    if kind is None:
+        raise InvalidRequestError.of(Violation(field=path, description="must have a value"))
+    if depth > MAX_DEPTH:
+        raise InvalidRequestError.of(Violation(field=path, description=f"must not nest deeper than {MAX_DEPTH} levels"))
+    if kind == "list_value":
+        items = enumerate(value.list_value.values)
+        return [_json_of_value(item, f"{path}[{index}]", depth + 1) for index, item in items]
+    fields = value.struct_value.fields
+    return {key: _json_of_value(item, f"{path}.{key}", depth + 1) for key, item in fields.items()}
+
+
+def _number(number: float, path: str) -> float:
+    if not math.isfinite(number):
+        raise InvalidRequestError.of(Violation(field=path, description=f"must be a finite number, not {number}"))
+    return int(number) if number.is_integer() and abs(number) <= _MAX_EXACT else number
+
+
+def struct_of_json(data: Json) -> struct_pb2.Struct:
+    """Return `data` as a Struct; a number that is not finite becomes null, as JSON has no word for it.
+
+    Raises:
+        InternalError: a third party's strategy reported something that is no JSON, or nests too deeply.
+    """
+    struct = struct_pb2.Struct()
+    _fill_struct(struct, data, 1)
+    return struct
+
+
+def _fill_struct(struct: struct_pb2.Struct, data: Json, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InternalError(f"a strategy reported an object that nests deeper than {MAX_DEPTH} levels")
+    for key, item in data.items():
+        _fill_value(struct.fields[key], item, depth)
+
+
+def _fill_value(value: struct_pb2.Value, item: object, depth: int) -> None:
+    match item:
+        case None:
+            value.null_value = struct_pb2.NULL_VALUE
+        case bool():
+            value.bool_value = item
+        case int() | float():
+            _fill_number(value, item)
+        case str():
+            value.string_value = item
+        case Mapping():
+            value.struct_value.SetInParent()
+            _fill_struct(value.struct_value, item, depth + 1)
+        case Sequence():
+            _fill_list(value.list_value, item, depth + 1)
+        case _:
+            raise InternalError(f"a strategy reported {shown(item)}, which is no JSON value")
+
+
+def _fill_number(value: struct_pb2.Value, number: float) -> None:
+    try:
+        is_finite = math.isfinite(number)
+    except OverflowError:
+        is_finite = False
+    if is_finite:
+        value.number_value = number
+    else:
+        value.null_value = struct_pb2.NULL_VALUE
+
+
+def _fill_list(values: struct_pb2.ListValue, items: Sequence[object], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InternalError(f"a strategy reported a list that nests deeper than {MAX_DEPTH} levels")
+    values.SetInParent()
+    for item in items:
+        _fill_value(values.values.add(), item, depth)

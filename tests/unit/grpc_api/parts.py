@@ -1,0 +1,295 @@
+"""What the tests of the gRPC side share: a core that does what a test says, and real servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
+from grpc_status import rpc_status
+
+from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
+from reasond_server.access.permissions import require
+from reasond_server.errors import TokenExpiredError, TokenInvalidError
+from reasond_server.grpc_api.health import HealthServicer
+from reasond_server.grpc_api.options import GrpcOptions
+from reasond_server.grpc_api.server import SERVICES, GrpcServer
+from reasond_server.reasoning.service import ExecutionPage, ExecutionView, StrategyInfo
+from reasond_server.types import (
+    ChainOfThoughtMetrics,
+    Execution,
+    ExecutionStarted,
+    ExecutionState,
+    FinishReason,
+    Heartbeat,
+    Iteration,
+    Metrics,
+    Principal,
+    Result,
+    StrategySource,
+    StreamEvent,
+    TextDelta,
+    Thought,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+
+    from reasond_server.types import Task
+
+SOON = 10.0
+START = datetime(2026, 11, 21, 12, 0, 0, 123_000, tzinfo=UTC)
+AUTHORIZED = (("authorization", "Bearer good"),)
+USAGE = Usage(input_tokens=120, output_tokens=30, cached_input_tokens=20, reasoning_tokens=5, model_calls=1)
+RESULT = Result(
+    execution_id="run-1",
+    answer="42",
+    strategy_used="chain_of_thought",
+    strategy_source=StrategySource.REQUEST,
+    finish_reason=FinishReason.ANSWERED,
+    metrics=Metrics(
+        usage=USAGE,
+        execution_time_s=1.25,
+        strategy_specific=ChainOfThoughtMetrics(
+            temperature=0.7, max_tokens=4096, finish_reason="stop", model="scripted"
+        ),
+    ),
+    warnings=("one warning",),
+    model="scripted",
+)
+STEP = Iteration(
+    index=0, answer_found=True, usage=USAGE, elapsed_s=0.5, detail=Thought(text="six times seven", answer="42")
+)
+EXECUTION = Execution(
+    execution_id="run-1",
+    tenant="acme",
+    state=ExecutionState.SUCCEEDED,
+    strategy="chain_of_thought",
+    strategy_source=StrategySource.REQUEST,
+    model="scripted",
+    create_time=START,
+    request_id="mine",
+    finish_reason=FinishReason.ANSWERED,
+    end_time=START + timedelta(seconds=2),
+    expire_time=START + timedelta(hours=1),
+    last_sequence=3,
+    usage=USAGE,
+)
+VIEW = ExecutionView(execution=EXECUTION, result=RESULT, steps=(STEP,))
+PRINCIPAL = Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
+STRATEGIES = tuple(
+    StrategyInfo(
+        name=name,
+        description=f"Works like {name}.",
+        config_schema={"type": "object", "title": "Größe"},
+        default_config={"max_tokens": 4096},
+        capabilities=(f"reasoning.strategy.{name}",),
+        is_default=name == "alpha",
+    )
+    for name in ("alpha", "beta", "gamma")
+)
+
+
+def stream_event(sequence: int, event: Any) -> StreamEvent:
+    return StreamEvent(execution_id="run-1", sequence=sequence, create_time=START, event=event)
+
+
+EVENTS = (
+    stream_event(
+        1,
+        ExecutionStarted(
+            strategy="chain_of_thought",
+            strategy_source=StrategySource.SYSTEM,
+            model="scripted",
+            config={"temperature": 0.7, "max_tokens": 4096},
+        ),
+    ),
+    stream_event(1, Heartbeat()),
+    stream_event(1, TextDelta(iteration_index=0, text="six")),
+    stream_event(2, STEP),
+    stream_event(3, RESULT),
+)
+
+
+async def _usual_stream() -> AsyncGenerator[StreamEvent, None]:
+    for event in EVENTS:
+        yield event
+
+
+async def _usual_answer() -> ExecutionView:
+    return VIEW
+
+
+@dataclass(kw_only=True)
+class ScriptedReasoning:
+    """The front door of the core, as a test wants it; keeps what it was called with."""
+
+    on_execute: Callable[[], Awaitable[ExecutionView]] = _usual_answer
+    on_stream: Callable[[], AsyncGenerator[StreamEvent, None]] = _usual_stream
+    model_name: str = "scripted"
+    model_warnings: Sequence[str] = ("says what the test wrote down",)
+    infos: Sequence[StrategyInfo] = STRATEGIES
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def execute(self, caller: Principal, task: Task, **options: Any) -> ExecutionView:
+        self._note("execute", caller, task=task, **options)
+        try:
+            return await self.on_execute()
+        finally:
+            self.closed.set()
+
+    async def stream(self, caller: Principal, task: Task, **options: Any) -> AsyncGenerator[StreamEvent, None]:
+        self._note("stream", caller, task=task, **options)
+        try:
+            async with aclosing(self.on_stream()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self.closed.set()
+
+    async def resume(self, caller: Principal, execution_id: str, **options: Any) -> AsyncGenerator[StreamEvent, None]:
+        self._note("resume", caller, execution_id=execution_id, **options)
+        async for event in self.on_stream():
+            if event.sequence > options["after_sequence"]:
+                yield event
+
+    async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
+        self._note("get", caller, execution_id=execution_id)
+        return await self.on_execute()
+
+    async def cancel(self, caller: Principal, execution_id: str) -> Execution:
+        self._note("cancel", caller, execution_id=execution_id)
+        return EXECUTION
+
+    async def list_executions(self, caller: Principal, **options: Any) -> ExecutionPage:
+        self._note("list_executions", caller, **options)
+        return ExecutionPage(executions=(EXECUTION,), next_page_token="more")
+
+    async def delete(self, caller: Principal, execution_id: str) -> None:
+        self._note("delete", caller, execution_id=execution_id)
+
+    def strategies(self) -> Sequence[StrategyInfo]:
+        return self.infos
+
+    def _note(self, method: str, caller: Principal, **options: Any) -> None:
+        self.calls.append({"method": method, "caller": caller, **options})
+        self.entered.set()
+
+
+def authenticate(token: str) -> Principal:
+    """Know one good token and one that has expired."""
+    if token == "good":
+        return PRINCIPAL
+    if token == "powerless":
+        return Principal(subject="bob", tenant="acme", permissions=frozenset())
+    if token == "expired":
+        raise TokenExpiredError("Authentication failed: the token has expired")
+    raise TokenInvalidError("Authentication failed: the token is malformed")
+
+
+@dataclass(kw_only=True)
+class Served:
+    """A server that runs, and a client's view of it."""
+
+    server: GrpcServer
+    health: HealthServicer
+    channel: grpc.aio.Channel
+    reasoning: reasoning_service_pb2_grpc.ReasoningServiceAsyncStub
+    agents: agent_service_pb2_grpc.AgentServiceAsyncStub
+
+
+def new_server(
+    reasoning: Any = None, agents: Any = None, *, write_timeout_s: float = 30.0, **options: Any
+) -> GrpcServer:
+    """Build a server on a free port; `options` are those of GrpcOptions."""
+    counter = itertools.count(1)
+    return GrpcServer(
+        options=GrpcOptions(**{"grpc_address": "127.0.0.1:0", **options}),
+        reasoning=reasoning,
+        agents=agents,
+        health=HealthServicer(services=SERVICES),
+        authenticate=authenticate,
+        require=require,
+        new_request_id=lambda: f"minted-{next(counter)}",
+        write_timeout_s=write_timeout_s,
+    )
+
+
+@asynccontextmanager
+async def serving(reasoning: Any = None, agents: Any = None, **options: Any) -> AsyncIterator[Served]:
+    """Run a server and connect to it."""
+    server = new_server(reasoning, agents, **options)
+    await server.start()
+    server.health.set_ready()
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=(("grpc.use_local_subchannel_pool", 1),))
+    try:
+        yield Served(
+            server=server,
+            health=server.health,
+            channel=channel,
+            reasoning=reasoning_service_pb2_grpc.ReasoningServiceStub(channel),  # type: ignore[arg-type]  # one class serves both kinds
+            agents=agent_service_pb2_grpc.AgentServiceStub(channel),  # type: ignore[arg-type]  # likewise
+        )
+    finally:
+        await channel.close()
+        await server.stop(grace_s=0)
+
+
+@asynccontextmanager
+async def bare_server(
+    handlers: dict[str, Any], interceptors: Sequence[grpc.aio.ServerInterceptor]
+) -> AsyncIterator[Any]:
+    """Run `handlers` of the service `test.Bare` behind `interceptors` and connect to them."""
+    server = grpc.aio.server(interceptors=interceptors)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Bare", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),))
+    try:
+        yield channel
+    finally:
+        await channel.close()
+        await server.stop(0)
+
+
+def status_in(error: Any) -> Any:
+    """Return the google.rpc.Status that came with an error."""
+    return rpc_status.from_call(error)
+
+
+def details_of(status: Any) -> dict[str, Any]:
+    """Return the details of a status by the name of their type."""
+    found = {}
+    for packed in status.details:
+        name = packed.TypeName().rpartition(".")[2]
+        detail = getattr(error_details_pb2, name)()
+        assert packed.Unpack(detail)
+        found[name] = detail
+    return found
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str, dict[str, Any]]:
+    """Await a call that must fail; return its code, message and details."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(_drained(call), SOON)
+    error = caught.value
+    status = status_in(error)
+    assert status is not None, f"no rich status with {error.code()} {error.details()}"
+    return error.code(), error.details() or "", details_of(status)
+
+
+async def _drained(call: Any) -> None:
+    if hasattr(call, "read"):
+        async for _ in call:
+            pass
+    else:
+        await call

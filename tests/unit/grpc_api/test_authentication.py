@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
+
+from reasond.v1 import agent_service_pb2, reasoning_service_pb2
+from reasond_server.access.permissions import OPERATIONS
+from reasond_server.errors import InternalError
+from reasond_server.grpc_api.authentication import EXEMPT_SERVICES
+from reasond_server.grpc_api.calls import RpcCall, begin, current_call, current_principal
+from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, refused, serving
+
+SERVICES = (
+    reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
+    agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
+)
+METHODS = [(service.full_name, method.name) for service in SERVICES for method in service.methods]
+GET = reasoning_service_pb2.GetExecutionRequest(execution_id="run-1")
+
+
+async def outcome(*metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str, str]:
+    async with serving(ScriptedReasoning()) as served:
+        code, message, details = await refused(served.reasoning.GetExecution(GET, metadata=metadata))
+    return code, message, details["ErrorInfo"].reason
+
+
+async def test_the_principal_of_the_token_reaches_the_core() -> None:
+    reasoning = ScriptedReasoning()
+    async with serving(reasoning) as served:
+        await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
+
+    assert reasoning.calls[0]["caller"] is PRINCIPAL
+
+
+@pytest.mark.parametrize("value", ["bearer good", "BEARER good", "Bearer  good", " Bearer good "])
+async def test_the_scheme_may_be_written_in_any_case(value: str) -> None:
+    async with serving(ScriptedReasoning()) as served:
+        found = await served.reasoning.GetExecution(GET, metadata=(("authorization", value),))
+
+    assert found.execution.execution_id == "run-1"
+
+
+async def test_without_a_token_the_message_says_where_to_put_it() -> None:
+    assert await outcome() == (
+        grpc.StatusCode.UNAUTHENTICATED,
+        "Authentication required: Missing JWT token. Send metadata 'authorization: Bearer <token>'",
+        "TOKEN_MISSING",
+    )
+
+
+@pytest.mark.parametrize("value", ["Basic Z29vZA==", "good", "Bearer", "Bearer ", "Bearer good two", ""])
+async def test_anything_else_than_one_bearer_token_is_refused(value: str) -> None:
+    code, message, reason = await outcome(("authorization", value))
+
+    assert (code, reason) == (grpc.StatusCode.UNAUTHENTICATED, "TOKEN_INVALID")
+    assert message.startswith("Authentication failed: the authorization header is not 'Bearer <token>'")
+
+
+async def test_two_tokens_are_refused_even_when_both_are_good() -> None:
+    code, message, reason = await outcome(*AUTHORIZED, *AUTHORIZED)
+
+    assert (code, reason) == (grpc.StatusCode.UNAUTHENTICATED, "TOKEN_INVALID")
+    assert "more than one authorization header" in message
+
+
+@pytest.mark.parametrize(("token", "reason"), [("expired", "TOKEN_EXPIRED"), ("forged-xyz", "TOKEN_INVALID")])
+async def test_a_bad_token_is_refused_without_being_repeated(token: str, reason: str) -> None:
+    code, message, found = await outcome(("authorization", f"Bearer {token}"))
+
+    assert (code, found) == (grpc.StatusCode.UNAUTHENTICATED, reason)
+    assert "xyz" not in message
+
+
+async def test_a_missing_permission_is_named() -> None:
+    assert await outcome(("authorization", "Bearer powerless")) == (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "Authorization failed: Missing required permission 'executions:read'",
+        "PERMISSION_MISSING",
+    )
+
+
+@pytest.mark.parametrize(("service", "method"), METHODS)
+async def test_no_method_is_open(service: str, method: str) -> None:
+    async with serving(ScriptedReasoning()) as served:
+        code, _, _ = await refused(served.channel.unary_unary(f"/{service}/{method}")(b""))  # type: ignore[arg-type]  # bytes pass as they are
+
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_every_method_has_a_permission() -> None:
+    assert {method for _, method in METHODS} == set(OPERATIONS)
+
+
+async def test_an_unknown_method_never_hangs() -> None:
+    async with serving(ScriptedReasoning()) as served:
+        for method in ("/reasond.v1.ReasoningService/Nothing", "/reasond.v1.Nothing/Reason", "/x", "//"):
+            code, _, _ = await refused(served.channel.unary_unary(method)(b""))  # type: ignore[arg-type]  # bytes pass as they are
+            assert code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_health_and_reflection_need_no_token() -> None:
+    async with serving(ScriptedReasoning()) as served:
+        health = health_pb2_grpc.HealthStub(served.channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest())
+
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    assert {service.split(".")[1] for service in EXEMPT_SERVICES} == {"health", "reflection"}
+
+
+def test_a_servicer_outside_the_interceptors_is_a_fault() -> None:
+    with pytest.raises(InternalError, match="without the interceptors"):
+        current_call()
+
+
+async def test_an_exempt_method_has_no_caller_to_ask_for() -> None:
+    begin(RpcCall(method="/grpc.health.v1.Health/Check", request_id="r"))
+
+    with pytest.raises(InternalError, match="exempt from authentication"):
+        current_principal()

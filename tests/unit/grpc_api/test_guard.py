@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import Any
+
+import grpc
+import pytest
+
+from reasond.v1.reasoning_service_pb2 import GetExecutionRequest
+from reasond_server.errors import OverloadedError
+from reasond_server.grpc_api.calls import current_call
+from reasond_server.grpc_api.guard import ErrorGuard
+from tests.unit.grpc_api.parts import AUTHORIZED, SOON, ScriptedReasoning, bare_server, refused, serving, status_in
+
+
+def guard() -> ErrorGuard:
+    ids, times = itertools.count(1), itertools.count(0, 0.25)
+    return ErrorGuard(new_request_id=lambda: f"minted-{next(ids)}", monotonic=lambda: next(times))
+
+
+async def echo_request_id(_request: bytes, _context: Any) -> bytes:
+    return current_call().request_id.encode()
+
+
+ECHO: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo_request_id)}
+
+
+async def echoed(*metadata: tuple[str, str]) -> str:
+    """Return the request id that the server used; the trailers must say the same."""
+    async with bare_server(ECHO, (guard(),)) as channel:
+        call = channel.unary_unary("/test.Bare/Echo")(b"", metadata=metadata)
+        answer: bytes = await call
+        assert (await call.trailing_metadata())["x-request-id"] == answer.decode()
+    return answer.decode()
+
+
+async def test_a_well_formed_request_id_is_kept() -> None:
+    assert await echoed(("x-request-id", "7f3a:b/c+d=e.f_g-1")) == "7f3a:b/c+d=e.f_g-1"
+
+
+@pytest.mark.parametrize("value", ["", "with space", "x" * 129, "-leading", "semi;colon"])
+async def test_any_other_is_replaced(value: str) -> None:
+    assert await echoed(("x-request-id", value)) == "minted-1"
+
+
+async def test_without_a_request_id_one_is_minted() -> None:
+    assert await echoed() == "minted-1"
+
+
+async def test_the_first_well_formed_of_several_counts() -> None:
+    assert await echoed(("x-request-id", "not this"), ("x-request-id", "this"), ("x-request-id", "late")) == "this"
+
+
+async def test_an_unknown_method_is_told_so_with_details() -> None:
+    async with bare_server({}, (guard(),)) as channel:
+        code, message, details = await refused(channel.unary_unary("/reasond.v1.Nothing/Here")(b""))
+
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+    assert message.startswith("Method not found: '/reasond.v1.Nothing/Here'")
+    assert details["ErrorInfo"].reason == "METHOD_NOT_FOUND"
+
+
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary", "stream_stream"])
+async def test_an_unknown_method_answers_callers_of_every_kind(kind: str) -> None:
+    async with bare_server({}, (guard(),)) as channel:
+        request: Any = iter([b""]) if kind.startswith("stream") else b""
+        code, _, _ = await refused(getattr(channel, kind)("/reasond.v1.Nothing/Here")(request))
+
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_the_access_log_has_one_line_for_each_call_and_no_content(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "reasond.grpc"):
+        async with bare_server(ECHO, (guard(),)) as channel:
+            await channel.unary_unary("/test.Bare/Echo")(b"content", metadata=(("x-request-id", "mine"),))
+    lines: list[Any] = [record for record in caplog.records if record.name == "reasond.grpc"]
+
+    assert len(lines) == 1
+    line = lines[0]
+    assert (line.method, line.code, line.request_id, line.subject) == ("/test.Bare/Echo", "OK", "mine", "")
+    assert (line.duration_ms, line.levelno, line.reason) == (250.0, logging.INFO, "")
+    assert "content" not in str(vars(line))
+
+
+async def test_the_access_log_names_the_caller_and_the_reason_of_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    async def full() -> Any:
+        raise OverloadedError("full")
+
+    with caplog.at_level(logging.INFO, "reasond.grpc"):
+        async with serving(ScriptedReasoning(on_execute=full)) as served:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await served.reasoning.GetExecution(GetExecutionRequest(execution_id="run-1"), metadata=AUTHORIZED)
+    lines: list[Any] = [record for record in caplog.records if record.name == "reasond.grpc"]
+
+    assert [(line.code, line.reason, line.subject) for line in lines] == [("UNAVAILABLE", "OVERLOADED", "ann")]
+    assert "good" not in caplog.text
+
+
+async def test_probes_do_not_fill_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "reasond.grpc"):
+        async with serving(ScriptedReasoning()) as served:
+            await served.channel.unary_unary("/grpc.health.v1.Health/Check")(b"")  # type: ignore[arg-type]  # bytes pass as they are
+    lines = [record for record in caplog.records if record.name == "reasond.grpc"]
+
+    assert [line.levelno for line in lines] == [logging.DEBUG]
+
+
+async def access_log_of_a_lost_call(caplog: pytest.LogCaptureFixture, *, timeout_s: float | None) -> Any:
+    entered = asyncio.Event()
+
+    async def wait(_request: bytes, _context: Any) -> bytes:
+        entered.set()
+        await asyncio.Event().wait()
+        return b""
+
+    watch = guard()
+    with caplog.at_level(logging.INFO, "reasond.grpc"):
+        async with bare_server({"Wait": grpc.unary_unary_rpc_method_handler(wait)}, (watch,)) as channel:
+            call = channel.unary_unary("/test.Bare/Wait")(b"", timeout=timeout_s)
+            await asyncio.wait_for(entered.wait(), SOON)
+            running = watch.running
+            if timeout_s is None:
+                call.cancel()
+            await asyncio.wait(running, timeout=SOON)
+            assert watch.running == frozenset()
+            del call
+    line: Any = caplog.records[-1]
+    return line.code
+
+
+async def test_a_call_that_its_peer_left_is_logged_as_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    assert await access_log_of_a_lost_call(caplog, timeout_s=None) == "CANCELLED"
+
+
+async def test_a_call_whose_deadline_passed_is_logged_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    assert await access_log_of_a_lost_call(caplog, timeout_s=0.3) == "DEADLINE_EXCEEDED"
+
+
+async def test_the_code_that_a_foreign_servicer_has_set_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def abort(_request: bytes, context: Any) -> None:
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "far")
+
+    with caplog.at_level(logging.INFO, "reasond.grpc"):
+        async with bare_server({"Abort": grpc.unary_unary_rpc_method_handler(abort)}, (guard(),)) as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await channel.unary_unary("/test.Bare/Abort")(b"")
+    line: Any = caplog.records[-1]
+
+    assert line.code == "OUT_OF_RANGE"
+
+
+async def test_a_write_that_fails_while_the_peer_is_there_is_answered_internal() -> None:
+    async def fail(_request: bytes, _context: Any) -> None:
+        raise grpc.aio.InternalError("execute_batch failed")
+
+    async with bare_server({"Fail": grpc.unary_unary_rpc_method_handler(fail)}, (guard(),)) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/test.Bare/Fail")(b"", timeout=SOON)
+
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, "internal error")
+    assert status_in(caught.value) is None

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from google.protobuf import json_format, struct_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.errors import InternalError, InvalidRequestError
+from reasond_server.grpc_api.structs import MAX_DEPTH, json_of_struct, struct_of_json
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+OBJECTS = st.dictionaries(
+    st.text(), st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+)
+
+
+@given(data=OBJECTS)
+def test_what_goes_in_comes_out(data: dict[str, Any]) -> None:
+    assert json_of_struct(struct_of_json(data), path="task.custom") == data
+
+
+@given(data=OBJECTS)
+def test_the_struct_is_the_one_that_protobuf_itself_would_make(data: dict[str, Any]) -> None:
+    assert struct_of_json(data) == json_format.ParseDict(data, struct_pb2.Struct())
+
+
+def test_doubles_without_a_fraction_become_whole_numbers() -> None:
+    values = json_of_struct(struct_of_json({"whole": 3.0, "half": 0.5, "huge": 1e300}), path="c")
+
+    assert {key: type(value) for key, value in values.items()} == {"whole": int, "half": float, "huge": float}
+
+
+def nested(depth: int, *, as_list: bool = False) -> dict[str, Any]:
+    value: Any = {"end": True}
+    for _ in range(depth - 2):
+        value = [value] if as_list else {"in": value}
+    return {"in": value}
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_the_deepest_object_allowed_passes_both_ways(*, as_list: bool) -> None:
+    data = nested(MAX_DEPTH, as_list=as_list)
+    struct = struct_of_json(data)
+
+    assert json_of_struct(struct_pb2.Struct.FromString(struct.SerializeToString()), path="c") == data
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_level_more_is_refused_to_the_caller(*, as_list: bool) -> None:
+    struct = json_format.ParseDict(nested(MAX_DEPTH + 1, as_list=as_list), struct_pb2.Struct())
+
+    with pytest.raises(InvalidRequestError, match="must not nest deeper than 16 levels") as refusal:
+        json_of_struct(struct, path="task.custom")
+    assert refusal.value.violations[0].field.startswith("task.custom.in")
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_level_more_is_a_fault_of_the_strategy(*, as_list: bool) -> None:
+    with pytest.raises(InternalError, match="deeper than 16 levels"):
+        struct_of_json(nested(MAX_DEPTH + 1, as_list=as_list))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_know_are_refused_by_their_path(number: float) -> None:
+    struct = struct_pb2.Struct()
+    struct.fields["list"].list_value.values.add().number_value = number
+
+    with pytest.raises(InvalidRequestError, match=r"task\.custom\.list\[0\] must be a finite number"):
+        json_of_struct(struct, path="task.custom")
+
+
+def test_an_empty_value_is_refused() -> None:
+    struct = struct_pb2.Struct()
+    struct.fields["empty"].SetInParent()
+
+    with pytest.raises(InvalidRequestError, match=r"c\.empty must have a value"):
+        json_of_struct(struct, path="c")
+
+
+def test_a_metric_that_is_no_finite_number_becomes_null() -> None:
+    struct = struct_of_json({"nan": math.nan, "inf": math.inf, "huge": 10**400})
+
+    assert json_of_struct(struct, path="c") == {"nan": None, "inf": None, "huge": None}
+
+
+def test_what_is_no_json_is_a_fault_of_the_strategy() -> None:
+    with pytest.raises(InternalError, match="no JSON value"):
+        struct_of_json({"set": {1, 2}})
+
+
+def test_empty_objects_and_arrays_stay_what_they_are() -> None:
+    assert json_of_struct(struct_of_json({"o": {}, "a": []}), path="c") == {"o": {}, "a": []}
