@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tomllib
@@ -86,14 +87,24 @@ def test_a_python_snippet_runs_with_warnings_as_errors(snippet: Snippet, dev_ser
 
 @chosen("toml")
 def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Path) -> None:
-    assert tomllib.loads(snippet.text)
+    parsed = tomllib.loads(snippet.text)
+    assert parsed
     if "parse" in snippet.flags:
         return
     path = tmp_path / "config.toml"
     path.write_text(snippet.text, encoding="utf-8")
     reasond = Path(sys.executable).parent / "reasond"
+    # A configuration is documented without its keys, or with the name of the variable that holds the secret.
+    known = {"REASOND_SIGNING_KEY": secrets.token_urlsafe(48)}
+    if "auth" not in parsed:
+        known["REASOND__AUTH__KEYS"] = '[{ id = "main", secret_env = "REASOND_SIGNING_KEY" }]'
     done = subprocess.run(
-        [reasond, "config", "check", "--config", path], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [reasond, "config", "check", "--config", path],
+        env={**os.environ, **known},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

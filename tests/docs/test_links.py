@@ -1,0 +1,147 @@
+"""The pages hold together: links lead somewhere, tests that are named exist, and short pages stay short."""
+
+from __future__ import annotations
+
+import ast
+import re
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    {
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "clients").glob("*/README.md"),
+        *(ROOT / "src").rglob("*.md"),
+    }
+)
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+README_LINES = 80
+DECISION_LINES = 40
+
+FENCED = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,}).*?^[ \t]*(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)", re.DOTALL)
+LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
+HEADING = re.compile(r"^#{1,6} +(?P<title>.+?) *$", re.MULTILINE)
+NAMED_TEST = re.compile(r"`(?P<path>tests/[\w./-]+\.py)(?:::(?P<name>\w+))?`")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """Return the text of a page without its code."""
+    return CODE.sub("", FENCED.sub("", page.read_text(encoding="utf-8")))
+
+
+def links(page: Path) -> Iterator[str]:
+    """Yield the targets on a page that are no addresses of the web."""
+    # Code goes first: what looks like a link in it is none. Code within a link's text leaves an empty text.
+    for match in LINK.finditer(prose(page)):
+        if not re.match(r"[a-z]+:", match["target"]):
+            yield match["target"]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    found: dict[str, int] = {}
+    made = set()
+    for match in HEADING.finditer(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        slug = slug_of(match["title"])
+        count = found.get(slug, 0)
+        found[slug] = count + 1
+        made.add(f"{slug}-{count}" if count else slug)
+    return made
+
+
+def slug_of(title: str) -> str:
+    """Return the anchor of one heading: letters, digits, "_" and "-" in lower case, blanks as "-"."""
+    kept = (sign for sign in title.lower() if sign in " -_" or unicodedata.category(sign)[0] in "LN")
+    return "".join(kept).strip().replace(" ", "-")
+
+
+def broken(page: Path, target: str) -> str:
+    """Return what is wrong with a link; empty if nothing is."""
+    path, _, anchor = target.partition("#")
+    place = (page.parent / path).resolve() if path else page
+    if not place.is_relative_to(ROOT):
+        return "leads out of the repository"
+    if not place.exists():
+        return "leads nowhere"
+    if anchor and anchor not in anchors(place):
+        return "names a heading that is not there"
+    return ""
+
+
+def functions(path: Path) -> set[str]:
+    """Return the names of the tests in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    problems = {target: problem for target in links(page) if (problem := broken(page, target))}
+    assert problems == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = {(match["path"], match["name"]) for match in NAMED_TEST.finditer(page.read_text(encoding="utf-8"))}
+    missing = [
+        f"{path}::{name}"
+        for path, name in sorted(named, key=str)
+        if not (ROOT / path).is_file() or (name and name not in functions(ROOT / path))
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=name_of)
+def test_a_decision_has_its_four_parts_on_at_most_forty_lines(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= DECISION_LINES
+    assert text.startswith(f"# {page.name[:4]}: ")
+    for part in ("Context", "Choice", "Refused", "Evidence"):
+        assert f"**{part}.**" in text, f"{part} is missing"
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    assert [page.name[:4] for page in DECISIONS] == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
+
+
+def test_the_readme_fits_one_screen() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    listed = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+    assert {name_of(page) for page in (ROOT / "docs").rglob("*.md")} - {name_of(page) for page in listed} == {
+        name_of(index)
+    }
+
+
+@pytest.mark.parametrize(
+    ("title", "slug"),
+    [
+        ("`[reasoning.performance]`", "reasoningperformance"),
+        ("What is there, and what is not", "what-is-there-and-what-is-not"),
+    ],
+)
+def test_anchors_are_made_as_github_makes_them(title: str, slug: str) -> None:
+    assert slug_of(title) == slug
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    assert broken(ROOT / "README.md", "docs/nothing.md") == "leads nowhere"
+    assert broken(ROOT / "README.md", "docs/index.md#nothing") == "names a heading that is not there"
+    assert broken(ROOT / "README.md", f"../{tmp_path.name}") == "leads out of the repository"
+    assert broken(ROOT / "README.md", "docs/index.md#guides") == ""
