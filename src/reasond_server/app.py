@@ -24,8 +24,8 @@ from reasond_server.grpc_api.server import SERVICES, GrpcServer
 from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
-from reasond_server.http_api.tls import HttpTls
 from reasond_server.llm.demo import DemoModel
+from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -228,11 +228,11 @@ class Server:
         )
 
 
-def _http_tls(server: ServerSettings) -> HttpTls | None:
+def _http_tls(server: ServerSettings) -> TlsFiles | None:
     """Return the TLS files of HTTP; None where TLS is off or ends at a proxy."""
     if server.tls != "files":
         return None
-    return HttpTls(
+    return TlsFiles(
         certificate=server.tls_certificate, private_key=server.tls_private_key, client_ca=server.tls_client_ca
     )
 

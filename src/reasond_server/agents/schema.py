@@ -149,7 +149,7 @@ class AuthorizationCodeFlow(CardPart):
     authorization_url: Required
     token_url: Required
     refresh_url: Text | None = None
-    scopes: Scopes
+    scopes: Scopes = Field(default_factory=dict)
     pkce_required: bool | None = None
 
 
@@ -158,7 +158,7 @@ class ClientCredentialsFlow(CardPart):
 
     token_url: Required
     refresh_url: Text | None = None
-    scopes: Scopes
+    scopes: Scopes = Field(default_factory=dict)
 
 
 class ImplicitFlow(CardPart):
@@ -183,7 +183,7 @@ class DeviceCodeFlow(CardPart):
     device_authorization_url: Required
     token_url: Required
     refresh_url: Text | None = None
-    scopes: Scopes
+    scopes: Scopes = Field(default_factory=dict)
 
 
 class OAuthFlows(CardPart):

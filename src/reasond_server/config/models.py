@@ -227,7 +227,10 @@ class PerformanceSettings(_Section):
         le=60_000,
         description="Milliseconds that choosing a strategy may take, the agent's look-up included.",
     )
-    enable_metrics: bool = Field(default=True, description="Whether measurements are collected.")
+    enable_metrics: bool = Field(
+        default=True,
+        description="Whether measurements are collected. This release collects none: the key is read and has no effect.",
+    )
 
 
 class ReasoningSettings(_Section):

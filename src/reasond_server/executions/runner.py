@@ -20,6 +20,7 @@ from reasond_server.errors import (
     TokenBudgetExhaustedError,
     shown,
 )
+from reasond_server.executions.payloads import require_payload
 from reasond_server.executions.run import Run
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
@@ -241,6 +242,8 @@ class Runner:
         raise InternalError(f"strategy {assignment.strategy.name!r} ended without an outcome")
 
     async def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
+        require_payload(step.detail, strategy=run.execution.strategy)
+        require_payload(step.metrics, strategy=run.execution.strategy)
         run.metrics = step.metrics
         iteration = Iteration(
             index=run.step_count,
@@ -310,6 +313,7 @@ def _ending_of_error(run: Run, error: ReasondError) -> _Ending:
 
 
 def _ending_of_outcome(run: Run, outcome: Outcome) -> _Ending:
+    require_payload(outcome.metrics, strategy=run.execution.strategy)
     run.metrics = outcome.metrics
     reason, warnings = outcome.finish_reason, tuple(outcome.warnings)
     if reason is FinishReason.TRUNCATED and run.model.is_clamped:

@@ -132,6 +132,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
                 _required_id(request.resume.execution_id, field="resume.execution_id"),
                 after_sequence=request.resume.after_sequence,
                 include_deltas=request.include_deltas,
+                keep_running=request.keep_running,
             )
         if source is None:
             raise invalid("task", "is required, unless resume is given")
@@ -157,7 +158,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             error = SlowConsumerError(
                 f"The client took no message for {self._write_timeout_s:g} s",
                 remedy="Resume with the execution_id and the last sequence that was read.",
-                metadata={"last_sequence": str(event.sequence)},
+                metadata={"undelivered_sequence": str(event.sequence)},
             )
             error.execution_id = event.execution_id
             raise error from None

@@ -21,7 +21,8 @@ from reasond_server.grpc_api.listening import bind_tcp, bind_unix, host_of, is_l
 from reasond_server.grpc_api.options import channel_arguments
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.grpc_api.reflection import add_reflection
-from reasond_server.grpc_api.tls import CertificateReloader, TlsFiles
+from reasond_server.grpc_api.tls import CertificateReloader
+from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

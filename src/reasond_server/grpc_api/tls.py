@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,25 +11,9 @@ import grpc
 from reasond_server.errors import SettingsError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Stamp = tuple[tuple[int, ...], ...]
+    from reasond_server.wire.certificates import Stamp, TlsFiles
 
 _log = logging.getLogger("reasond.grpc")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """PEM files: certificate chain, its private key and, for mutual TLS, the authorities of clients."""
-
-    certificate: str
-    private_key: str
-    client_ca: str = ""
-
-    @property
-    def paths(self) -> Sequence[Path]:
-        """The files that are set."""
-        return [Path(path) for path in (self.certificate, self.private_key, self.client_ca) if path]
 
 
 class CertificateReloader:
@@ -53,7 +35,7 @@ class CertificateReloader:
                 remedy="Set [server] tls_certificate and tls_private_key.",
             )
         try:
-            stamp = self._stamp_now()
+            stamp = self._files.stamp()
             initial = self._load()
         except (OSError, ValueError) as error:
             raise SettingsError(
@@ -70,7 +52,7 @@ class CertificateReloader:
 
     def reload(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the new certificates if the files have changed and fit together, else None."""
-        stamp = self._stamp_now()
+        stamp = self._files.stamp()
         if stamp == self._stamp:
             return None
         try:
@@ -79,40 +61,19 @@ class CertificateReloader:
             self._stamp = stamp
             _log.error("changed TLS files cannot be used, the old ones stay: %s", _plain(error))
             return None
-        if self._stamp_now() != stamp:
+        if self._files.stamp() != stamp:
             return None
         self._stamp = stamp
         _log.info("TLS files reloaded")
         return fresh
 
-    def _stamp_now(self) -> Stamp:
-        """Return what changes whenever a file is written, replaced or removed."""
-        return tuple(_stamp_of(path) for path in self._files.paths)
-
     def _load(self) -> grpc.ServerCertificateConfiguration:
         """Read the files and make sure that they fit together, which grpc would not tell."""
         files = self._files
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(files.certificate, files.private_key, password=_no_password)
-        if files.client_ca:
-            context.load_verify_locations(files.client_ca)
+        files.context()
         chain, key = Path(files.certificate).read_bytes(), Path(files.private_key).read_bytes()
         authorities = Path(files.client_ca).read_bytes() if files.client_ca else None
         return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)
-
-
-def _stamp_of(path: Path) -> tuple[int, ...]:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-def _no_password() -> bytes:
-    """Refuse an encrypted key: asking at the terminal would stop the server."""
-    message = "the private key is encrypted"
-    raise ValueError(message)
 
 
 def _plain(error: OSError | ValueError) -> str:

@@ -111,6 +111,7 @@ class Call:
                 cursor.execution_id,
                 after_sequence=cursor.after_sequence,
                 include_deltas=wanted.include_deltas,
+                keep_running=wanted.keep_running,
             )
         else:
             events = service.stream(

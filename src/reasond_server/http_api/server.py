@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from reasond_server.http_api.tls import HttpTls
+    from reasond_server.wire.certificates import TlsFiles
 
 _BACKLOG: Final = 1024
 _ROUND_S: Final = 1.0
@@ -34,7 +34,7 @@ class HttpServer:
         app: ASGIApp,
         host: str,
         port: int,
-        tls: HttpTls | None = None,
+        tls: TlsFiles | None = None,
         limits: ConnectionLimits | None = None,
     ) -> None:
         self._app = app

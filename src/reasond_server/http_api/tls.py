@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import logging
-import ssl
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import SettingsError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import ssl
+
+    from reasond_server.wire.certificates import Stamp, TlsFiles
 
 _log = logging.getLogger("reasond.http")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpTls:
-    """PEM files: certificate chain, its private key and, for mutual TLS, the authorities of clients."""
-
-    certificate: str
-    private_key: str
-    client_ca: str = ""
-
-    @property
-    def paths(self) -> Sequence[Path]:
-        """The files that are set."""
-        return [Path(path) for path in (self.certificate, self.private_key, self.client_ca) if path]
 
 
 class FollowingContext:
     """A TLS context that follows its files: looked at before every handshake; broken new files keep the old ones."""
 
-    def __init__(self, files: HttpTls) -> None:
+    def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._stamp: tuple[tuple[int, ...], ...] = ()
+        self._stamp: Stamp = ()
         self._current: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
@@ -45,7 +30,7 @@ class FollowingContext:
             SettingsError: the files cannot be used as they are now.
         """
         try:
-            self._stamp = self._stamp_now()
+            self._stamp = self._files.stamp()
             listening = self._load()
         except (OSError, ValueError) as error:
             names = ", ".join(shown(str(path)) for path in self._files.paths)
@@ -66,7 +51,7 @@ class FollowingContext:
 
     def _reload(self) -> None:
         try:
-            stamp = self._stamp_now()
+            stamp = self._files.stamp()
             if stamp == self._stamp:
                 return
             self._current = self._load()
@@ -76,23 +61,7 @@ class FollowingContext:
         self._stamp = stamp
         _log.info("TLS files reloaded")
 
-    def _stamp_now(self) -> tuple[tuple[int, ...], ...]:
-        """Return what changes whenever a file is written or replaced."""
-        found = [path.stat() for path in self._files.paths]
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
-
     def _load(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = self._files.context()
         context.set_alpn_protocols(["http/1.1"])
-        context.load_cert_chain(self._files.certificate, self._files.private_key, password=_no_password)
-        if self._files.client_ca:
-            context.load_verify_locations(self._files.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
         return context
-
-
-def _no_password() -> bytes:
-    """Refuse an encrypted key: asking at the terminal would stop the server."""
-    message = "the private key is encrypted"
-    raise ValueError(message)

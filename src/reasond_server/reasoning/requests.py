@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import InvalidRequestError, Violation, shown
+from reasond_server.executions.payloads import MAX_DEPTH, depth_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,6 @@ MAX_MATERIAL_BYTES = 2_000_000
 MAX_REQUEST_ID_CHARACTERS = 128
 MAX_CAPABILITIES = 100
 MAX_NAME_CHARACTERS = 256
-MAX_CONFIG_DEPTH = 16
 _STRATEGY_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
 
@@ -32,8 +32,8 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         InvalidRequestError: with one violation per finding.
     """
     found = [*_in_query(task), *_in_material(task), *_in_names(task), *_in_budget(task.budget)]
-    if _depth_of(task.config) > MAX_CONFIG_DEPTH:
-        found.append(Violation(field="config", description=f"must be nested at most {MAX_CONFIG_DEPTH} levels deep"))
+    if depth_of(task.config) > MAX_DEPTH:
+        found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))
     if len(request_id) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(request_id):
         text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {shown(request_id)}"
         found.append(Violation(field="request_id", description=text))
@@ -101,16 +101,3 @@ def _in_budget(budget: Budget) -> Iterator[Violation]:
     if budget.max_elapsed_s is not None and not budget.max_elapsed_s >= 0.001:  # noqa: PLR2004 - 1 ms, as documented
         text = f"must be at least 1 ms, got {budget.max_elapsed_s * 1000:g} ms"
         yield Violation(field="budget.max_elapsed", description=text)
-
-
-def _depth_of(value: object) -> int:
-    """Return how deep objects and arrays are nested in `value`; stops counting past the limit."""
-    depth, level = 0, [value]
-    while level and depth <= MAX_CONFIG_DEPTH + 1:
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ())
-        ]
-        depth += 1
-    return depth - 1

@@ -169,9 +169,17 @@ class ReasoningService:
                 yield event
 
     async def resume(
-        self, caller: Principal, execution_id: str, *, after_sequence: int, include_deltas: bool = False
+        self,
+        caller: Principal,
+        execution_id: str,
+        *,
+        after_sequence: int,
+        include_deltas: bool = False,
+        keep_running: bool = False,
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of an execution above `after_sequence`, those to come included.
+
+        `keep_running` lets the execution go on when this stream is cut; it cannot be taken back.
 
         Raises:
             ExecutionNotFoundError: there is none for this caller.
@@ -182,7 +190,9 @@ class ReasoningService:
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
             raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
-        events = self._follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
+        events = self._follower.follow(
+            execution, after=after_sequence, include_deltas=include_deltas, keep_running=keep_running
+        )
         async with aclosing(events):
             async for event in events:
                 yield event

@@ -119,7 +119,7 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
 
     def get_config_schema(self) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12) of the configuration."""
-        return self.config_type.model_json_schema()
+        return {**self.config_type.model_json_schema(), "title": self.name, "description": self.description}
 
     def get_capabilities(self) -> list[str]:
         """Return what this strategy can do, its own `reasoning.strategy.{name}` first."""

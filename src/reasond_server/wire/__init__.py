@@ -1,1 +1,1 @@
-"""Plain data for both transports: the one error table and the JSON mapping; imports neither."""
+"""What both transports share: the one error table, the JSON mapping, the TLS files; imports neither."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,7 @@ class Script:
     finish: FinishReason = FinishReason.ANSWERED
     before_step: Callable[[int], None] = lambda _index: None
     waits_for: asyncio.Event | None = None
+    extra: Any = None
     error: BaseException | None = None
     ends: bool = True
     cleaned_up: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,7 +105,7 @@ class Scripted(ReasoningStrategy[StrategyConfig]):
                         text += event.text
                         yield Wrote(text=event.text)
                 yield Step(
-                    detail=CustomStep(data={"text": text, "query": task.query}),
+                    detail=CustomStep(data={"text": text, "query": task.query, "extra": self.script.extra}),
                     answer_found=index == len(self.script.words) - 1,
                     metrics=CustomMetrics(data={"steps": index + 1}),
                 )

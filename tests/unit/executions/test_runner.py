@@ -266,3 +266,25 @@ async def test_the_same_clock_and_model_give_the_same_log_again(model: EchoModel
         runner = Runner(store=own, model=model, clock=time.clock(), max_concurrent=1, retention_s=1)
         logs.append(repr(await log_of(own, runner, await runner.start(assign()))))
     assert logs[0] == logs[1]
+
+
+def nested(depth: int) -> object:
+    return {"in": nested(depth - 1)} if depth else 1
+
+
+@pytest.mark.parametrize("extra", [object(), float("nan"), nested(16), nested(5000 // 6)])
+async def test_a_step_that_no_transport_could_carry_ends_the_run_and_names_its_strategy(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign, extra: object
+) -> None:
+    events = await log_of(store, runner, await runner.start(assign(Script(extra=extra))))
+    assert [type(event) for event in events] == [ExecutionStarted, Result]
+    error = result_of(events).error
+    assert error is not None
+    assert error.message == "strategy 'scripted' yielded a CustomStep that is no JSON object of 16 levels at most"
+
+
+async def test_a_step_of_as_many_levels_as_allowed_is_kept(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign
+) -> None:
+    result = result_of(await log_of(store, runner, await runner.start(assign(Script(extra=nested(15))))))
+    assert result.finish_reason is FinishReason.ANSWERED

@@ -154,7 +154,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_the_core_is_freed_at_o
     assert message.startswith("The client took no message for 0.2 s. Resume")
     info = details["ErrorInfo"]
     assert (info.reason, info.metadata["execution_id"]) == ("SLOW_CONSUMER", "run-1")
-    assert int(info.metadata["last_sequence"]) >= 1
+    assert int(info.metadata["undelivered_sequence"]) >= 1
 
 
 async def test_strategies_are_listed_with_their_schemas() -> None:

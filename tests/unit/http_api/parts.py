@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from reasond_server.http_api.connections import ConnectionLimits
-    from reasond_server.http_api.tls import HttpTls
     from reasond_server.llm.model import ChatModel
+    from reasond_server.wire.certificates import TlsFiles
 
 KEY = SigningKey(id="tests", secret=b"a secret of the tests, 32 bytes.")
 MINTER = TokenMinter(key=KEY, issuer="reasond", audience="reasond", max_lifetime_s=3600)
@@ -81,7 +81,7 @@ async def serve(
     settings: Settings | None = None,
     limits: HttpLimits | None = None,
     connections: ConnectionLimits | None = None,
-    tls: HttpTls | None = None,
+    tls: TlsFiles | None = None,
     verify: Any = True,
     require_permission: Callable[..., None] = require,
 ) -> Site:

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from reasond_server.errors import SettingsError
-from reasond_server.http_api.tls import FollowingContext, HttpTls
+from reasond_server.http_api.tls import FollowingContext
+from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,13 +80,13 @@ async def health(port: int, context: ssl.SSLContext) -> int:
 
 async def test_https_answers_with_the_certificate(serve_site: ServeSite, tmp_path: Path) -> None:
     certificate, key = pair("one").write(tmp_path, "server")
-    site = await serve_site(tls=HttpTls(certificate=certificate, private_key=key), verify=trusting(certificate))
+    site = await serve_site(tls=TlsFiles(certificate=certificate, private_key=key), verify=trusting(certificate))
     assert (await site.call("reasoning.execute", {"query": "q"}))["result"]["answer"] == "42"
 
 
 async def test_a_renewed_certificate_serves_the_next_connection(serve_site: ServeSite, tmp_path: Path) -> None:
     certificate, key = pair("one").write(tmp_path, "server")
-    site = await serve_site(tls=HttpTls(certificate=certificate, private_key=key))
+    site = await serve_site(tls=TlsFiles(certificate=certificate, private_key=key))
     old, fresh = trusting(certificate), pair("a longer name")
     assert await health(site.server.port, old) == 200
     fresh.write(tmp_path, "server")
@@ -98,7 +99,7 @@ async def test_files_that_do_not_fit_together_keep_the_old_certificate(
     serve_site: ServeSite, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate, key = pair("one").write(tmp_path, "server")
-    site = await serve_site(tls=HttpTls(certificate=certificate, private_key=key))
+    site = await serve_site(tls=TlsFiles(certificate=certificate, private_key=key))
     old = trusting(certificate)
     (tmp_path / "server.pem").write_bytes(pair("a longer name").certificate)
     with caplog.at_level(logging.ERROR, logger="reasond.http"):
@@ -109,7 +110,7 @@ async def test_files_that_do_not_fit_together_keep_the_old_certificate(
 async def test_with_an_authority_clients_must_show_a_certificate(serve_site: ServeSite, tmp_path: Path) -> None:
     certificate, key = pair("one").write(tmp_path, "server")
     client_certificate, client_key = pair("client").write(tmp_path, "client")
-    tls = HttpTls(certificate=certificate, private_key=key, client_ca=client_certificate)
+    tls = TlsFiles(certificate=certificate, private_key=key, client_ca=client_certificate)
     site = await serve_site(tls=tls)
     with pytest.raises(httpx.TransportError):
         await health(site.server.port, trusting(certificate))
@@ -123,10 +124,10 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path) -> N
     _, other_key = pair("two").write(tmp_path, "other")
     _, locked_key = pair("three", password=b"p").write(tmp_path, "locked")
     for files in (
-        HttpTls(certificate=str(tmp_path / "missing"), private_key=key),
-        HttpTls(certificate=certificate, private_key=other_key),
-        HttpTls(certificate=certificate, private_key=locked_key),
-        HttpTls(certificate=certificate, private_key=key, client_ca=key),
+        TlsFiles(certificate=str(tmp_path / "missing"), private_key=key),
+        TlsFiles(certificate=certificate, private_key=other_key),
+        TlsFiles(certificate=certificate, private_key=locked_key),
+        TlsFiles(certificate=certificate, private_key=key, client_ca=key),
     ):
         with pytest.raises(SettingsError) as caught:
             FollowingContext(files).context()

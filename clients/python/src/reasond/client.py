@@ -183,11 +183,14 @@ class Client:
         *,
         after_sequence: int = 0,
         include_deltas: bool = False,
+        keep_running: bool = False,
         reconnect: bool | ReconnectPolicy = False,
         timeout_s: float | None = None,
     ) -> ReasoningStream:
         """Stream the events of an execution after `after_sequence`; 0 replays it from the start."""
-        request = requests.resume_request(execution_id, after_sequence=after_sequence, include_deltas=include_deltas)
+        request = requests.resume_request(
+            execution_id, after_sequence=after_sequence, include_deltas=include_deltas, keep_running=keep_running
+        )
         return self._stream(request, reconnect=reconnect, timeout_s=timeout_s)
 
     def list_strategies(self, *, timeout_s: float | None = None) -> reasoning_pb.ListStrategiesResponse:

@@ -110,7 +110,10 @@ class Progress:
         if not self.execution_id:
             return self.start
         return resume_request(
-            self.execution_id, after_sequence=self.last_sequence, include_deltas=self.start.include_deltas
+            self.execution_id,
+            after_sequence=self.last_sequence,
+            include_deltas=self.start.include_deltas,
+            keep_running=self.start.keep_running,
         )
 
     def wait_before_retry(self, error: ReasondError) -> float | None:

@@ -150,10 +150,12 @@ def start_request(
     )
 
 
-def resume_request(execution_id: str, *, after_sequence: int, include_deltas: bool) -> ReasonIterationsRequest:
+def resume_request(
+    execution_id: str, *, after_sequence: int, include_deltas: bool, keep_running: bool = False
+) -> ReasonIterationsRequest:
     """Return the request of ReasonIterations that follows an execution after `after_sequence`."""
     cursor = ExecutionCursor(execution_id=execution_id, after_sequence=after_sequence)
-    return ReasonIterationsRequest(resume=cursor, include_deltas=include_deltas)
+    return ReasonIterationsRequest(resume=cursor, include_deltas=include_deltas, keep_running=keep_running)
 
 
 def register_request(card: Card, *, agent_id: str, ttl_s: float | None, etag: str) -> RegisterAgentRequest:

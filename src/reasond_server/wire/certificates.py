@@ -1,0 +1,59 @@
+"""The TLS files of both listeners: which they are, whether they fit together, when they change."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Stamp = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """PEM files: certificate chain, its private key and, for mutual TLS, the authorities of clients."""
+
+    certificate: str
+    private_key: str
+    client_ca: str = ""
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files that are set."""
+        return [Path(path) for path in (self.certificate, self.private_key, self.client_ca) if path]
+
+    def stamp(self) -> Stamp:
+        """Return what changes whenever a file is written, replaced or removed."""
+        return tuple(_stamp_of(path) for path in self.paths)
+
+    def context(self) -> ssl.SSLContext:
+        """Return a server's context over the files as they are now.
+
+        Raises:
+            OSError, ValueError: a file cannot be read, is no PEM, is encrypted, or they do not fit together.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.private_key, password=_no_password)
+        if self.client_ca:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _stamp_of(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _no_password() -> bytes:
+    """Refuse an encrypted key: asking at the terminal would stop the server."""
+    message = "the private key is encrypted"
+    raise ValueError(message)
