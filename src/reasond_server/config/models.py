@@ -229,7 +229,7 @@ class PerformanceSettings(_Section):
     )
     enable_metrics: bool = Field(
         default=True,
-        description="Whether measurements are collected. This release collects none: the key is read and has no effect.",
+        description="Whether measurements are collected. This release collects none, whatever it says.",
     )
 
 
