@@ -1,0 +1,212 @@
+"""Measure how fast the command answers and the server starts, and what it takes: `make bench`.
+
+Prints a table and writes results/startup.json beside this file; with `--readme` it measures nothing and writes the
+figures of that file into README.md, between its markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent / "results" / "startup.json"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- numbers:begin -->", "<!-- numbers:end -->"
+COMMAND = str(Path(sys.executable).with_name("reasond"))
+PACKAGES = ("reasond-server", "grpcio", "protobuf", "pydantic", "starlette", "uvicorn", "typer")
+LIMIT_S = 60.0
+POLL_S = 0.002
+KIBI = 1024
+MEGA = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One figure: the median of `runs`, in `unit`, beside the goal that it must stay below."""
+
+    name: str
+    median: float
+    lowest: float
+    highest: float
+    unit: str
+    runs: int
+    goal: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the median is below the goal."""
+        return self.median < self.goal
+
+
+def measure_of(name: str, values: list[float], *, unit: str, goal: float) -> Measure:
+    """Return the figure of several runs."""
+    return Measure(
+        name=name,
+        median=round(statistics.median(values), 3),
+        lowest=round(min(values), 3),
+        highest=round(max(values), 3),
+        unit=unit,
+        runs=len(values),
+        goal=goal,
+    )
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment without settings of the user that would change what is measured."""
+    foreign = ("REASOND", "OPENAI_", "COVERAGE_", "PYTHON")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {**kept, "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
+
+
+def time_of(*arguments: str) -> float:
+    """Return the seconds from the start to the end of a command that must succeed."""
+    begun = time.perf_counter()
+    subprocess.run(
+        [COMMAND, *arguments],
+        env=clean_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,  # and no timeout: waiting with one looks every 50 ms only
+    )
+    return time.perf_counter() - begun
+
+
+def start_server() -> tuple[float, float]:
+    """Return the seconds from the start of `reasond serve --dev` until it serves, and its megabytes then."""
+    with tempfile.TemporaryDirectory() as folder:
+        ready = Path(folder) / "ready.json"
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            [COMMAND, "serve", "--dev", "--ready-file", str(ready)],
+            env={**clean_environment(), "REASOND__SERVER__DRAIN_DELAY_S": "0"},
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            while not ready.exists():
+                if process.poll() is not None or time.perf_counter() - begun > LIMIT_S:
+                    raise SystemExit("the server did not get ready")
+                time.sleep(POLL_S)
+            seconds = time.perf_counter() - begun
+            megabytes = resident_megabytes(process.pid)
+            process.send_signal(signal.SIGTERM)
+            process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+    return seconds, megabytes
+
+
+def resident_megabytes(process_id: int) -> float:
+    """Return the resident memory of a process in megabytes (millions of bytes)."""
+    shown = subprocess.run(
+        ["ps", "-o", "rss=", "-p", str(process_id)], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    return int(shown.stdout) * KIBI / MEGA
+
+
+def repeat(run: Callable[[], Any], times: int) -> list[Any]:
+    """Return the results of `times` runs after one that does not count, because it fills the caches."""
+    run()
+    return [run() for _ in range(times)]
+
+
+def measure() -> list[Measure]:
+    """Measure everything."""
+    helps = repeat(lambda: time_of("--help"), 10)
+    starts = repeat(start_server, 5)
+    demos = repeat(lambda: time_of("demo"), 3)
+    return [
+        measure_of("`reasond --help`", [1000 * one for one in helps], unit="ms", goal=150),
+        measure_of("`reasond serve --dev`, from process start to ready", [one[0] for one in starts], unit="s", goal=1),
+        measure_of("resident memory when ready", [one[1] for one in starts], unit="MB", goal=100),
+        measure_of("`reasond demo`, from start to end", demos, unit="s", goal=30),
+    ]
+
+
+def circumstances() -> dict[str, Any]:
+    """Return what the figures depend on; no name of the machine and no path."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "event_loop": "uvloop" if find_spec("uvloop") else "asyncio",
+    }
+
+
+def print_table(measures: list[Measure]) -> None:
+    """Print the figures for a person."""
+    width = max(len(one.name) for one in measures)
+    for one in measures:
+        verdict = "met" if one.is_met else "MISSED"
+        extent = f"{shown(one.lowest, one.unit)} to {shown(one.highest, one.unit)}, {one.runs} runs"
+        goal = f"goal < {one.goal:g} {one.unit}: {verdict}"
+        print(f"{one.name:<{width}}  {shown(one.median, one.unit):>8}  {goal} ({extent})")
+
+
+def shown(value: float, unit: str) -> str:
+    """Return a figure with its unit, seconds with two places and others with none."""
+    return f"{value:.2f} {unit}" if unit == "s" else f"{value:.0f} {unit}"
+
+
+def block(report: Mapping[str, Any]) -> str:
+    """Return the lines of the README between its markers."""
+    where = report["circumstances"]
+    rows = [
+        f"| {one['name']} | {shown(one['median'], one['unit'])} | < {one['goal']:g} {one['unit']} |"
+        for one in report["measures"]
+    ]
+    machine = f"{where['processors']} processors, {where['system']} {where['machine']}, {where['python']}"
+    note = f"Medians by `make bench` on {machine}, grpcio {where['packages']['grpcio']}, {where['event_loop']}"
+    note = f"{note}, demo model; {where['date']}."
+    return "\n".join(["| measured | median | goal |", "| --- | --- | --- |", *rows, "", note])
+
+
+def with_block(text: str, content: str) -> str:
+    """Return `text` with `content` between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{README.name} lacks {BEGIN} or {END}")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def main() -> None:
+    """Measure, or write the figures that were measured into the README."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--readme", action="store_true", help="measure nothing, write the last figures into README.md")
+    if parser.parse_args().readme:
+        report = json.loads(RESULTS.read_text(encoding="utf-8"))
+        README.write_text(with_block(README.read_text(encoding="utf-8"), block(report)), encoding="utf-8")
+        return
+    measures = measure()
+    print_table(measures)
+    report = {"circumstances": circumstances(), "measures": [asdict(one) for one in measures]}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

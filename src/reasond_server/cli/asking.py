@@ -1,0 +1,264 @@
+"""`reasond ask`: starts a run, or follows one, shows it while it goes on, and hands its answer to stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.json_format import MessageToJson
+
+from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.display import RunDisplay
+from reasond_server.cli.outcome import CommandError, ExitCode, warn
+from reasond_server.cli.steps import finish_reason_of
+from reasond_server.cli.terminal import human_stream, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import BinaryIO
+
+    from reasond import Client, Reasoning, ReasoningStream, ReasonIterationsResponse
+    from reasond_server.cli.connecting import Way
+
+MAX_MATERIAL_BYTES: Final = 2_000_000
+_CANCEL_LIMIT_S = 5.0
+
+_ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
+    {
+        "MAX_ITERATIONS": (ExitCode.OK, "the iterations ran out; the answer is what the last one was made to give"),
+        "BUDGET_EXHAUSTED": (
+            ExitCode.LIMIT,
+            "the budget or the deadline was reached first; the answer, if any, is what there was",
+        ),
+        "TRUNCATED": (
+            ExitCode.LIMIT,
+            "the model was cut off by its length limit before it answered; allow it more tokens",
+        ),
+        "CONTENT_FILTERED": (ExitCode.MODEL, "the model's provider withheld the text"),
+        "CANCELLED": (ExitCode.INTERRUPTED, "the run was cancelled; the answer, if any, is what there was"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the command line asks: a query with its options, or a run to follow."""
+
+    query: str | None
+    strategy: str | None
+    settings: tuple[str, ...]
+    material: str | None
+    agent: str
+    is_kept_running: bool
+    resume: str | None
+
+
+def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
+    """Ask `question` and show the run; return the exit code that its end stands for.
+
+    Raises:
+        CommandError: an option is wrong, or the call failed.
+    """
+    viewer: _Viewer = _JsonLines() if as_json else _People()
+    with open_client(way, environ) as client, failures(target_of(way, environ)):
+        stream = _stream_of(question, client, wants_deltas=viewer.wants_deltas)
+        try:
+            with viewer.display(), stream:
+                viewer.follow(stream)
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                _interrupted(client, stream, viewer, is_kept_running=question.is_kept_running)
+            return ExitCode.INTERRUPTED
+        finally:
+            # A run that failed ends with a partial result before the call raises: it is shown either way.
+            viewer.finish()
+        return viewer.exit_code
+
+
+def _interrupted(client: Client, stream: ReasoningStream, viewer: _Viewer, *, is_kept_running: bool) -> None:
+    """Cancel the run on the server and show what it left, or say how to come back to it."""
+    if not stream.execution_id or stream.result is not None:
+        return
+    if is_kept_running:
+        warn(f"interrupted; the run goes on: reasond ask --resume {stream.execution_id}:{stream.last_sequence}")
+        return
+    client.cancel_execution(stream.execution_id, timeout_s=_CANCEL_LIMIT_S)
+    rest = client.resume(stream.execution_id, after_sequence=stream.last_sequence, timeout_s=_CANCEL_LIMIT_S)
+    with rest:
+        viewer.follow(rest)
+
+
+class _Viewer:
+    """Follows the events of a run and remembers its end."""
+
+    wants_deltas = False
+
+    def __init__(self) -> None:
+        self.result: Reasoning | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the end of the run stands for."""
+        if self.result is None:
+            return ExitCode.FAILURE
+        return _ENDINGS.get(finish_reason_of(self.result), (ExitCode.OK, ""))[0]
+
+    def display(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which events are followed."""
+        return contextlib.nullcontext()
+
+    def follow(self, events: Iterable[ReasonIterationsResponse]) -> None:
+        """Show `events` as they come."""
+        for event in events:
+            self.show(event)
+            if event.WhichOneof("event") == "completed":
+                self.result = event.completed
+
+    def show(self, event: ReasonIterationsResponse) -> None:
+        """Show one event."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Show the end of the run, once, if there is one."""
+
+
+class _JsonLines(_Viewer):
+    """For programs: every event as one line of ProtoJSON on stdout, nothing else."""
+
+    def show(self, event: ReasonIterationsResponse) -> None:
+        write(MessageToJson(event, indent=None, ensure_ascii=False))
+
+
+class _People(_Viewer):
+    """For people: steps and figures where they read, the answer on stdout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._display = RunDisplay(human_stream())
+        self.wants_deltas = self._display.is_live
+
+    def display(self) -> contextlib.AbstractContextManager[None]:
+        return self._display.open()
+
+    def show(self, event: ReasonIterationsResponse) -> None:
+        self._display.show(event)
+
+    def finish(self) -> None:
+        if (result := self.result) is None:
+            return
+        if sys.stdout.isatty():
+            self._display.answer(result)
+        elif result.answer:
+            write(result.answer)
+        self._display.figures(result)
+        if (ending := _ENDINGS.get(finish_reason_of(result))) is not None:
+            warn(ending[1])
+
+
+def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
+    """Return the stream that `question` asks for."""
+    if question.resume is not None:
+        return _resumed(question, client, wants_deltas=wants_deltas)
+    if question.query is None:
+        raise _usage("there is no question", 'Write it in quotes: reasond ask "What is 7 times 6?"')
+    return client.reason_iterations(
+        _utf8(question.query, "the question"),
+        material=_read(question.material) if question.material is not None else "",
+        strategy=question.strategy,
+        config=_config_of(question),
+        agent=question.agent,
+        include_deltas=wants_deltas,
+        keep_running=question.is_kept_running,
+    )
+
+
+def _resumed(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
+    if question.query is not None or question.material is not None or question.strategy or question.settings:
+        raise _usage("--resume follows a run that was started before", "Leave out the question and its options.")
+    execution_id, sequence = parse_cursor(question.resume or "")
+    return client.resume(execution_id, after_sequence=sequence, include_deltas=wants_deltas)
+
+
+def parse_cursor(text: str) -> tuple[str, int]:
+    """Return the execution and the last sequence number that was seen of `EXECUTION[:SEQUENCE]`.
+
+    Raises:
+        CommandError: `text` has another form.
+    """
+    execution_id, colon, sequence = text.partition(":")
+    is_number = sequence.isascii() and sequence.isdecimal() and len(sequence) < len(str(2**63))
+    if not execution_id or (colon and not is_number):
+        raise _usage(f"--resume {text[:80]!r} is no EXECUTION or EXECUTION:SEQUENCE", "0 replays from the start.")
+    return execution_id, int(sequence or "0")
+
+
+def _config_of(question: Question) -> Mapping[str, Any] | None:
+    """Return the strategy's parameters, None where none was set."""
+    if not question.settings:
+        return None
+    if not question.strategy:
+        raise _usage("--set needs --strategy, which gives the keys their meaning", "See `reasond strategies`.")
+    return dict(map(parse_setting, question.settings))
+
+
+def parse_setting(text: str) -> tuple[str, str | int | float | bool]:
+    """Return key and value of `key=value`; a JSON number, string or truth value is one, other text is itself.
+
+    Raises:
+        CommandError: there is no key or no `=`.
+    """
+    key, equals, value = text.partition("=")
+    if not key.strip() or not equals:
+        raise _usage(f"--set {text[:80]!r} is no key=value", "Such as --set chunk_size=4096.")
+    return key.strip(), _scalar(value)
+
+
+def _scalar(text: str) -> str | int | float | bool:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    is_scalar = isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_scalar else text
+
+
+def _read(name: str) -> str:
+    """Return the text of the file `name`, or of stdin for -."""
+    shown = "stdin" if name == "-" else f"the file {name[:200]!r}"
+    try:
+        if name == "-":
+            content = _bounded(sys.stdin.buffer, shown)
+        else:
+            with open(name, "rb") as file:  # noqa: PTH123 - a name that a user typed, closed at once
+                content = _bounded(file, shown)
+    except OSError as error:
+        raise _usage(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _usage(f"{shown} is not UTF-8 text (byte {error.start})", "Save it as UTF-8.") from None
+
+
+def _bounded(file: BinaryIO, shown: str) -> bytes:
+    content = file.read(MAX_MATERIAL_BYTES + 1)
+    if len(content) > MAX_MATERIAL_BYTES:
+        raise _usage(f"{shown} has more than {MAX_MATERIAL_BYTES:,} bytes", "Ask about a part of it.")
+    return content
+
+
+def _utf8(text: str, what: str) -> str:
+    """Return `text` if it can be sent; bytes of an argument that are no UTF-8 arrive as lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _usage(f"{what} is not UTF-8 text", "Check the encoding of the terminal.") from None
+    return text
+
+
+def _usage(message: str, remedy: str) -> CommandError:
+    return CommandError(message[:1].upper() + message[1:], remedy=remedy, code=ExitCode.BAD_REQUEST)

@@ -1,0 +1,77 @@
+"""`reasond config check` and `reasond config show`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import TYPE_CHECKING
+
+from reasond_server.cli.outcome import ExitCode
+from reasond_server.cli.terminal import write
+from reasond_server.config import choose_provider, load, require_servable, settings_as_rows
+from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.registry import check_tables, discover
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from reasond_server.config import LoadedSettings, Settings
+
+
+def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> ExitCode:
+    """Say that a server would start with the configuration.
+
+    Raises:
+        SettingsError: it would not; with everything that is wrong.
+    """
+    loaded = load(config, environ)
+    check_strategies(loaded.settings)
+    require_servable(loaded.settings, dev=is_dev, provider=choose_provider(loaded.settings, environ))
+    names = ", ".join(loaded.settings.reasoning.enabled_strategies) or "none"
+    write(f"ok: {source_of(loaded)}; strategies: {names}")
+    return ExitCode.OK
+
+
+def check_strategies(settings: Settings) -> None:
+    """Load the enabled strategies and check their tables, as a server does when it starts.
+
+    Raises:
+        SettingsError: one is not installed or cannot be loaded, or its table does not work.
+    """
+    tables = settings.reasoning.strategies
+    check_tables(tables)
+    StrategyConfiguration(registry=discover(settings.reasoning.enabled_strategies), tables=tables)
+
+
+def source_of(loaded: LoadedSettings) -> str:
+    """Return what the configuration was read from, in a few words."""
+    variables = sum(origin.startswith("environment") for origin in loaded.origins.values())
+    over = f" and {variables} of the environment" if variables else ""
+    return f"{loaded.file or 'no file, defaults'}{over}"
+
+
+def show(config: Path | None, *, environ: Mapping[str, str], has_origin: bool, as_json: bool) -> ExitCode:
+    """Print every key with the value that applies, and where that comes from if asked.
+
+    Raises:
+        SettingsError: the configuration is wrong.
+    """
+    rows = settings_as_rows(load(config, environ))
+    write(_as_json(rows, has_origin=has_origin) if as_json else _as_text(rows, has_origin=has_origin))
+    return ExitCode.OK
+
+
+def _as_text(rows: tuple[tuple[str, str, str], ...], *, has_origin: bool) -> str:
+    lines = [f"{key} = {value}" for key, value, _ in rows]
+    if not has_origin:
+        return "\n".join(lines)
+    width = min(max(map(len, lines)), 60)
+    return "\n".join(f"{line:<{width}}  # {origin}" for line, (_, _, origin) in zip(lines, rows, strict=True))
+
+
+def _as_json(rows: tuple[tuple[str, str, str], ...], *, has_origin: bool) -> str:
+    values = {key: tomllib.loads(f"value = {value}")["value"] for key, value, _ in rows}
+    origins = {key: origin for key, _, origin in rows}
+    plain = {key: {"value": value, "origin": origins[key]} for key, value in values.items()} if has_origin else values
+    return json.dumps(plain, indent=2, ensure_ascii=False)

@@ -1,0 +1,127 @@
+"""The way from the command line to a server: options over the environment, and errors as exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import reasond
+from reasond import Client
+from reasond_server.cli.outcome import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+DEFAULT_TIMEOUT_S: Final = 600.0
+_DEFAULT_TARGET = "127.0.0.1:50051"
+
+_CODES: Final[Mapping[type[reasond.ReasondError], ExitCode]] = MappingProxyType(
+    {
+        reasond.InvalidRequestError: ExitCode.BAD_REQUEST,
+        reasond.StrategyError: ExitCode.BAD_REQUEST,
+        reasond.ConflictError: ExitCode.BAD_REQUEST,
+        reasond.AuthenticationError: ExitCode.NOT_ALLOWED,
+        reasond.PermissionDeniedError: ExitCode.NOT_ALLOWED,
+        reasond.NotFoundError: ExitCode.NOT_FOUND,
+        reasond.ResourceExhaustedError: ExitCode.LIMIT,
+        reasond.DeadlineExceededError: ExitCode.LIMIT,
+        reasond.ModelError: ExitCode.MODEL,
+        reasond.UnavailableError: ExitCode.UNREACHABLE,
+        reasond.CallCancelledError: ExitCode.INTERRUPTED,
+    }
+)
+_CODES_BY_REASON: Final = MappingProxyType({"STRATEGY_NOT_FOUND": ExitCode.NOT_FOUND, "OVERLOADED": ExitCode.LIMIT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What the command line says about the server; None leaves the word to the environment."""
+
+    target: str | None
+    token: str | None
+    is_tls: bool
+    ca_file: Path | None
+    timeout_s: float | None
+
+
+def environment_of(way: Way, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return `environ` with the options of `way` over it, as `Client.from_env` reads it."""
+    chosen = {
+        "REASOND_TARGET": way.target,
+        "REASOND_TOKEN": way.token,
+        "REASOND_TLS": "true" if way.is_tls or way.ca_file else None,
+        "REASOND_CA_FILE": str(way.ca_file) if way.ca_file else None,
+        "REASOND_TIMEOUT_S": None if way.timeout_s is None else str(way.timeout_s),
+    }
+    default = {"REASOND_TIMEOUT_S": str(DEFAULT_TIMEOUT_S)}
+    return {**default, **environ, **{name: value for name, value in chosen.items() if value is not None}}
+
+
+def target_of(way: Way, environ: Mapping[str, str]) -> str:
+    """Return the address that will be called."""
+    return environment_of(way, environ).get("REASOND_TARGET", "").strip() or _DEFAULT_TARGET
+
+
+def open_client(way: Way, environ: Mapping[str, str]) -> Client:
+    """Return a client.
+
+    Raises:
+        CommandError: an option or a variable cannot be used.
+    """
+    try:
+        return Client.from_env(environment_of(way, environ))
+    except ValueError as error:
+        hint = "On the command line: --tls, or --ca-file FILE." if "plain text" in str(error) else ""
+        raise CommandError(_sentence(error), remedy=hint, code=ExitCode.BAD_REQUEST) from None
+    except OSError as error:
+        name = f"The file {error.filename} cannot be read: {error.strerror}"
+        raise CommandError(name, code=ExitCode.BAD_REQUEST) from None
+
+
+@contextlib.contextmanager
+def failures(target: str) -> Iterator[None]:
+    """Turn what a call to `target` raises into a CommandError with its exit code and a remedy."""
+    try:
+        yield
+    except reasond.ReasondError as error:
+        raise _command_error(error, target) from None
+    except (ValueError, TypeError) as error:
+        raise CommandError(_sentence(error), code=ExitCode.BAD_REQUEST) from None
+
+
+def exit_code_of(error: reasond.ReasondError) -> ExitCode:
+    """Return the exit code that stands for `error`."""
+    return _CODES_BY_REASON.get(error.reason, _CODES.get(type(error), ExitCode.FAILURE))
+
+
+def _command_error(error: reasond.ReasondError, target: str) -> CommandError:
+    code = exit_code_of(error)
+    if error.reason == "UNAVAILABLE":
+        return CommandError(
+            f"No server answers at {target}",
+            remedy="Start one with `reasond serve --dev`, or name another with --target or REASOND_TARGET. "
+            "A server with TLS needs --tls or --ca-file.",
+            code=code,
+        )
+    return CommandError(error.message or error.reason, remedy=_remedy(error), code=code)
+
+
+def _remedy(error: reasond.ReasondError) -> str:
+    hints = []
+    if error.reason in {"TOKEN_MISSING", "TOKEN_EXPIRED", "TOKEN_INVALID"}:
+        hints.append("Give a token with --token or REASOND_TOKEN; `reasond serve --dev` prints one.")
+    if error.reason == "DEADLINE_EXCEEDED":
+        hints.append("Allow more time with --timeout.")
+    if error.retry_after is not None:
+        hints.append(f"Try again in {error.retry_after:g} s.")
+    if error.execution_id and not isinstance(error, reasond.NotFoundError):
+        hints.append(f"What was done is kept: reasond ask --resume {error.execution_id}")
+    return "\n  ".join(hints)
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,140 @@
+"""`reasond demo`: a server with the embedded model, a long book, one question, and the steps to the answer."""
+
+# ruff: noqa: PLC0415 - the first line is on the screen before the server and the client are imported
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import os
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.cli.calls import Place, calls, exports
+from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.cli.terminal import human_stream, write
+
+if TYPE_CHECKING:
+    from reasond import Reasoning
+    from reasond_server.app import Listening
+
+QUESTION: Final = "What is the only remedy for the confusion caused by the tremors of the air?"
+SHORT_QUESTION: Final = "Calculate the compound interest on $10,000 at 5% for 3 years"
+
+_FILE = "data/opticks.txt"
+_TITLE = "Newton's Opticks (1730), Book One, Part I"
+_CONFIG: Final = MappingProxyType({"chunk_size": 2048, "carryover_size": 512})
+# The demo runs the same everywhere: no file and no variable of the user changes it, and no key is used.
+_ENVIRON: Final = MappingProxyType(
+    {
+        "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
+        "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
+        "REASOND__LLM__PROVIDER": "demo",
+    }
+)
+_SERVED: Final = Place(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
+_LIMIT_S = 60.0
+
+
+def run() -> ExitCode:
+    """Show the main job from start to end.
+
+    Raises:
+        CommandError: the server gave no answer.
+    """
+    _say("reasond demo: starting a server with the embedded model; no key and no network is needed")
+    asyncio.run(_demonstrate(time.monotonic()))
+    return ExitCode.OK
+
+
+async def _demonstrate(begun: float) -> None:
+    from reasond_server.app import Server
+    from reasond_server.config import load
+    from reasond_server.telemetry.logs import configure
+
+    configure(sys.stderr, is_human=True, level=logging.WARNING)
+    server = Server(load(Path(os.devnull), _ENVIRON), environ=_ENVIRON, dev=True)
+    listening = await server.start()
+    try:
+        _say(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}, JSON-RPC {listening.http}")
+        await _read_the_book(listening)
+        await _ask_over_http(listening)
+    finally:
+        await server.stop()
+    _show_calls()
+
+
+async def _read_the_book(listening: Listening) -> None:
+    """Stream a bounded-context run over gRPC and show its steps, its answer and what it cost."""
+    from reasond import AsyncClient, ReasondError
+    from reasond_server.cli.display import RunDisplay
+
+    book = resources.files("reasond_server").joinpath(_FILE).read_text("utf-8")
+    _say(f"\n1. {_TITLE}: {len(book):,} characters, far more than one window. Read it in windows, over gRPC:")
+    _say(f"   {QUESTION}\n")
+    display = RunDisplay(human_stream())
+    async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
+        stream = client.reason_iterations(QUESTION, material=book, strategy="bounded_context", config=_CONFIG)
+        try:
+            async for event in stream:
+                display.show(event)
+        except ReasondError as error:
+            raise CommandError(f"The run failed: {error.message}") from None
+    result = stream.result
+    if result is None or not result.answer:
+        raise CommandError("The run ended without an answer")
+    display.answer(result)
+    _say(_where(result, book))
+    display.figures(result)
+
+
+def _where(result: Reasoning, book: str) -> str:
+    """Return where in `book` the answer stands, word for word, whatever the line breaks."""
+    words, sentence = book.split(), result.answer.split()
+    for start in range(len(words) - len(sentence) + 1):
+        if words[start : start + len(sentence)] == sentence:
+            return f"found word for word in the text, after {100 * start // len(words)} % of it"
+    return "put together from several places of the text"
+
+
+async def _ask_over_http(listening: Listening) -> None:
+    """Ask a short question over JSON-RPC with nothing but HTTP, and show the answer."""
+    _say(f"\n2. The same service over JSON-RPC, with plain HTTP:\n   {SHORT_QUESTION}\n")
+    try:
+        response = await asyncio.to_thread(_post, listening)
+        result = response["result"]
+        answer, model, spent = result["answer"], result["strategy_used"], result["metrics"]["total_tokens"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise CommandError(f"JSON-RPC gave no answer ({type(error).__name__})") from None
+    _say(f"{answer}\n\n{model}, {spent:,} tokens")
+
+
+def _post(listening: Listening) -> dict[str, Any]:
+    """Return the JSON-RPC response to the short question."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": {"query": SHORT_QUESTION}}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {listening.token}"}
+    connection = http.client.HTTPConnection(listening.http.partition("://")[2], timeout=_LIMIT_S)
+    try:
+        connection.request("POST", "/api/v1/jsonrpc", json.dumps(body), headers)
+        response: dict[str, Any] = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    return response
+
+
+def _show_calls() -> None:
+    """Print the same call for every client, for a server that stays."""
+    _say("\n3. Now you: `make serve` (or `reasond serve --dev`) keeps a server running and prints a token. Then:\n")
+    _say(f"  {exports(_SERVED, '<the token that serve prints>')}")
+    for name, command in calls(SHORT_QUESTION, _SERVED):
+        _say(f"  # {name}\n  {command}")
+
+
+def _say(text: str) -> None:
+    write(text, stream=human_stream())

@@ -1,0 +1,212 @@
+"""`reasond doctor`: one line for each thing that reasond needs, with what to do where it is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import socket
+import sqlite3
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import TYPE_CHECKING, Literal
+
+from reasond_server.cli.configuration import check_strategies, source_of
+from reasond_server.cli.outcome import ExitCode
+from reasond_server.cli.terminal import printable, write
+from reasond_server.config import choose_provider, load, require_servable
+from reasond_server.errors import SettingsError
+from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from reasond_server.config import LoadedSettings, Settings
+
+_LOWEST_PYTHON = (3, 11)
+_PACKAGES = (
+    *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
+    *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "starlette", "uvicorn", "httptools"),
+    *("typer", "rich"),
+)
+_EXTRAS = {"uvloop": "uvloop", "channelz": "grpc_channelz"}
+_ADDRESSES = ("grpc_address", "http_address", "admin_address")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was examined: how it is, and what to do unless all is well."""
+
+    level: Literal["ok", "warn", "fail"]
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+def examine(config: Path | None, *, environ: Mapping[str, str]) -> ExitCode:
+    """Print all findings; the exit code says whether one of them is a failure."""
+    worst = ExitCode.OK
+    for finding in _findings(config, environ):
+        write(line_of(finding))
+        if finding.level == "fail":
+            worst = ExitCode.FAILURE
+    return worst
+
+
+def line_of(finding: Finding) -> str:
+    """Return `finding` as one line."""
+    text = " ".join(printable(f"{finding.text}. {finding.remedy}" if finding.remedy else finding.text).split())
+    return f"{finding.level:<4}  {finding.subject:<12}  {text}"
+
+
+def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
+    yield _python()
+    yield from _packages()
+    yield stubs()
+    yield _full_text_search()
+    yield from _strategies()
+    yield from _extras()
+    try:
+        loaded = load(config, environ)
+        check_strategies(loaded.settings)
+    except SettingsError as error:
+        yield Finding(level="fail", subject="config", text=error.message, remedy=error.remedy)
+        return
+    yield Finding(level="ok", subject="config", text=source_of(loaded))
+    yield _provider(loaded.settings, environ)
+    yield _servable(loaded, environ)
+    yield from _ports(loaded.settings)
+
+
+def _python() -> Finding:
+    is_new_enough = sys.version_info >= _LOWEST_PYTHON
+    return Finding(
+        level="ok" if is_new_enough else "fail",
+        subject="python",
+        text=f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}",
+        remedy="" if is_new_enough else "reasond needs Python 3.11 or newer.",
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    for name in _PACKAGES:
+        try:
+            yield Finding(level="ok", subject="package", text=f"{name} {version(name)}")
+        except PackageNotFoundError:
+            yield Finding(
+                level="fail", subject="package", text=f"{name} is not installed", remedy="Install reasond-server again."
+            )
+
+
+def stubs() -> Finding:
+    """Return whether the generated stubs work with the grpcio and protobuf that are installed."""
+    try:
+        importlib.import_module("reasond")
+    except Exception as error:  # noqa: BLE001 - protobuf and grpcio refuse stubs with errors of many kinds
+        return Finding(
+            level="fail",
+            subject="stubs",
+            text=f"reasond.v1 cannot be imported ({type(error).__name__})",
+            remedy="Install a grpcio and protobuf that the distribution reasond allows.",
+        )
+    return Finding(level="ok", subject="stubs", text="reasond.v1 imports with them")
+
+
+def _full_text_search() -> Finding:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute("CREATE VIRTUAL TABLE probe USING fts5(content)")
+    except sqlite3.OperationalError:
+        return Finding(
+            level="fail",
+            subject="sqlite",
+            text=f"SQLite {sqlite3.sqlite_version} lacks FTS5",
+            remedy="The demo model ranks with it; use a Python whose sqlite3 has FTS5.",
+        )
+    finally:
+        connection.close()
+    return Finding(level="ok", subject="sqlite", text=f"SQLite {sqlite3.sqlite_version} with FTS5")
+
+
+def _strategies() -> Iterator[Finding]:
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
+    if not points:
+        yield Finding(
+            level="warn", subject="strategy", text="none is installed", remedy="Install reasond-server again."
+        )
+    for point in points:
+        try:
+            discover([point.name], installed=[point])
+        except SettingsError as error:
+            yield Finding(level="fail", subject="strategy", text=error.message, remedy=error.remedy)
+        else:
+            yield Finding(level="ok", subject="strategy", text=f"{point.name} ({point.value})")
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, module in _EXTRAS.items():
+        is_there = importlib.util.find_spec(module) is not None
+        text = "installed" if is_there else f"not installed (optional: reasond-server[{extra}])"
+        yield Finding(level="ok", subject="extra", text=f"{extra} {text}")
+
+
+def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    provider = choose_provider(settings, environ)
+    if provider != "demo":
+        return Finding(level="ok", subject="model", text=f"{provider}, model {settings.llm.model or 'not named'}")
+    return Finding(
+        level="warn",
+        subject="model",
+        text="the embedded demo model follows fixed rules",
+        remedy="Set provider and model in [llm] to use a language model.",
+    )
+
+
+def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:
+    """Return whether `serve` would start, at least with --dev."""
+    settings = loaded.settings
+    provider = choose_provider(settings, environ)
+    refusals = []
+    for is_dev in (False, True):
+        try:
+            require_servable(settings, dev=is_dev, provider=provider)
+        except SettingsError as error:
+            refusals.append("; ".join(f"{one.field} {one.description}" for one in error.violations))
+    if not refusals:
+        return Finding(level="ok", subject="serve", text="would start, with --dev as well")
+    level: Literal["warn", "fail"] = "fail" if len(refusals) > 1 else "warn"
+    return Finding(
+        level=level,
+        subject="serve",
+        text=f"would refuse {'to start' if level == 'fail' else 'in one mode'}",
+        remedy=refusals[0],
+    )
+
+
+def _ports(settings: Settings) -> Iterator[Finding]:
+    for name in _ADDRESSES:
+        address = getattr(settings.server, name)
+        if address:
+            yield port_finding(name, address)
+
+
+def port_finding(name: str, address: str) -> Finding:
+    """Return whether `address` (host:port) can be listened on now."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, _, _, _, place = socket.getaddrinfo(
+            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        return Finding(
+            level="warn",
+            subject="port",
+            text=f"{name} {address} cannot be listened on ({error.strerror})",
+            remedy=f"A server may run there already; stop it, or set server.{name}.",
+        )
+    return Finding(level="ok", subject="port", text=f"{name} {address} is free")

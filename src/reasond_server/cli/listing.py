@@ -1,0 +1,109 @@
+"""`reasond strategies`: what a server offers, for a person or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.outcome import ExitCode, warn
+from reasond_server.cli.terminal import printable, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from reasond import ListStrategiesResponse, Strategy
+    from reasond_server.cli.connecting import Way
+
+_ABSENT = "-"
+
+
+def show_strategies(*, way: Way, environ: Mapping[str, str], as_json: bool) -> ExitCode:
+    """Print the strategies that the server has enabled.
+
+    Raises:
+        CommandError: the call failed.
+    """
+    with open_client(way, environ) as client, failures(target_of(way, environ)):
+        response = client.list_strategies()
+    if as_json:
+        write(json.dumps(as_plain(response), indent=2, ensure_ascii=False))
+        return ExitCode.OK
+    write("\n".join(lines_of(response)))
+    for warning in response.warnings:
+        warn(warning)
+    return ExitCode.OK
+
+
+def as_plain(response: ListStrategiesResponse) -> dict[str, Any]:
+    """Return `response` as plain data, its schemas parsed."""
+    return {
+        "model": response.model,
+        "warnings": list(response.warnings),
+        "strategies": [
+            {
+                "name": strategy.name,
+                "description": strategy.description,
+                "is_default": strategy.is_default,
+                "capabilities": list(strategy.capabilities),
+                "default_config": json.loads(strategy.default_config_json or "{}"),
+                "config_schema": json.loads(strategy.config_schema_json or "{}"),
+            }
+            for strategy in response.strategies
+        ],
+    }
+
+
+def lines_of(response: ListStrategiesResponse) -> Iterator[str]:
+    """Yield the lines of the list: each strategy with a table of its parameters."""
+    yield f"model: {printable(response.model)}"
+    if not response.strategies:
+        yield "no strategy is enabled; see [reasoning] enabled_strategies"
+    for strategy in response.strategies:
+        yield ""
+        yield f"{printable(strategy.name)}{' (default)' if strategy.is_default else ''}"
+        yield f"  {printable(strategy.description)}"
+        yield from _table(strategy)
+
+
+def _table(strategy: Strategy) -> Iterator[str]:
+    """Yield a row for each parameter, its columns aligned."""
+    schema = json.loads(strategy.config_schema_json or "{}")
+    defaults = json.loads(strategy.default_config_json or "{}")
+    rows = [
+        (printable(name), _shown(defaults.get(name, parameter.get("default"))), range_of(parameter, schema))
+        for name, parameter in schema.get("properties", {}).items()
+    ]
+    if not rows:
+        return
+    table = [("parameter", "default", "range"), *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(2)]
+    for name, default, extent in table:
+        yield f"    {name:<{widths[0]}}  {default:<{widths[1]}}  {extent}".rstrip()
+
+
+def range_of(parameter: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Return what a parameter takes, by its JSON Schema: bounds, choices or its type."""
+    for option in (parameter, *_alternatives(parameter, schema)):
+        if "minimum" in option or "maximum" in option:
+            return f"{_shown(option.get('minimum'))} to {_shown(option.get('maximum'))}"
+        if "enum" in option:
+            return ", ".join(_shown(choice) for choice in option["enum"])
+        if "const" in option:
+            return _shown(option["const"])
+    kind = next((option["type"] for option in (parameter, *_alternatives(parameter, schema)) if "type" in option), "")
+    return {"boolean": "true, false"}.get(str(kind), str(kind))
+
+
+def _alternatives(parameter: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the schemas that `parameter` refers to within `schema`, and those it offers to choose from."""
+    options = [*parameter.get("anyOf", []), *parameter.get("allOf", []), parameter]
+    names = [os.path.basename(str(option["$ref"])) for option in options if "$ref" in option]  # noqa: PTH119 - no path
+    return [*options, *(schema.get("$defs", {}).get(name, {}) for name in names)]
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _ABSENT
+    return printable(value) if isinstance(value, str) else json.dumps(value)

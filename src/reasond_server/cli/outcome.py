@@ -1,0 +1,92 @@
+"""How a command ends: its exit code, and what it says when it fails. No traceback ever reaches the user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from reasond_server.cli.terminal import printable, write
+from reasond_server.errors import ReasondError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TRACEBACK_VARIABLE = "REASOND_TRACEBACK"
+
+
+class ExitCode(IntEnum):
+    """What the exit code of `reasond` says."""
+
+    OK = 0
+    FAILURE = 1
+    BAD_REQUEST = 2
+    NOT_ALLOWED = 3
+    NOT_FOUND = 4
+    LIMIT = 5
+    MODEL = 6
+    UNREACHABLE = 7
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+class CommandError(Exception):
+    """A command cannot do what was asked; `remedy` says what to do about it."""
+
+    def __init__(self, message: str, *, remedy: str = "", code: ExitCode = ExitCode.FAILURE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.code = code
+
+
+def finish(command: Callable[[], ExitCode]) -> ExitCode:
+    """Run `command`, say on stderr why it failed if it did, and return the exit code."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        return ExitCode.BROKEN_PIPE
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        return _explain(error)
+    return code
+
+
+def _explain(error: Exception) -> ExitCode:
+    """Say why a command failed; text of foreign errors is not repeated."""
+    if isinstance(error, CommandError):
+        return say(error.message, error.remedy, error.code)
+    if isinstance(error, ReasondError):
+        code = ExitCode.BAD_REQUEST if isinstance(error, SettingsError) else ExitCode.FAILURE
+        return say(error.message, error.remedy, code)
+    if isinstance(error, ImportError):
+        remedy = "Install reasond-server again; `reasond doctor` says what is missing."
+        return say(f"reasond cannot import {error.name or 'a module'}", remedy, ExitCode.FAILURE)
+    fault = f"reasond met a fault of its own ({type(error).__name__})"
+    return say(fault, f"Run it again with {TRACEBACK_VARIABLE}=1 and report what it prints.", ExitCode.FAILURE)
+
+
+def say(message: str, remedy: str, code: ExitCode) -> ExitCode:
+    """Print an error and what to do about it on stderr; return `code`."""
+    write(f"error: {printable(message)}", stream=sys.stderr)
+    if remedy:
+        write(f"  {printable(remedy)}", stream=sys.stderr)
+    return code
+
+
+def warn(message: str) -> None:
+    """Print a warning on stderr."""
+    write(f"warning: {printable(message)}", stream=sys.stderr)
+
+
+def _forget_output() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not fail where ours did."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

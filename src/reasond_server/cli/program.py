@@ -1,0 +1,265 @@
+"""The commands and their options, and nothing else: what they do is imported when one of them runs."""
+
+# ruff: noqa: PLC0415 - a command imports its module when it runs, so that `--help` answers at once
+# The annotations stay values (no `from __future__`), because typer reads them.
+
+import os
+import sys
+from collections.abc import Callable
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from reasond_server.cli.outcome import ExitCode, finish
+
+_EXIT_CODES = """\b
+Exit codes:
+    0  done; for `ask`: answered
+    1  a failure inside reasond
+    2  the command line, the request or the configuration is wrong
+    3  not authenticated or not permitted
+    4  no such strategy, execution or agent
+    5  a limit, a budget, a deadline or the length was reached, or the server is full
+    6  the language model failed or withheld the text
+    7  no server answers, or it is shutting down
+  130  interrupted or cancelled
+  141  whoever read the output stopped reading
+
+\b
+Environment:
+  REASOND_CONFIG, REASOND__SECTION__KEY   configuration (see `reasond config show --origin`)
+  REASOND_TARGET, REASOND_TOKEN           the server that `ask` and `strategies` call
+  REASOND_TLS, REASOND_CA_FILE            how they reach it; also REASOND_TIMEOUT_S
+  NO_COLOR                                no colours
+"""
+
+app = typer.Typer(
+    name="reasond",
+    help="A reasoning server: strategies over any language model, every step streamed over gRPC.",
+    epilog=_EXIT_CODES,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+config_app = typer.Typer(help="Check or show the configuration.", rich_markup_mode=None, no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Configuration instead of ./config.toml.")
+]
+Dev = Annotated[bool, typer.Option("--dev", help="Loopback only, a signing key of its own, a ready token.")]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        envvar="REASOND_TARGET", metavar="HOST:PORT", help="The server to call.", show_default="127.0.0.1:50051"
+    ),
+]
+Token = Annotated[str | None, typer.Option(envvar="REASOND_TOKEN", show_envvar=True, help="The token to call it with.")]
+Tls = Annotated[bool, typer.Option("--tls", help="Encrypt, trusting the roots that gRPC brings along.")]
+CaFile = Annotated[
+    Path | None, typer.Option("--ca-file", metavar="FILE", help="Encrypt, trusting the authorities in this PEM file.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Run the command line; ends by SystemExit with the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="reasond")
+
+
+def _end(command: Callable[[], ExitCode]) -> NoReturn:
+    """Run `command`, its imports included, and end with its exit code."""
+    raise typer.Exit(finish(command))
+
+
+def _show_version(is_wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
+    if is_wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"reasond {version('reasond-server')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _reasond(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+@app.command(short_help="Serve until SIGTERM or Ctrl-C.")
+def serve(
+    *,
+    config: Config = None,
+    dev: Dev = False,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Once ready, write addresses and token there as JSON, for you alone."),
+    ] = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then let running calls end; a second signal ends at once."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import serving
+
+        return serving.serve(config=config, is_dev=dev, ready_file=ready_file)
+
+    _end(command)
+
+
+@app.command(short_help="Watch an answer being found in a long book.")
+def demo() -> None:
+    """Start a server with the embedded model and watch it find an answer in a long book."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import demo
+
+        return demo.run()
+
+    _end(command)
+
+
+@app.command(short_help="Ask a question and watch the steps.")
+def ask(  # noqa: PLR0917 - one parameter per option
+    query: Annotated[str | None, typer.Argument(help="The question; left out with --resume.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Strategy; else the agent or the server chooses.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the strategy; may be given several times."),
+    ] = None,
+    material: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The long text that the question is about; - reads stdin.")
+    ] = None,
+    agent: Annotated[str, typer.Option(help="Registered agent whose strategies apply.")] = "",
+    target: Target = None,
+    token: Token = None,
+    tls: Tls = False,  # noqa: FBT002 - an option
+    ca_file: CaFile = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Longest time for the run.", show_default="600")
+    ] = None,
+    keep_running: Annotated[  # noqa: FBT002 - an option
+        bool, typer.Option("--keep-running", help="Let the run go on when this command is interrupted or cut off.")
+    ] = False,
+    resume: Annotated[
+        str | None, typer.Option(metavar="EXECUTION[:SEQUENCE]", help="Follow a run after that event instead.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,  # noqa: FBT002 - an option
+) -> None:
+    """Ask a question and watch it being worked out, one line per step; Ctrl-C cancels the run.
+
+    Where stdout is no terminal it gets the answer alone, and the steps go to stderr.
+    """
+
+    def command() -> ExitCode:
+        from reasond_server.cli import asking, connecting
+
+        question = asking.Question(
+            query=query,
+            strategy=strategy,
+            settings=tuple(settings or ()),
+            material=material,
+            agent=agent,
+            is_kept_running=keep_running,
+            resume=resume,
+        )
+        way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout)
+        return asking.ask(question, way=way, environ=os.environ, as_json=as_json)
+
+    _end(command)
+
+
+@app.command(short_help="List the strategies of a server.")
+def strategies(
+    *,
+    target: Target = None,
+    token: Token = None,
+    tls: Tls = False,
+    ca_file: CaFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the strategies of a server, with their parameters, defaults and ranges."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import connecting, listing
+
+        way = connecting.Way(target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=None)
+        return listing.show_strategies(way=way, environ=os.environ, as_json=as_json)
+
+    _end(command)
+
+
+@app.command("token", short_help="Mint a token for development.")
+def mint_token(
+    *,
+    subject: Annotated[str, typer.Option(help="Whom the token stands for.")],
+    permission: Annotated[
+        list[str], typer.Option(help="What it permits, such as reasoning:execute; may be given several times.")
+    ],
+    tenant: Annotated[str | None, typer.Option(help="Whose executions it may see; else the subject's own.")] = None,
+    lifetime: Annotated[str, typer.Option(help="How long it lives, such as 90s, 30m, 1h or 1d.")] = "1h",
+    key: Annotated[
+        str | None, typer.Option(metavar="ID", help="Key that signs it; else the first of [auth] keys.")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Mint a token for development with a configured key; stdout gets the token alone."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import minting
+
+        wish = minting.Wish(
+            subject=subject, permissions=tuple(permission), tenant=tenant, lifetime=lifetime, key_id=key
+        )
+        return minting.mint(wish, config=config, environ=os.environ)
+
+    _end(command)
+
+
+@config_app.command("check")
+def check_config(*, config: Config = None, dev: Dev = False) -> None:
+    """Say whether a server would start with the configuration: exit 0 if so, else 2."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import configuration
+
+        return configuration.check(config, environ=os.environ, is_dev=dev)
+
+    _end(command)
+
+
+@config_app.command("show")
+def show_config(
+    *,
+    config: Config = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every key with the value that applies; secrets are shown as ***."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import configuration
+
+        return configuration.show(config, environ=os.environ, has_origin=origin, as_json=as_json)
+
+    _end(command)
+
+
+@app.command(short_help="Examine this machine and the configuration.")
+def doctor(*, config: Config = None) -> None:
+    """Examine this machine and the configuration; exit 1 if something would keep reasond from working."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import doctor
+
+        return doctor.examine(config, environ=os.environ)
+
+    _end(command)

@@ -1,0 +1,493 @@
+"""The command as its users know it: real processes, a real server, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import pty
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond_server.cli.calls import Place, calls
+from reasond_server.errors import ModelFailedError
+from reasond_server.llm.model import ModelFinish
+from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+COMMAND = [str(Path(sys.executable).with_name("reasond"))]
+LIMIT_S = 40.0
+KEY = {"SIGNING": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "SIGNING" }]'}
+FREE_PORTS = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
+REMEDY = "The only Remedy is a most serene and quiet Air"
+
+
+def run(
+    *arguments: str, environ: Mapping[str, str] | None = None, stdin: str = "", folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `reasond` to its end; no traceback may appear, whatever it is asked."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        env={**os.environ, **(environ or {})},
+        input=stdin,
+        cwd=folder or Path(os.sep),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr + done.stdout
+    return done
+
+
+def caller(server: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of somebody who calls `server`."""
+    return {"REASOND_TARGET": server["grpc"], "REASOND_TOKEN": server["token"]}
+
+
+@contextmanager
+def serving(folder: Path, *options: str, environ: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start `reasond serve` with its ready file in `folder`; the block begins when it is ready."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--ready-file", str(folder / "ready.json"), *options],
+        env={**os.environ, **FREE_PORTS, **environ},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        limit = time.monotonic() + LIMIT_S
+        while not (folder / "ready.json").exists():
+            assert time.monotonic() < limit
+            assert not ended_within(process, 0.05), process.stderr and process.stderr.read()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended_within(process: subprocess.Popen[str], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def address_of(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / "ready.json").read_text("utf-8"))
+    return found
+
+
+def readiness(address: str) -> int:
+    """Return the status of /readyz."""
+    connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_help_and_version_answer_and_unknown_commands_are_usage_errors() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert "Exit codes" in shown.stdout
+    for command in ("serve", "demo", "ask", "strategies", "token", "config", "doctor"):
+        assert command in shown.stdout
+    assert run("--version").stdout.startswith("reasond 0.")
+    assert run("nonsense").returncode == 2
+    assert run("ask", "x", "--timeout", "soon").returncode == 2
+
+
+def test_help_imports_nothing_that_a_command_needs() -> None:
+    code = (
+        "import sys; from reasond_server.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'grpc', 'pydantic', 'rich', 'google', 'starlette', 'jwt', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    # coverage, where it measures subprocesses, imports rich and others for itself
+    assert done.stdout.splitlines()[-1] == "[]" or "COVERAGE_PROCESS_CONFIG" in os.environ
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "reasond_server", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert done.stdout.startswith("reasond 0.")
+
+
+def test_a_piped_answer_is_alone_on_stdout_and_the_steps_are_on_stderr(dev_server: Mapping[str, str]) -> None:
+    done = run("ask", "What is 7 times 6?", environ=caller(dev_server))
+    assert (done.returncode, done.stdout) == (0, "42\n")
+    assert "step 1/1" in done.stderr
+    assert "answered" in done.stderr
+
+
+def test_json_is_one_event_per_line_and_nothing_else(dev_server: Mapping[str, str]) -> None:
+    done = run("ask", "What is 7 times 6?", "--json", environ=caller(dev_server))
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [int(event["sequence"]) for event in events] == [1, 2, 3]
+    assert events[-1]["completed"]["answer"] == "42"
+    assert done.stderr == ""
+
+
+def test_material_comes_from_a_file_or_stdin_and_settings_reach_the_strategy(
+    dev_server: Mapping[str, str], tmp_path: Path
+) -> None:
+    text = "Rain fell. The library opens at nine on Mondays. Snow fell."
+    file = tmp_path / "text.txt"
+    file.write_text(text, "utf-8")
+    options = ("--strategy", "bounded_context", "--set", "chunk_size=1024", "--set", "carryover_size=512", "--json")
+    for source, stdin in ((str(file), ""), ("-", text)):
+        question = "When does the library open on Mondays?"
+        done = run("ask", question, "--material", source, *options, environ=caller(dev_server), stdin=stdin)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert json.loads(events[0]["started"]["configJson"])["chunk_size"] == 1024
+        assert events[-1]["completed"]["answer"] == "The library opens at nine on Mondays."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["ask", "x", "--strategy", "nope"], 4, "bounded_context"),
+        (["ask", "x", "--strategy", "bounded_context", "--set", "chunk_siz=1"], 2, "did you mean 'chunk_size'"),
+        (["ask", "x", "--strategy", "bounded_context", "--set", "chunk_size=1"], 2, "at least 1024"),
+        (["ask", "x", "--set", "chunk_size=2000"], 2, "--strategy"),
+        (["ask", "x", "--strategy", "bounded_context", "--set", "chunk_size"], 2, "key=value"),
+        (["ask", "x", "--token", "wrong"], 3, "REASOND_TOKEN"),
+        (["ask", "x", "--token", ""], 3, "Authentication required"),
+        (["ask", "x", "--agent", "nobody"], 4, "nobody"),
+        (["ask"], 2, "no question"),
+        (["ask", "\udcff"], 2, "not UTF-8"),
+        (["ask", "x", "--resume", "abc"], 2, "--resume"),
+        (["ask", "--resume", "abc:x"], 2, "EXECUTION"),
+        (["ask", "--resume", "abc"], 4, "abc"),
+        (["ask", "x", "--material", "/nonexistent"], 2, "No such file"),
+        (["ask", "x", "--material", "/dev/zero"], 2, "2,000,000"),
+        (["ask", "x", "--ca-file", "/nonexistent"], 2, "/nonexistent"),
+        (["ask", "x", "--target", "10.1.1.1:1"], 2, "--tls"),
+        (["strategies", "--token", "wrong"], 3, "token"),
+    ],
+)
+def test_what_cannot_be_done_has_words_a_remedy_and_an_exit_code(
+    dev_server: Mapping[str, str], arguments: list[str], code: int, words: str
+) -> None:
+    done = run(*arguments, environ=caller(dev_server))
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_material_that_is_no_text_is_refused(dev_server: Mapping[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "image"
+    file.write_bytes(b"abc\xff")
+    done = run("ask", "x", "--material", str(file), environ=caller(dev_server))
+    assert done.returncode == 2
+    assert "not UTF-8 text (byte 3)" in done.stderr
+
+
+def test_where_nothing_listens_the_remedy_is_named() -> None:
+    for command in (["ask", "x"], ["strategies"]):
+        done = run(*command, "--target", "127.0.0.1:9")
+        assert done.returncode == 7
+        assert "No server answers at 127.0.0.1:9" in done.stderr
+        assert "reasond serve --dev" in done.stderr
+
+
+def test_strategies_are_listed_for_people_and_for_programs(dev_server: Mapping[str, str]) -> None:
+    shown = run("strategies", environ=caller(dev_server))
+    assert shown.returncode == 0
+    assert "chain_of_thought (default)" in shown.stdout
+    assert "1024 to 32768" in shown.stdout
+    found = json.loads(run("strategies", "--json", environ=caller(dev_server)).stdout)
+    assert [strategy["name"] for strategy in found["strategies"]] == ["bounded_context", "chain_of_thought"]
+
+
+def test_a_reader_that_leaves_is_no_error_worth_words(dev_server: Mapping[str, str]) -> None:
+    read, written = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*COMMAND, "ask", "What is 7 times 6?", "--json"],
+        env={**os.environ, **caller(dev_server)},
+        stdout=written,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    os.close(written)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_run_can_be_followed_again_from_any_event(dev_server: Mapping[str, str]) -> None:
+    first = run("ask", "What is 7 times 6?", "--json", environ=caller(dev_server)).stdout.splitlines()
+    execution = json.loads(first[0])["executionId"]
+    assert run("ask", "--resume", execution, "--json", environ=caller(dev_server)).stdout.splitlines() == first
+    rest = run("ask", "--resume", f"{execution}:2", "--json", environ=caller(dev_server)).stdout.splitlines()
+    assert rest == first[2:]
+
+
+@contextmanager
+def started(arguments: list[str], server: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start `reasond` as a caller of `server`; it is gone when the block ends."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env={**os.environ, **caller(server)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def asking(server: Mapping[str, str], *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Start `reasond ask` against `server`; the block begins when its run has begun."""
+    with started(["ask", "How?", "--json", *options], server) as process:
+        assert process.stdout is not None
+        assert "started" in json.loads(process.stdout.readline())
+        yield process
+
+
+def test_ctrl_c_cancels_the_run_on_the_server_and_shows_what_there_is() -> None:
+    model = ScriptedModel([Reply(text="<answer>never</answer>", hold=asyncio.Event())])
+    with running_server_in_thread(model=model) as listening:
+        server = {"grpc": listening.grpc, "token": listening.token}
+        with asking(server) as process:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130
+        assert json.loads(out.splitlines()[-1])["completed"]["finishReason"] == "FINISH_REASON_CANCELLED"
+        assert "Traceback" not in err
+        assert model.open_calls == 0
+
+
+def test_ctrl_c_leaves_a_run_alone_that_shall_keep_running_and_says_how_to_follow_it() -> None:
+    hold = asyncio.Event()
+    model = ScriptedModel([Reply(text="<answer>late</answer>", hold=hold)])
+    with running_server_in_thread(model=model) as listening:
+        server = {"grpc": listening.grpc, "token": listening.token}
+        with asking(server, "--keep-running") as process:
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130
+        command = err.strip().rpartition(": reasond ")[2].split()
+        with started(command, server) as follower:
+            hold.set()
+            out, _ = follower.communicate(timeout=LIMIT_S)
+        assert out == "late\n"
+
+
+def test_a_run_that_the_length_limit_cut_has_its_text_a_warning_and_an_exit_code() -> None:
+    with running_server_in_thread(
+        model=ScriptedModel([Reply(text="Half a thou", finish=ModelFinish.LENGTH)])
+    ) as server:
+        done = run("ask", "How?", environ={"REASOND_TARGET": server.grpc, "REASOND_TOKEN": server.token})
+    assert done.returncode == 5
+    assert "warning: the model was cut off" in done.stderr
+
+
+def test_a_run_that_failed_names_the_execution_that_kept_its_steps() -> None:
+    reply = Reply(text="Half a thou", error=ModelFailedError("The model broke off"), error_after=6)
+    with running_server_in_thread(model=ScriptedModel([reply])) as server:
+        environ = {"REASOND_TARGET": server.grpc, "REASOND_TOKEN": server.token}
+        done = run("ask", "How?", environ=environ)
+        command = done.stderr.rpartition("kept: reasond ")[2].split()
+        again = run(*command, "--json", environ=environ)
+    assert (done.returncode, done.stdout) == (6, "")
+    assert "error: The model broke off" in done.stderr
+    assert json.loads(again.stdout.splitlines()[-1])["completed"]["finishReason"] == "FINISH_REASON_FAILED"
+    assert again.returncode == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "words"),
+    [
+        ((), {}, "auth.keys"),
+        (("--config", "/nonexistent.toml"), {}, "does not exist"),
+        (("--dev",), {"REASOND__SERVER__GRPC_ADDRESS": "0.0.0.0:0"}, "0.0.0.0:0"),
+        (("--dev",), {"REASOND__LLM__PROVIDER": "openai"}, "llm.provider"),
+        (("--dev",), {"REASOND__SERVER__GRCP_ADDRESS": "x"}, "did you mean server.grpc_address"),
+    ],
+)
+def test_a_server_that_must_not_start_says_why_before_any_banner(
+    options: tuple[str, ...], environ: dict[str, str], words: str
+) -> None:
+    done = run("serve", *options, environ={**FREE_PORTS, **environ})
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert "reasond is ready" not in done.stderr + done.stdout
+
+
+def test_a_port_that_is_taken_is_a_refusal_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for key in FREE_PORTS:
+            done = run("serve", "--dev", environ={**FREE_PORTS, key: address})
+            assert done.returncode == 2
+            assert address.rpartition(":")[2] in done.stderr
+            assert "reasond is ready" not in done.stderr
+
+
+def test_a_ready_file_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "missing" / "ready"):
+        done = run("serve", "--dev", "--ready-file", str(place), environ=FREE_PORTS)
+        assert done.returncode == 2
+        assert "ready file" in done.stderr
+
+
+def test_sigterm_drains_ends_with_zero_and_takes_the_ready_file_along(tmp_path: Path) -> None:
+    with serving(tmp_path, "--dev", environ={"REASOND__SERVER__DRAIN_DELAY_S": "0"}) as process:
+        assert stat.S_IMODE((tmp_path / "ready.json").stat().st_mode) == 0o600
+        assert readiness(address_of(tmp_path)["http"]) == 200
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert out == ""
+    assert "reasond is ready" in err
+    assert "draining" in err
+    assert not (tmp_path / "ready.json").exists()
+
+
+def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, "--dev", environ={"REASOND__SERVER__DRAIN_DELAY_S": "300"}) as process:
+        address = address_of(tmp_path)["http"]
+        process.send_signal(signal.SIGTERM)
+        limit = time.monotonic() + LIMIT_S
+        while readiness(address) == 200:
+            assert time.monotonic() < limit
+        process.send_signal(signal.SIGTERM)
+        assert ended_within(process, 10)
+    assert process.returncode == 0
+
+
+def test_without_dev_every_line_on_stderr_is_json_and_minted_tokens_are_accepted(tmp_path: Path) -> None:
+    environ = {**KEY, "REASOND__SERVER__DRAIN_DELAY_S": "0"}
+    token = run("token", "--subject", "ada", "--permission", "admin", environ=environ).stdout.strip()
+    with serving(tmp_path, environ=environ) as process:
+        ready = address_of(tmp_path)
+        assert ready["token"] == ""
+        asked = run("ask", "What is 7 times 6?", environ=caller({**ready, "token": token}))
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT_S)
+    assert (asked.returncode, asked.stdout, out, process.returncode) == (0, "42\n", "", 0)
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert lines[0]["message"] == "ready"
+    assert lines[0]["grpc"] == ready["grpc"]
+    access = next(line for line in lines if line.get("code") == "OK")
+    assert access["subject"] == "ada"
+    assert token not in err
+    assert "7 times 6" not in err
+
+
+def test_every_call_of_the_banner_can_be_pasted(dev_server: Mapping[str, str], grpcurl: str) -> None:
+    assert grpcurl
+    place = Place(grpc=dev_server["grpc"], http=f"http://{dev_server['http']}")
+    for name, command in calls("What is 7 times 6?", place):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            env={**os.environ, **caller(dev_server)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        assert "42" in done.stdout, name
+
+
+def test_config_check_and_show_answer(tmp_path: Path) -> None:
+    assert run("config", "check").returncode == 2
+    assert run("config", "check", "--dev").returncode == 0
+    (tmp_path / "config.toml").write_text("[server]\ndrain_delay_s = 1.5\n", "utf-8")
+    shown = run("config", "show", "--origin", folder=tmp_path)
+    assert "server.drain_delay_s = 1.5" in shown.stdout
+    assert "# file config.toml" in shown.stdout
+    assert json.loads(run("config", "show", "--json").stdout)["server.tls"] == "off"
+
+
+def test_doctor_finds_nothing_wrong_here() -> None:
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "ok    sqlite" in done.stdout
+
+
+def test_the_demo_answers_from_the_book_whatever_the_user_has_set(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("nonsense = 1\n", "utf-8")
+    environ = {"OPENAI_API_KEY": "none", "REASOND__SERVER__HTTP_ADDRESS": "", "REASOND_CONFIG": "/nonexistent"}
+    begun = time.monotonic()
+    done = run("demo", environ=environ, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begun < 30
+    lines = done.stderr.splitlines()
+    assert sum(line.startswith("read ") for line in lines) > 20
+    assert any(REMEDY in line for line in lines)
+    assert any("found word for word in the text" in line for line in lines)
+    assert any("11,576.25" in line for line in lines)
+    for name in ("grpcurl", "python", "curl"):
+        assert any(name in line for line in lines)
+
+
+def terminal_output(*arguments: str, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Run `reasond` on a terminal of its own; return its exit code and what the terminal got."""
+    mine, its = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], env={**os.environ, "TERM": "xterm-256color", **environ}, stdout=its, stderr=its
+    )
+    os.close(its)
+    pieces: list[bytes] = []
+    try:
+        while piece := _read(mine):
+            pieces.append(piece)
+        return process.wait(LIMIT_S), b"".join(pieces).decode()
+    finally:
+        os.close(mine)
+        process.kill()
+        process.wait()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
+def test_a_terminal_gets_colours_unless_no_color_is_set(dev_server: Mapping[str, str]) -> None:
+    arguments: Any = ("ask", "What is 7 times 6?")
+    code, shown = terminal_output(*arguments, environ=caller(dev_server))
+    assert code == 0
+    assert "42" in shown
+    assert "\x1b[32m" in shown
+    code, shown = terminal_output(*arguments, environ={**caller(dev_server), "NO_COLOR": "1"})
+    assert code == 0
+    assert "\x1b[32m" not in shown

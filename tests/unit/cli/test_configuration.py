@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.cli import configuration
+from reasond_server.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEY = {"SIGNING": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "SIGNING" }]'}
+NO_FILE = Path("/dev/null")
+
+
+def test_a_configuration_that_serves_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    assert configuration.check(NO_FILE, environ=KEY, is_dev=False) == 0
+    assert capsys.readouterr().out == (
+        "ok: /dev/null and 1 of the environment; strategies: bounded_context, chain_of_thought\n"
+    )
+
+
+def test_without_a_key_only_dev_would_start(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SettingsError, match=r"auth\.keys"):
+        configuration.check(NO_FILE, environ={}, is_dev=False)
+    assert configuration.check(NO_FILE, environ={}, is_dev=True) == 0
+    assert "environment" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"REASOND__REASONING__ENABLED_STRATEGIES": '["astrology"]'}, "not installed"),
+        ({"REASOND__REASONING__STRATEGIES__ASTROLOGY__DEFAULT_X": "1"}, "names no installed strategy"),
+        ({"REASOND__REASONING__STRATEGIES__BOUNDED_CONTEXT__DEFAULT_CHUNK_SIZE": "7"}, "does not work"),
+        ({"REASOND__LLM__PROVIDER": "openai"}, "no adapter"),
+        ({"REASOND__SERVER__NOPE": "1"}, "no known key"),
+    ],
+)
+def test_check_refuses_what_serve_would_refuse(environ: Mapping[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        configuration.check(NO_FILE, environ={**KEY, **environ}, is_dev=False)
+
+
+def test_no_strategy_at_all_is_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {**KEY, "REASOND__REASONING__ENABLED_STRATEGIES": "[]"}
+    assert configuration.check(NO_FILE, environ=environ, is_dev=False) == 0
+    assert "strategies: none" in capsys.readouterr().out
+
+
+def test_show_prints_every_key_and_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"REASOND__AUTH__KEYS": f'[{{ id = "one", secret = "{KEY["SIGNING"]}" }}]'}
+    for has_origin, as_json in ((False, False), (True, False), (False, True), (True, True)):
+        configuration.show(NO_FILE, environ=environ, has_origin=has_origin, as_json=as_json)
+    out = capsys.readouterr().out
+    assert KEY["SIGNING"] not in out
+    assert out.count('"***"') == 4
+    assert 'server.grpc_address = "127.0.0.1:50051"\n' in out
+
+
+def test_origins_say_where_each_value_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[server]\ndrain_delay_s = 1.5\n", "utf-8")
+    environ = {"REASOND__SERVER__MAX_JSONRPC_BATCH": "7"}
+    configuration.show(file, environ=environ, has_origin=True, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["server.drain_delay_s"] == {"value": 1.5, "origin": f"file {file}"}
+    assert found["server.max_jsonrpc_batch"] == {"value": 7, "origin": "environment REASOND__SERVER__MAX_JSONRPC_BATCH"}
+    assert found["server.tls"] == {"value": "off", "origin": "default"}
+    configuration.show(file, environ=environ, has_origin=True, as_json=False)
+    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("server.drain_delay_s"))
+    assert line.split("  # ") == [line.split("  # ")[0], f"file {file}"]

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reasond_server.cli.doctor import Finding, examine, line_of, port_finding
+
+if TYPE_CHECKING:
+    import pytest
+
+NO_FILE = Path("/dev/null")
+FREE = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "[::1]:0"}
+
+
+def findings(environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    code = examine(NO_FILE, environ=environ)
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_a_working_environment_has_no_failure_and_one_line_per_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = findings(FREE, capsys)
+    assert code == 0
+    assert {line[:4] for line in lines} <= {"ok  ", "warn"}
+    subjects = {line[6:18].strip() for line in lines}
+    assert subjects >= {"python", "package", "stubs", "sqlite", "strategy", "extra", "config", "model", "serve", "port"}
+    assert any("bounded_context" in line for line in lines)
+    assert any(line.startswith("warn  model") and "[llm]" in line for line in lines)
+
+
+def test_a_wrong_configuration_is_a_failure_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = findings({**FREE, "REASOND__SERVER__NOPE": "1"}, capsys)
+    assert code == 1
+    assert lines[-1].startswith("fail  config")
+    assert "server.nope" in lines[-1]
+
+
+def test_a_configuration_that_no_mode_serves_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = findings({**FREE, "REASOND__LLM__PROVIDER": "openai"}, capsys)
+    assert code == 1
+    assert any(line.startswith("fail  serve") and "no adapter" in line for line in lines)
+    assert any(line.startswith("ok    model         openai") for line in lines)
+
+
+def test_a_configuration_with_a_key_serves_in_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    key = {"K": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "K" }]'}
+    code, lines = findings({**FREE, **key}, capsys)
+    assert code == 0
+    assert any(line.startswith("ok    serve") for line in lines)
+
+
+def test_an_address_that_is_taken_is_a_warning_that_names_the_key() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        finding = port_finding("grpc_address", address)
+        assert finding.level == "warn"
+        assert address in finding.text
+        assert "server.grpc_address" in finding.remedy
+    assert port_finding("grpc_address", address).level == "ok"
+
+
+def test_a_name_that_cannot_be_resolved_is_a_warning() -> None:
+    assert port_finding("http_address", "no-such-host.invalid:1").level == "warn"
+
+
+def test_a_line_holds_level_subject_text_and_remedy() -> None:
+    finding = Finding(level="fail", subject="x", text="is\nmissing\x1b", remedy="Mend it.")
+    assert line_of(finding) == "fail  x             is missing\N{REPLACEMENT CHARACTER}. Mend it."

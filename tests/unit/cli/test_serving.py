@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.app import Listening
+from reasond_server.cli.outcome import CommandError
+from reasond_server.cli.serving import banner, write_ready_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LISTENING = Listening(
+    grpc="127.0.0.1:1", http="http://127.0.0.1:2", token="a.b.c", model="demo", warnings=("fixed rules",)
+)
+
+
+def test_the_ready_file_is_json_for_its_owner_and_replaces_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text("old", "utf-8")
+    path.chmod(0o644)
+    write_ready_file(path, LISTENING)
+    assert json.loads(path.read_text("utf-8")) == {"grpc": "127.0.0.1:1", "http": "127.0.0.1:2", "token": "a.b.c"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"missing/ready.json' cannot be written: No such file"):
+        write_ready_file(tmp_path / "missing" / "ready.json", LISTENING)
+
+
+def test_the_banner_says_where_what_how_and_what_to_type() -> None:
+    text = "\n".join(banner(LISTENING, is_dev=True, is_encrypted=False))
+    for words in (
+        "127.0.0.1:1",
+        "http://127.0.0.1:2",
+        "demo",
+        "fixed rules",
+        "loopback only",
+        "REASOND_TOKEN=a.b.c",
+        "grpcurl -plaintext",
+        "python",
+        "curl -s http://127.0.0.1:2/api/v1/jsonrpc",
+        "Ctrl-C",
+    ):
+        assert words in text
+
+
+def test_without_dev_the_banner_asks_for_a_token_and_http_may_be_off() -> None:
+    listening = Listening(grpc="unix:/run/x", http="", token="", model="m", warnings=())
+    text = "\n".join(banner(listening, is_dev=False, is_encrypted=True))
+    assert "REASOND_TOKEN='<token>' REASOND_TLS=1" in text
+    assert "HTTP   off" in text
+    assert "curl -s" not in text
+    assert "loopback" not in text

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from reasond_server.cli.terminal import console, human_stream, one_line, printable, write
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_people_read_stdout_on_a_terminal_and_stderr_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = Terminal(), io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    assert human_stream() is out
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert human_stream() is err
+
+
+@pytest.mark.parametrize("bad", ["\x1b[2J", "\x9b31m", "\x07", "\r", "\x7f", "\u202e", "\u2066", "\u2028"])
+def test_text_of_others_cannot_command_the_terminal(bad: str) -> None:
+    assert bad[0] not in printable(f"a{bad}b")
+
+
+def test_line_breaks_tabs_and_letters_of_all_scripts_stay() -> None:
+    assert printable("a\n\tñ漢") == "a\n\tñ漢"
+    assert printable("\ud800") == "?"
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "line"),
+    [
+        ("short", 10, "short"),
+        ("a\n b", 10, "a b"),
+        ("longer text", 7, "longer…"),
+        ("word word", 6, "word…"),
+        ("ab", 1, "…"),
+    ],
+)
+def test_a_line_is_cut_to_its_width(text: str, width: int, line: str) -> None:
+    assert one_line(text, width) == line
+    assert len(one_line(text, width)) <= width
+
+
+def test_colours_need_a_terminal_and_respect_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    printed = {}
+    for name, stream in (("terminal", Terminal()), ("file", io.StringIO())):
+        console(stream).print("x", style="green")
+        printed[name] = stream.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    silent = Terminal()
+    console(silent).print("x", style="green")
+    assert "\x1b[32m" in printed["terminal"]
+    assert printed["file"] == "x\n"
+    assert "32m" not in silent.getvalue()
+
+
+def test_brackets_and_colons_are_no_markup() -> None:
+    stream = io.StringIO()
+    console(stream).print("[bold]x[/] :smile:")
+    assert stream.getvalue() == "[bold]x[/] :smile:\n"
+
+
+def test_written_text_is_there_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    write("out")
+    stream = io.StringIO()
+    write("elsewhere", stream=stream)
+    assert capsys.readouterr().out == "out\n"
+    assert stream.getvalue() == "elsewhere\n"
