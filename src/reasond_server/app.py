@@ -163,6 +163,7 @@ class Server:
         if self._http is not None:
             listeners.append(self._http.stop(grace_s))
         await asyncio.gather(*listeners)
+        await self._model.aclose()
 
     def _grpc_server(self) -> GrpcServer:
         return GrpcServer(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.context.replies import Fragment, Parsed, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText
+from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText, ToolCall
 from reasond_server.types import Usage, UsageSource
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ async def hear(
         async for event in events:
             if isinstance(event, Finished):
                 finished = event
+                continue
+            if isinstance(event, ToolCall):
                 continue
             written.append(event.text)
             feed = parser.feed_reasoning if isinstance(event, ReasoningText) else parser.feed

@@ -107,7 +107,7 @@ class Runner:
                     metadata={"execution_id": claim.execution_id},
                 )
             return await self._store.find(assignment.tenant, claim.execution_id)
-        metered = MeteredModel(model=self._model, budget=assignment.task.budget)
+        metered = MeteredModel(model=self._model, budget=assignment.task.budget, time_left=self._time_left(assignment))
         run = Run(assignment=assignment, execution=execution, model=metered)
         self._runs[execution.execution_id] = run
         await self._append(run, _started(assignment, self._model.name))
@@ -154,6 +154,11 @@ class Runner:
                 metadata={"max_concurrent_requests": str(self._max_concurrent)},
                 retry_after_s=_RETRY_AFTER_S,
             )
+
+    def _time_left(self, assignment: Assignment) -> Callable[[], float | None]:
+        """Return a function that tells the seconds until the run's limit; None where there is none."""
+        limit_s, began = assignment.limit_s, self._clock.monotonic()
+        return lambda: None if limit_s is None else limit_s - (self._clock.monotonic() - began)
 
     def _new_execution(self, assignment: Assignment) -> Execution:
         return Execution(
@@ -207,9 +212,7 @@ class Runner:
 
     async def _within_limit(self, run: Run) -> _Ending:
         """Work, but no longer than the caller and the budget allow."""
-        assignment = run.assignment
-        limits = (assignment.time_limit_s, assignment.task.budget.max_elapsed_s)
-        limit_s = min((limit for limit in limits if limit is not None), default=None)
+        limit_s = run.assignment.limit_s
         try:
             async with asyncio.timeout(limit_s) as limit:
                 return await self._work(run)
@@ -281,7 +284,7 @@ class Runner:
             strategy_source=run.execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=run.model.usage, execution_time_s=elapsed_s, strategy_specific=run.metrics),
-            warnings=(*self._model.warnings, *ending.warnings),
+            warnings=(*self._model.warnings, *run.model.warnings_of_calls, *ending.warnings),
             model=self._model.name,
             error=None if error is None else ExecutionFailure(reason=error.reason, message=error.full_message),
         )

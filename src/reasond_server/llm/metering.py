@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import TokenBudgetExhaustedError
-from reasond_server.llm.model import Finished, ModelFinish
+from reasond_server.llm.model import Finished, ModelFinish, ToolCall
 from reasond_server.types import Usage, UsageSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.llm.model import ChatModel, ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.types import Budget
@@ -39,17 +39,24 @@ class _Call:
 class MeteredModel:
     """The model of one run: `usage` is true at every moment, also in the middle of a call.
 
+    `time_left` tells the seconds that the run may still take, for the model's own deadlines; `warnings_of_calls`
+    are those of the calls that ended, each once.
+
     A call that is broken off is charged with its prompt and the text that came, counted on our side
     (UsageSource.ESTIMATED). `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
     that writes past `max_tokens` is closed there.
     """
 
-    def __init__(self, *, model: ChatModel, budget: Budget) -> None:
+    def __init__(
+        self, *, model: ChatModel, budget: Budget, time_left: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._model = model
         self._budget = budget
         self._settled = Usage()
         self._open: list[_Call] = []
+        self._time_left = time_left
         self.is_clamped = False
+        self.warnings_of_calls: dict[str, None] = {}
 
     @property
     def name(self) -> str:
@@ -76,6 +83,13 @@ class MeteredModel:
         """Everything spent so far, calls in progress included."""
         return sum((self._estimate(call) for call in self._open), self._settled)
 
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return what the model's server counts."""
+        return await self._model.count_exactly(messages)
+
+    async def aclose(self) -> None:
+        """The model outlives the run: nothing is closed."""
+
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model within the budget.
 
@@ -87,12 +101,17 @@ class MeteredModel:
         self._open.append(call)
         spent: Usage | None = None
         try:
-            async with aclosing(self._model.stream(replace(request, max_tokens=call.max_tokens))) as events:
+            bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
+            async with aclosing(self._model.stream(bounded)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
                         spent = event.usage
+                        self.warnings_of_calls.update(dict.fromkeys(event.warnings))
                         yield event
                         return
+                    if isinstance(event, ToolCall):
+                        yield event
+                        continue
                     kept = self._bounded(call, event.text)
                     yield replace(event, text=kept)
                     if kept != event.text:

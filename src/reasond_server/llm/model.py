@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.types import Usage
+    from reasond_server.types import Json, Usage
 
 
 class Role(StrEnum):
@@ -18,24 +18,63 @@ class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool that the model may call; `parameters` is a JSON Schema."""
+
+    name: str
+    description: str
+    parameters: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a tool, whole: as an event it comes once its arguments are complete.
+
+    `arguments_json` is JSON text exactly as the model wrote it, which need not be valid.
+    """
+
+    call_id: str
+    name: str
+    arguments_json: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a prompt."""
+    """One message of a prompt.
+
+    Messages of the assistant may carry the calls it made and its `reasoning`, which is sent back only to
+    providers that want it. Messages of a tool name the call that they answer.
+    """
 
     role: Role
     content: str
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """One call. `max_tokens` bounds what the model writes; `stop` are strings that end it, not returned."""
+    """One call.
+
+    `max_tokens` bounds what the model writes; `stop` are strings that end it, not returned. `tool_choice` is
+    "auto", "none", "required" or the name of a tool. `json_schema` asks for an answer of that form.
+    `time_left_s` bounds the whole call, retries included.
+    """
 
     messages: Sequence[Message]
     max_tokens: int
     temperature: float = 0.7
     stop: Sequence[str] = ()
+    tools: Sequence[ToolSpec] = ()
+    tool_choice: str = "auto"
+    json_schema: Json | None = None
+    seed: int | None = None
+    time_left_s: float | None = None
 
 
 class ModelFinish(StrEnum):
@@ -44,6 +83,7 @@ class ModelFinish(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
+    TOOL_CALLS = "tool_calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +102,19 @@ class ReasoningText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The last event of a call that ended well. `usage.model_calls` is 1."""
+    """The last event of a call that ended well. `usage.model_calls` is 1.
+
+    `warnings` tell what the result's reader should know of this call, such as a parameter that the provider
+    does not take and that was therefore left out.
+    """
 
     reason: ModelFinish
     usage: Usage
     matched_stop: str | None = None
+    warnings: Sequence[str] = ()
 
 
-ModelEvent = Text | ReasoningText | Finished
+ModelEvent = Text | ReasoningText | ToolCall | Finished
 
 
 class TokenCounter(Protocol):
@@ -118,6 +163,14 @@ class ChatModel(Protocol):
     @property
     def counter(self) -> TokenCounter:
         """Counts this model's tokens."""
+        ...
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return the input tokens of a call with `messages` as the server counts them; None if it does not say."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections; nothing is called afterwards."""
         ...
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from reasond_server.errors import ReasondError
-    from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
 
 __all__ = ["FunctionModel", "Reply", "ScriptError", "ScriptedModel"]
 
@@ -127,6 +127,13 @@ class _PlayedModel(ABC):
     def open_calls(self) -> int:
         """Calls that have begun and not ended."""
         return len(self.requests) - self.closed - self.finished
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return what `counter` counts, which is exact here."""
+        return self._counter.count_prompt(messages) if self._counter.is_exact else None
+
+    async def aclose(self) -> None:  # noqa: B027 - nothing to close, and nothing to override either
+        """Nothing is held open."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Play the next reply.

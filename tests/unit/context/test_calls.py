@@ -12,7 +12,7 @@ from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.model import ChatRequest, Finished, ModelEvent, ModelFinish, Text
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Text
 from reasond_server.testing import Reply as Scripted
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import Usage, UsageSource
@@ -38,6 +38,12 @@ class Deaf:
         self.finish = finish
         self.written = 0
         self.closed = 0
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return self.counter.count_prompt(messages)
+
+    async def aclose(self) -> None:
+        return
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         assert request.max_tokens == 100

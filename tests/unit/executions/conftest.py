@@ -53,6 +53,12 @@ class EchoModel:
     def counter(self) -> TokenCounter:
         return WordPieceCounter()
 
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return self.counter.count_prompt(messages)
+
+    async def aclose(self) -> None:
+        return
+
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         self.called.set()
         try:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import pytest
@@ -144,6 +144,12 @@ class Unbounded:
         self.context_window: int | None = None
         self.counter: TokenCounter = WordPieceCounter()
         self.text = text
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return self.counter.count_prompt(messages)
+
+    async def aclose(self) -> None:
+        return
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         assert request.max_tokens

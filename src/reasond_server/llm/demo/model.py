@@ -16,7 +16,7 @@ from reasond_server.types import Usage
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.model import ChatRequest, ModelEvent
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent
 
 _PIECES_PER_TURN = 8
 _WARNING = (
@@ -60,6 +60,13 @@ class DemoModel:
     def counter(self) -> WordPieceCounter:
         """Counts exactly the tokens that this model reads and writes."""
         return self._counter
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return what `counter` counts, which is exact here."""
+        return self._counter.count_prompt(messages)
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Write the reply token by token; `max_tokens` is shortened to what the window leaves.
