@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -17,11 +16,10 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.machine import circumstances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -143,19 +141,6 @@ def measure() -> list[Measure]:
     ]
 
 
-def circumstances() -> dict[str, Any]:
-    """Return what the figures depend on; no name of the machine and no path."""
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "processors": os.cpu_count(),
-        "packages": {name: version(name) for name in PACKAGES},
-        "event_loop": "uvloop" if find_spec("uvloop") else "asyncio",
-    }
-
-
 def print_table(measures: list[Measure]) -> None:
     """Print the figures for a person."""
     width = max(len(one.name) for one in measures)
@@ -203,7 +188,7 @@ def main() -> None:
         return
     measures = measure()
     print_table(measures)
-    report = {"circumstances": circumstances(), "measures": [asdict(one) for one in measures]}
+    report = {"circumstances": circumstances(PACKAGES), "measures": [asdict(one) for one in measures]}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
 

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 PATH = Path("docs") / "guides" / "configuration.md"
 MARKED = re.compile(r"(?P<start><!-- table: (?P<section>[a-z_.]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+# Tables whose values stand in them directly; in the others they stand one table deeper.
+FLAT_TABLES = {"llm.capabilities"}
 HEAD = ("key", "type", "default", "environment variable", "meaning")
 
 
 def environment_variable(doc: KeyDoc) -> str:
     """Return the variable that overrides a key; tables are overridden value by value."""
     variable = "REASOND__" + doc.key.upper().replace(".", "__")
-    return f"{variable}__NAME__KEY" if doc.type_name == "table" else variable
+    if doc.type_name != "table":
+        return variable
+    return f"{variable}__NAME" if doc.key in FLAT_TABLES else f"{variable}__NAME__KEY"
 
 
 def key_row(doc: KeyDoc) -> list[str]:

@@ -52,7 +52,10 @@ def static_stages(root: Path) -> list[Stage]:
         Stage(name="stubs as generated", commands=(module("scripts.generate", "--check"),)),
         Stage(
             name="docs as generated",
-            commands=tuple(module(f"scripts.{kind}_docs", "--check") for kind in ("api", "error", "config")),
+            commands=tuple(
+                module(f"scripts.{kind}_docs", "--check")
+                for kind in ("api", "error", "config", "profile", "performance")
+            ),
         ),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -9,14 +10,21 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import settings
 
+from tests.engines.serving import running_engine
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from tests.engines.serving import Engine
+
+    StartEngine = Callable[..., Engine]
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -68,6 +76,31 @@ def required_program() -> Callable[[str], str]:
 def grpcurl(required_program: Callable[[str], str]) -> str:
     """The path of grpcurl."""
     return required_program("grpcurl")
+
+
+@pytest.fixture(scope="session")
+def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
+    """Return a function from the name of a chain (and `slots`, `window`) to a running llama.cpp server.
+
+    Servers are shared by all tests of the session. Without the engine the test is skipped, and fails in CI.
+    """
+    folder = tmp_path_factory.mktemp("engines")
+    running: dict[tuple[str, int, int], Engine] = {}
+    missing = [name for name in ("xllamacpp", "gguf", "numpy") if importlib.util.find_spec(name) is None]
+    with ExitStack() as stack:
+
+        def start(chain: str, *, slots: int = 2, window: int = 4096) -> Engine:
+            if missing:
+                message = f"{', '.join(missing)} not installed here (make test installs it)"
+                if IN_CI:
+                    pytest.fail(message)
+                pytest.skip(message)
+            key = (chain, slots, window)
+            if key not in running:
+                running[key] = stack.enter_context(running_engine(chain, folder=folder, slots=slots, window=window))
+            return running[key]
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -14,23 +14,22 @@ from reasond_server.access.permissions import ADMIN, require
 from reasond_server.access.tokens import SigningKey, TokenMinter, TokenVerifier, ephemeral_key
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
-from reasond_server.config import choose_provider, require_servable
+from reasond_server.backends import backend_problems, model_of
+from reasond_server.config import require_servable
 from reasond_server.config.models import split_address
 from reasond_server.core import assemble, system_clock
-from reasond_server.errors import SettingsError
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
 from reasond_server.grpc_api.server import SERVICES, GrpcServer
 from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
-from reasond_server.llm.demo import DemoModel
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
-    from reasond_server.config import LoadedSettings, ServerSettings, Settings
+    from reasond_server.config import LoadedSettings, ServerSettings
     from reasond_server.executions.runner import Clock
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
@@ -49,21 +48,6 @@ class Listening:
     token: str
     model: str
     warnings: tuple[str, ...]
-
-
-def model_of(settings: Settings, environ: Mapping[str, str]) -> ChatModel:
-    """Return the language model that the settings name.
-
-    Raises:
-        SettingsError: there is no adapter for it; the demo model never stands in silently.
-    """
-    provider = choose_provider(settings, environ)
-    if provider == "demo":
-        return DemoModel()
-    raise SettingsError(
-        f"[llm] provider {provider!r} has no adapter in this version",
-        remedy='Set [llm] provider = "demo", or wait for the release that brings it.',
-    )
 
 
 def keys_of(loaded: LoadedSettings, *, dev: bool) -> tuple[SigningKey, ...]:
@@ -98,12 +82,11 @@ class Server:
             SettingsError: what is configured must not or cannot be served.
         """
         settings = loaded.settings
-        provider = "" if model is not None else choose_provider(settings, environ)
-        require_servable(settings, dev=dev, provider=provider)
+        require_servable(settings, dev=dev, also=[] if model is not None else backend_problems(settings, environ))
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()
-        self._model = model or model_of(settings, environ)
+        self._model = model or model_of(settings, environ, loaded.folder)
         self._keys = keys_of(loaded, dev=dev)
         self._core = assemble(settings, model=self._model, registry=registry, clock=self._clock)
         self._agents = AgentService(

@@ -73,6 +73,7 @@ def assemble(
         policy=Policy(
             default_strategy=settings.reasoning.effective_default_strategy or "",
             heartbeat_interval_s=settings.server.heartbeat_interval_s,
+            flush_interval_s=settings.server.delta_flush_ms / 1000,
             selection_timeout_s=performance.strategy_selection_timeout_ms / 1000,
         ),
     )

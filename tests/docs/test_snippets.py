@@ -98,6 +98,8 @@ def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Pat
     known = {"REASOND_SIGNING_KEY": secrets.token_urlsafe(48)}
     if "auth" not in parsed:
         known["REASOND__AUTH__KEYS"] = '[{ id = "main", secret_env = "REASOND_SIGNING_KEY" }]'
+    llm = parsed.get("llm", {})
+    known |= {name: "sk-documented" for name in [llm.get("api_key_env", "OPENAI_API_KEY")] if name and "model" in llm}
     done = subprocess.run(
         [reasond, "config", "check", "--config", path],
         env={**os.environ, **known},

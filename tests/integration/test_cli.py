@@ -334,7 +334,7 @@ def test_a_run_that_failed_names_the_execution_that_kept_its_steps() -> None:
         ((), {}, "auth.keys"),
         (("--config", "/nonexistent.toml"), {}, "does not exist"),
         (("--dev",), {"REASOND__SERVER__GRPC_ADDRESS": "0.0.0.0:0"}, "0.0.0.0:0"),
-        (("--dev",), {"REASOND__LLM__PROVIDER": "openai"}, "llm.provider"),
+        (("--dev",), {"REASOND__LLM__PROVIDER": "openai"}, "llm.model"),
         (("--dev",), {"REASOND__SERVER__GRCP_ADDRESS": "x"}, "did you mean server.grpc_address"),
     ],
 )

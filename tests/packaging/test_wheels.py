@@ -17,9 +17,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
+BACKEND = """
+from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.options import BackendOptions
+
+assert build_model(BackendOptions(name="llm", model="m", base_url="http://127.0.0.1:1/v1")).name == "m"
+"""
 CLIENT_NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "typing_extensions"}
 CLIENT, SERVER = ROOT / "clients" / "python", ROOT
-LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+)>=([0-9.]+)")
+LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+(?:\[[a-z]+\])?)>=([0-9.]+)")
 MAX_BASE_BYTES = 35_000_000
 
 ROUND_TRIP = """
@@ -107,7 +113,7 @@ def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict
     environment = new_environment(tmp_path / "lowest-server")
     environment.install(*lowest(SERVER), *wheels.values())
     assert environment.distributions()["pydantic"].startswith("2.12")
-    environment.run("python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n")
+    environment.run("python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND)
     assert "serve" in environment.run("reasond", "--help")
 
 

@@ -110,9 +110,11 @@ def test_every_character_is_shown_exactly_once(
 ) -> None:
     requests, _ = work(Task(query=query, material=material), config, ["<continue>seen</continue>"], counter)
     contents = [request.messages[1].content for request in requests]
-    found = (re.search(r"<(passage|material)[^>\n]*>\n(.*)\n</\1>\Z", content, re.DOTALL) for content in contents)
+    found = (
+        re.search(r"<(passage|material)[^>\n]*>\n(.*)\n</\1 [a-z]{28}>\Z", content, re.DOTALL) for content in contents
+    )
     read = "".join(one[2] for one in found if one)
-    (question,) = {content[len("<question>\n") : content.index("\n</question>")] for content in contents}
+    (question,) = {content[content.index("\n") + 1 : content.index("\n</question")] for content in contents}
     if question == neutralize(query):
         assert plain(read) == plain(material)
         return

@@ -1,7 +1,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond import AsyncClient, ReasondError
-from reasond_server.app import Listening, Server, model_of, serve
+from reasond_server.app import Listening, Server, serve
 from reasond_server.config import LoadedSettings, load
 from reasond_server.errors import SettingsError
-from reasond_server.llm.demo import DemoModel
 from reasond_server.testing import Reply, ScriptedModel
+from tests.engines.serving import Engine
 
 FREE_PORTS = {
     "REASOND_CONFIG": os.devnull,
@@ -159,11 +159,22 @@ async def test_one_signal_drains_and_returns() -> None:
         await serving
 
 
+async def test_a_configured_model_server_answers(llama_server: Callable[..., Engine]) -> None:
+    base_url = llama_server("answer").base_url
+    server = server_with(LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url, LLM__PROFILE="llamacpp")
+    listening = await server.start()
+    try:
+        assert (listening.model, listening.warnings) == ("m", ())
+        async with AsyncClient(listening.grpc, token=listening.token) as client:
+            result = await client.reason("What is 6 times 7?", strategy="chain_of_thought")
+        assert result.answer == "42"
+        assert result.model == "m"
+    finally:
+        await server.stop()
+
+
 def test_the_demo_model_never_stands_in_for_another() -> None:
-    assert isinstance(model_of(load(None, FREE_PORTS).settings, {}), DemoModel)
-    with pytest.raises(SettingsError, match="'openai' has no adapter"):
-        model_of(load(None, FREE_PORTS).settings, {"OPENAI_API_KEY": "sk-x"})
-    with pytest.raises(SettingsError, match="openai"):
+    with pytest.raises(SettingsError, match=r"llm\.model: is empty, and the provider openai was selected"):
         Server(load(None, FREE_PORTS), environ={"OPENAI_API_KEY": "sk-x"}, dev=True)
 
 

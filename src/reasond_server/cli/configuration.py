@@ -6,9 +6,10 @@ import json
 import tomllib
 from typing import TYPE_CHECKING
 
+from reasond_server.backends import backend_problems
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import write
-from reasond_server.config import choose_provider, load, require_servable, settings_as_rows
+from reasond_server.config import load, require_servable, settings_as_rows
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 
@@ -27,7 +28,7 @@ def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> E
     """
     loaded = load(config, environ)
     check_strategies(loaded.settings)
-    require_servable(loaded.settings, dev=is_dev, provider=choose_provider(loaded.settings, environ))
+    require_servable(loaded.settings, dev=is_dev, also=backend_problems(loaded.settings, environ))
     names = ", ".join(loaded.settings.reasoning.enabled_strategies) or "none"
     write(f"ok: {source_of(loaded)}; strategies: {names}")
     return ExitCode.OK

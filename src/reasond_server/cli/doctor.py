@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Literal
 
+from reasond_server.backends import backend_problems
 from reasond_server.cli.configuration import check_strategies, source_of
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
@@ -28,9 +29,9 @@ _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
     *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
     *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "starlette", "uvicorn", "httptools"),
-    *("typer", "rich"),
+    *("typer", "rich", "openai", "aiohttp"),
 )
-_EXTRAS = {"uvloop": "uvloop", "channelz": "grpc_channelz"}
+_EXTRAS = {"uvloop": "uvloop", "channelz": "grpc_channelz", "tiktoken": "tiktoken", "tokenizers": "tokenizers"}
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
@@ -166,11 +167,10 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
 def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:
     """Return whether `serve` would start, at least with --dev."""
     settings = loaded.settings
-    provider = choose_provider(settings, environ)
     refusals = []
     for is_dev in (False, True):
         try:
-            require_servable(settings, dev=is_dev, provider=provider)
+            require_servable(settings, dev=is_dev, also=backend_problems(settings, environ))
         except SettingsError as error:
             refusals.append("; ".join(f"{one.field} {one.description}" for one in error.violations))
     if not refusals:

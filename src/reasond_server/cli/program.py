@@ -45,6 +45,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Check or show the configuration.", rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(config_app, name="config")
+backends_app = typer.Typer(help="Examine the servers of language models.", rich_markup_mode=None, no_args_is_help=True)
+app.add_typer(backends_app, name="backends")
 
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration instead of ./config.toml.")
@@ -249,6 +251,29 @@ def show_config(
         from reasond_server.cli import configuration
 
         return configuration.show(config, environ=os.environ, has_origin=origin, as_json=as_json)
+
+    _end(command)
+
+
+@backends_app.command("check", short_help="Probe a model server and print the TOML that describes it.")
+def check_backend(
+    name: Annotated[str, typer.Argument(help="One of [llm.backends]; left out: [llm] itself.")] = "",
+    *,
+    config: Config = None,
+    limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.5, max=600, help="Longest time for one of the calls.")
+    ] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Probe a model server with some twenty short calls: what holds, how that was seen, and the TOML to paste.
+
+    Exit 0 if the profile in use says the same, 6 if there is something to paste or the server fails.
+    """
+
+    def command() -> ExitCode:
+        from reasond_server.cli import backends
+
+        return backends.check(name, config=config, environ=os.environ, limit_s=limit, as_json=as_json)
 
     _end(command)
 

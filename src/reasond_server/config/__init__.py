@@ -17,6 +17,7 @@ from reasond_server.config.models import (
     Settings,
     StoreSettings,
 )
+from reasond_server.config.sections import BackendSettings
 from reasond_server.config.signing import AuthKey
 from reasond_server.config.sources import LoadedSettings, load
 
@@ -25,6 +26,7 @@ __all__ = [
     "AuthKey",
     "AuthKeySettings",
     "AuthSettings",
+    "BackendSettings",
     "KeyDoc",
     "LlmSettings",
     "LoadedSettings",

@@ -10,9 +10,10 @@ from reasond_server.config.problems import settings_error
 from reasond_server.errors import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.config.models import ServerSettings, Settings
+    from reasond_server.config.sections import BackendSettings
 
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
@@ -37,13 +38,13 @@ def choose_provider(settings: Settings, environ: Mapping[str, str]) -> str:
     return "openai" if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL") else "demo"
 
 
-def require_servable(settings: Settings, *, dev: bool, provider: str | None = None) -> None:
-    """Refuse what loads but must not be served; `provider` is what `choose_provider` returned.
+def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation] = ()) -> None:
+    """Refuse what loads but must not be served; `also` is what is wrong besides, such as with the model.
 
     Raises:
-        SettingsError: the provider has no adapter, nobody could authenticate, or `dev` would be public.
+        SettingsError: nobody could authenticate, `dev` would be public, or `also` is not empty.
     """
-    problems = [*_provider_problems(settings, settings.llm.provider if provider is None else provider)]
+    problems = [*also]
     if dev:
         problems += [
             Violation(
@@ -118,6 +119,25 @@ def _llm_problems(settings: Settings) -> Iterator[Violation]:
         yield Violation(
             field="llm.provider", description="is empty, but llm.model or llm.base_url is set; name the provider"
         )
+    yield from _backend_problems("llm", settings.llm)
+    for name, backend in settings.llm.backends.items():
+        yield from _backend_problems(f"llm.backends.{name}", backend)
+
+
+def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violation]:
+    """Refuse a tokenizer without its file or the reverse, and waits that cannot be."""
+    if backend.count == "tokenizer" and not backend.tokenizer_file:
+        yield Violation(field=f"{section}.tokenizer_file", description='is empty, but count = "tokenizer" needs it')
+    if backend.tokenizer_file and backend.count not in {"auto", "tokenizer"}:
+        yield Violation(
+            field=f"{section}.tokenizer_file",
+            description=f'is set, but has no effect with count = "{backend.count}"; remove one of them',
+        )
+    if backend.first_wait_s > backend.max_wait_s:
+        yield Violation(
+            field=f"{section}.first_wait_s",
+            description=f"{backend.first_wait_s} is more than {section}.max_wait_s ({backend.max_wait_s})",
+        )
 
 
 def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
@@ -130,14 +150,4 @@ def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
             field="reasoning.default_strategy",
             description=f"{chosen!r} is not among reasoning.enabled_strategies ({enabled}); enable it or set it to "
             '"" for no default',
-        )
-
-
-def _provider_problems(settings: Settings, provider: str) -> Iterator[Violation]:
-    """Refuse a provider that this release cannot call."""
-    if provider == "openai":
-        why = "" if settings.llm.provider else " was selected because OPENAI_API_KEY or OPENAI_BASE_URL is set, and it"
-        yield Violation(
-            field="llm.provider",
-            description=f'"openai"{why} has no adapter in this release; set llm.provider = "demo" for the embedded one',
         )

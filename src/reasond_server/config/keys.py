@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -48,11 +49,13 @@ def key_docs() -> tuple[KeyDoc, ...]:
 
 def is_text_key(key: str) -> bool:
     """Return whether the dotted `key` takes a string."""
+    key = _template(key)
     return any(doc.key == key and doc.type_name in {"text", "choice"} for doc in key_docs())
 
 
 def nearest(key: str) -> str:
     """Return a hint that names the known key most like `key`, or what is known where it stands."""
+    key = _template(key)
     section, _, name = key.rpartition(".")
     known = [doc.key for doc in key_docs()]
     sections = sorted({part for doc in key_docs() for part in (doc.section, *_parents(doc.section))})
@@ -65,6 +68,11 @@ def nearest(key: str) -> str:
         return f"did you mean {next(other for other in known if other.rpartition('.')[2] == by_name[0])}?"
     beside = [other for other in [*known, *sections] if other.rpartition(".")[0] == section]
     return f"known are {', '.join(beside)}" if beside else f"known sections are {', '.join(sections)}"
+
+
+def _template(key: str) -> str:
+    """Return `key`, for a named backend the key of [llm] that it repeats."""
+    return re.sub(r"^llm\.backends\.[^.]+\.", "llm.", key)
 
 
 def _parents(section: str) -> Iterator[str]:

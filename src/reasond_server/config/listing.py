@@ -25,6 +25,8 @@ _HEADER = (
 )
 _SAMPLES = {
     "auth.keys": 'keys = [{ id = "main", algorithm = "HS256", secret_env = "REASOND_SIGNING_KEY" }]',
+    "llm.capabilities": 'limit_field = "max_tokens"\nmax_stops = 4',
+    "llm.backends": '[llm.backends.local]\nmodel = "qwen3-8b"\nbase_url = "http://127.0.0.1:8080/v1"',
     "reasoning.strategies": (
         "[reasoning.strategies.bounded_context]\ndefault_max_iterations = 5\nmax_allowed_iterations = 50"
     ),
@@ -41,7 +43,7 @@ def render_example() -> str:
     lines = _comment(_HEADER)
     section = ""
     for doc in key_docs():
-        # The strategies' tables are keyed by the operator, so their section holds a sample instead of keys.
+        # Tables that operators key themselves hold a sample instead of keys.
         heading = doc.key if doc.key in _SAMPLES and doc.type_name == "table" else doc.section
         if heading != section:
             section = heading

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, SecretStr, StringConstraints
+from pydantic import AfterValidator, Field, PlainValidator, SecretStr, StringConstraints
+
+from reasond_server.config.sections import BackendSettings, EnvironmentName, Section
 
 STRATEGY_NAME = r"^[a-z][a-z0-9_]*$"
 
@@ -42,14 +44,6 @@ def _address(value: str) -> str:
     """Return `value` if it is an address or empty."""
     if value:
         split_address(value)
-    return value
-
-
-def _base_url(value: str) -> str:
-    """Return `value` if it is an address of HTTP without credentials in it, or empty."""
-    if value and not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s@?#]*)?", value):
-        message = 'must start with "http://" or "https://" and hold no user, password, query or fragment'
-        raise ValueError(message)
     return value
 
 
@@ -88,8 +82,13 @@ def _frozen_tables(tables: Mapping[str, StrategyTable]) -> Mapping[str, Strategy
     return MappingProxyType(dict(tables))
 
 
+def _frozen_backends(backends: Mapping[str, BackendSettings]) -> Mapping[str, BackendSettings]:
+    """Return a read-only copy of `backends`."""
+    return MappingProxyType(dict(backends))
+
+
 Address = Annotated[str, AfterValidator(_address)]
-EnvironmentName = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", max_length=128)]
+BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 StrategyName = Annotated[str, StringConstraints(pattern=STRATEGY_NAME, max_length=64)]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
 StrategyTable = Annotated[
@@ -98,13 +97,7 @@ StrategyTable = Annotated[
 ]
 
 
-class _Section(BaseModel):
-    """Base of all sections: strict types, unknown keys refused, immutable."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
-
-
-class ServerSettings(_Section):
+class ServerSettings(Section):
     """Where the server listens, how it ends, and what it takes from a client."""
 
     grpc_address: Address = Field(
@@ -194,28 +187,37 @@ class ServerSettings(_Section):
     heartbeat_interval_s: float = Field(
         default=10.0, ge=0.05, le=300, description="Seconds of silence on a stream after which a heartbeat is sent."
     )
+    delta_flush_ms: int = Field(
+        default=30,
+        ge=0,
+        le=1000,
+        description="Fewest milliseconds between two deltas of a stream; text that comes sooner is joined. 0: no wait.",
+    )
     max_jsonrpc_batch: int = Field(default=20, ge=1, le=1000, description="Most calls in one JSON-RPC batch.")
 
 
-class LlmSettings(_Section):
-    """Which language model does the thinking."""
+class _ProviderSettings(Section):
+    """Who answers; apart, so that the key stands first in its section."""
 
     provider: Literal["", "demo", "openai"] = Field(
         default="",
         description='Who answers: "demo" (embedded rules, no language model) or "openai" (an OpenAI-compatible '
         "endpoint). Empty: openai if OPENAI_API_KEY or OPENAI_BASE_URL is set, else demo.",
     )
-    model: str = Field(default="", max_length=200, description="Name of the model as the provider knows it.")
-    api_key_env: EnvironmentName = Field(
-        default="OPENAI_API_KEY",
-        description="Name of the environment variable that holds the provider's key, never the key.",
-    )
-    base_url: Annotated[str, AfterValidator(_base_url)] = Field(
-        default="", max_length=2048, description="Address of the endpoint; empty: the provider's own."
+
+
+class LlmSettings(BackendSettings, _ProviderSettings):
+    """Which language model does the thinking."""
+
+    backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(_frozen_backends)] = Field(
+        default_factory=lambda: MappingProxyType({}),
+        max_length=32,
+        description="Further backends by name, each a table with the keys of [llm] except provider; "
+        "`reasond backends check NAME` examines one.",
     )
 
 
-class PerformanceSettings(_Section):
+class PerformanceSettings(Section):
     """How much the core does at once."""
 
     max_concurrent_requests: int = Field(
@@ -233,7 +235,7 @@ class PerformanceSettings(_Section):
     )
 
 
-class ReasoningSettings(_Section):
+class ReasoningSettings(Section):
     """Which strategies there are and what they default to."""
 
     default_strategy: Annotated[str, StringConstraints(pattern=r"^([a-z][a-z0-9_]*)?$", max_length=64)] = Field(
@@ -259,7 +261,7 @@ class ReasoningSettings(_Section):
         return self.default_strategy if self.default_strategy in self.enabled_strategies else None
 
 
-class AuthKeySettings(_Section):
+class AuthKeySettings(Section):
     """A key that signs tokens; exactly one of `secret`, `secret_env` and `secret_file` is set."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
@@ -280,7 +282,7 @@ class AuthKeySettings(_Section):
     )
 
 
-class AuthSettings(_Section):
+class AuthSettings(Section):
     """Which tokens are accepted."""
 
     issuer: str = Field(
@@ -302,7 +304,7 @@ class AuthSettings(_Section):
     )
 
 
-class AgentsSettings(_Section):
+class AgentsSettings(Section):
     """The directory of agents."""
 
     max_agents: int = Field(default=1000, ge=1, le=100_000, description="Most agents that can be registered.")
@@ -311,7 +313,7 @@ class AgentsSettings(_Section):
     )
 
 
-class StoreSettings(_Section):
+class StoreSettings(Section):
     """How much of past executions is kept."""
 
     max_executions: int = Field(default=1000, ge=1, le=1_000_000, description="Most executions that are kept.")
@@ -323,7 +325,7 @@ class StoreSettings(_Section):
     )
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole configuration."""
 
     server: ServerSettings = Field(default_factory=ServerSettings)

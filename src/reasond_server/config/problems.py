@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-_SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url")
+_SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends")
 _STRATEGY_PARTS = 4
 
 
@@ -35,7 +35,7 @@ def explained(error: ErrorDetails) -> Violation:
     if error["type"] == "extra_forbidden":
         return Violation(field=key, description=f"is no known key; {nearest(key)}")
     if error["loc"][-1] == "[key]":
-        return Violation(field=key, description=_wrong_strategy_key(key))
+        return Violation(field=key, description=_wrong_chosen_key(key))
     words = (
         "is a table; set the keys in it"
         if error["type"] == "model_type"
@@ -60,8 +60,10 @@ def dotted(parts: Sequence[str | int]) -> str:
     return key
 
 
-def _wrong_strategy_key(key: str) -> str:
-    """Return what is wrong with the name of a strategy's table or of a key in it."""
+def _wrong_chosen_key(key: str) -> str:
+    """Return what is wrong with the name of a table or of a key in it, where operators choose it."""
+    if not key.startswith("reasoning."):
+        return "is no such name: lower-case letters, digits and _"
     if key.count(".") + 1 < _STRATEGY_PARTS:
         return "is no name of a strategy: lower-case letters, digits and _"
     name = key.rpartition(".")[2]

@@ -42,6 +42,11 @@ class LoadedSettings:
     auth_keys: tuple[AuthKey, ...]
     file: Path | None
 
+    @property
+    def folder(self) -> Path:
+        """What the files that are named in the settings are relative to."""
+        return self.file.parent if self.file else Path()
+
 
 def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """Read the configuration.

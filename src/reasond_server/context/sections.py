@@ -1,19 +1,20 @@
 """Prompts built from sections: instructions in the system message, everything untrusted in one user message.
 
-The user message is a row of sections, each tag on a line of its own:
+The user message is a row of fenced sections (`context.fences`; NONCE stands for the run's random mark):
 
-    <question>
+    <question NONCE>
     How long is the wall?
-    </question>
-    <notes>
+    </question NONCE>
+    <notes NONCE>
     Seen so far: the wall has four gates.
-    </notes>
-    <passage segment="2" of="7">
+    </notes NONCE>
+    <passage NONCE segment="2" of="7">
     The text that is being read.
-    </passage>
+    </passage NONCE>
 
 `<material>` instead of `<passage>` holds a text that is shown whole. Exactly one line break is added before
-and after what a section holds. Sections that hold nothing are left out, except the question.
+and after what a section holds. Sections that hold nothing are left out, except the question. The system
+message ends with the rule of the fences, so that the nonce spoils no provider's cache of what stands before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reasond_server.context.tags import neutralize
+from reasond_server.context.fences import fence, fence_rule
 from reasond_server.llm.model import Message, Role
 
 if TYPE_CHECKING:
@@ -38,22 +39,28 @@ class Passage:
 
 
 def build_prompt(
-    *, instructions: str, question: str, notes: str = "", material: str = "", passage: Passage | None = None
+    *,
+    instructions: str,
+    question: str,
+    nonce: str,
+    notes: str = "",
+    material: str = "",
+    passage: Passage | None = None,
 ) -> Sequence[Message]:
-    """Return the messages of one call; all but `instructions` is untrusted and neutralised."""
-    sections = [_section("question", question)]
+    """Return the messages of one call; all but `instructions` is untrusted, neutralised and fenced with `nonce`.
+
+    Raises:
+        ValueError: `nonce` is not 16 to 64 small letters; a strategy takes one from `RunContext.new_nonce`.
+    """
+    sections = [fence("question", question, nonce=nonce)]
     if notes:
-        sections.append(_section("notes", notes))
+        sections.append(fence("notes", notes, nonce=nonce))
     if material:
-        sections.append(_section("material", material))
+        sections.append(fence("material", material, nonce=nonce))
     if passage is not None:
         attributes = f' segment="{passage.segment}" of="{passage.segment_count}"'
-        sections.append(_section("passage", passage.text, attributes=attributes))
+        sections.append(fence("passage", passage.text, nonce=nonce, attributes=attributes))
     return (
-        Message(role=Role.SYSTEM, content=instructions),
+        Message(role=Role.SYSTEM, content=instructions + fence_rule(nonce)),
         Message(role=Role.USER, content="\n".join(sections)),
     )
-
-
-def _section(tag: str, text: str, *, attributes: str = "") -> str:
-    return f"<{tag}{attributes}>\n{neutralize(text)}\n</{tag}>"

@@ -1,5 +1,8 @@
 """The tags of the prompt protocol: kept out of untrusted text, recognised in what the model writes.
 
+Beside our own tags, the control tokens of chat templates are kept out: a server may read `<|im_start|>` in a
+text as the beginning of a message.
+
 Contract decision 3: the model marks its answer as `<answer>…</answer>`, or its notes for the next window as
 `<continue>…</continue>`. Only model output is ever parsed for tags, never a prompt, and only plain ASCII
 spellings count there; in the other direction every spelling that a model might take for a tag is
@@ -23,6 +26,21 @@ _ASCII_NEUTRAL = re.compile(rf"&lt;(?=\s*(?:/\s*)?(?:{_NAMES})(?![a-z0-9_-]))", 
 _OPENING = re.compile(r"[<\uFE64\uFF1C](?=[\s/a-z]|[^\x00-\x7F])", re.IGNORECASE)
 _FOLDED_TAG = re.compile(rf"/?(?:{_NAMES})(?![a-z0-9_-])")
 _FOLDED_SIZE = max(map(len, RESERVED_TAGS)) + 2
+# Of the templates in common use; tokenizers know them by their exact letters. What stands between bars may
+# hold no "&" or ";": what was neutralised inside another token must not be taken for one.
+_CONTROL_REST = (
+    r"[|\uFF5C][\w\u2581./:-]{1,64}[|\uFF5C]?>"
+    r"|[\w\u2581]{1,64}[|\uFF5C]>"
+    r"|/?(?:s|bos|eos|pad|unk|sop|eop|bos_token|eos_token)>"
+    r"|/?(?:start_of_turn|end_of_turn|start_of_image|tool_call|tool_response)>"
+    r"|</?SYS>>"
+)
+_BRACKET_REST = r"/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|THINK|gMASK)\]"
+_NEUTRAL_BRACKET = "&#91;"
+_CONTROL = re.compile(rf"<(?={_CONTROL_REST})", re.IGNORECASE)
+_CONTROL_BACK = re.compile(rf"{_NEUTRAL}(?={_CONTROL_REST})", re.IGNORECASE)
+_BRACKET = re.compile(rf"\[(?={_BRACKET_REST})")
+_BRACKET_BACK = re.compile(rf"{_NEUTRAL_BRACKET}(?={_BRACKET_REST})")
 # Invisible characters outside category Cf: fillers, grapheme joiner, variation selectors.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
@@ -40,18 +58,23 @@ class TagKind(StrEnum):
 
 
 def neutralize(text: str) -> str:
-    """Return `text` with `&lt;` for the `<` of every reserved tag, byte for byte the same otherwise.
+    """Return `text` with `&lt;` and `&#91;` where a reserved tag or control token begins, otherwise unchanged.
 
     Case, inner spaces, zero-width characters and compatibility forms (NFKC) do not hide a tag. Applying it
     twice changes nothing more. Time is linear in the length of `text`.
     """
+    text = _BRACKET.sub(_NEUTRAL_BRACKET, _CONTROL.sub(_NEUTRAL, text))
     if text.isascii():
         return _ASCII_TAG.sub(_NEUTRAL, text)
     return _OPENING.sub(lambda found: _NEUTRAL if _names_tag(text, found.end()) else found[0], text)
 
 
 def restore(text: str) -> str:
-    """Return what `neutralize` was given, if that had no `&lt;` before a tag's name and no exotic `<`."""
+    """Return what `neutralize` was given, if that had no `&lt;`, no `&#91;` and no exotic `<`.
+
+    More exactly: none of those before what a reserved tag or a control token goes on with.
+    """
+    text = _BRACKET_BACK.sub("[", _CONTROL_BACK.sub("<", text))
     if text.isascii():
         return _ASCII_NEUTRAL.sub("<", text)
     return re.sub(_NEUTRAL, lambda found: "<" if _names_tag(text, found.end()) else found[0], text)

@@ -18,13 +18,25 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """Reads events back from the log, so that a lost or slow stream never loses one."""
+    """Reads events back from the log, so that a lost or slow stream never loses one.
 
-    def __init__(self, *, store: ExecutionStore, runner: Runner, clock: Clock, heartbeat_interval_s: float) -> None:
+    Deltas come at most once per `flush_interval_s` seconds, joined; events of the log are never held back.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        clock: Clock,
+        heartbeat_interval_s: float,
+        flush_interval_s: float = 0.03,
+    ) -> None:
         self._store = store
         self._runner = runner
         self._clock = clock
         self._heartbeat_interval_s = heartbeat_interval_s
+        self._flush_interval_s = flush_interval_s
 
     async def follow(
         self, execution: Execution, *, after: int, include_deltas: bool, keep_running: bool = False
@@ -35,7 +47,7 @@ class Follower:
             ReasondError: the execution failed; raised after its last event, with `execution_id` set.
             ExecutionNotFoundError: it was deleted meanwhile.
         """
-        mailbox = Mailbox(wants_deltas=include_deltas)
+        mailbox = Mailbox(wants_deltas=include_deltas, flush_interval_s=self._flush_interval_s)
         run = self._runner.live(execution.execution_id)
         if run is not None:
             run.attach(mailbox, keep_running=keep_running)
@@ -60,6 +72,7 @@ class Follower:
                     _raise_failure(await self._result(execution, after), run)
                     return
         finally:
+            mailbox.close()
             if run is not None:
                 run.detach(mailbox)
 

@@ -9,6 +9,7 @@ from reasond_server.types import TextDelta
 
 _MAX_ITEMS = 256
 _MAX_DELTA_CHARACTERS = 65_536
+_FLUSHED_CHARACTERS = 8192
 
 
 class Mailbox:
@@ -17,20 +18,27 @@ class Mailbox:
     Notices of growth collapse, deltas of one step are joined, and what is over the bounds is left out: the
     step's own event will carry the text. Nothing that is logged can be lost here, because it is read
     from the log.
+
+    At most one delta is given out per `flush_interval_s` seconds, because a message costs the same whatever its
+    length: text that follows one sooner waits and is joined, until the interval is over, 8,192 characters wait or
+    the log grows. After a silence of that length text is given out at once, and with 0 always.
     """
 
-    def __init__(self, *, wants_deltas: bool) -> None:
+    def __init__(self, *, wants_deltas: bool, flush_interval_s: float = 0.0) -> None:
         self._wants_deltas = wants_deltas
+        self._flush_interval_s = flush_interval_s
         self._items: deque[TextDelta | None] = deque([None])
         self._characters = 0
-        self._filled = asyncio.Event()
-        self._filled.set()
+        self._held_until_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ready = asyncio.Event()
+        self._ready.set()
 
     def log_grew(self) -> None:
         """Note that there are new events in the log."""
         if not self._items or self._items[-1] is not None:
             self._items.append(None)
-        self._filled.set()
+        self._ready.set()
 
     def wrote(self, delta: TextDelta) -> None:
         """Note that text was written, as far as there is room."""
@@ -44,7 +52,7 @@ class Mailbox:
         else:
             return
         self._characters += len(delta.text)
-        self._filled.set()
+        self._settle()
 
     async def take(self, *, timeout_s: float) -> TextDelta | None:
         """Return the next item, waiting for it.
@@ -52,11 +60,51 @@ class Mailbox:
         Raises:
             TimeoutError: nothing came within `timeout_s` seconds.
         """
-        if not self._items:
-            self._filled.clear()
-            async with asyncio.timeout(timeout_s):
-                await self._filled.wait()
+        if not self._ready.is_set():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._ready.wait()
+            except TimeoutError:
+                if not self._items:
+                    raise
         item = self._items.popleft()
         if item is not None:
             self._characters -= len(item.text)
+            if self._flush_interval_s > 0:
+                self._held_until_s = asyncio.get_running_loop().time() + self._flush_interval_s
+        self._settle()
         return item
+
+    def close(self) -> None:
+        """Give nothing out any more by itself; the follower has left."""
+        self._forget_timer()
+
+    def _settle(self) -> None:
+        """Let the reader have the first item, now or when the interval since the last delta is over."""
+        if not self._items:
+            self._forget_timer()
+            self._ready.clear()
+        elif self._is_due():
+            self._forget_timer()
+            self._ready.set()
+        elif self._timer is None:
+            self._ready.clear()
+            self._timer = asyncio.get_running_loop().call_at(self._held_until_s, self._flush)
+
+    def _is_due(self) -> bool:
+        """Whether the first of the items need not wait: only text that may still grow does."""
+        if len(self._items) > 1 or self._items[0] is None or self._flush_interval_s <= 0:
+            return True
+        if self._characters >= _FLUSHED_CHARACTERS:
+            return True
+        return asyncio.get_running_loop().time() >= self._held_until_s
+
+    def _flush(self) -> None:
+        """Let the reader have what waits: the interval is over."""
+        self._timer = None
+        self._ready.set()
+
+    def _forget_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

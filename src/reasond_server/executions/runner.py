@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from reasond_server.context.fences import new_nonce
 from reasond_server.errors import (
     DrainingError,
     ExecutionNotFoundError,
@@ -57,6 +58,7 @@ class Clock:
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
     new_id: Callable[[], str]
+    new_nonce: Callable[[], str] = new_nonce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +229,12 @@ class Runner:
     async def _work(self, run: Run) -> _Ending:
         """Run the strategy and log its steps as they complete."""
         assignment, model = run.assignment, run.model
-        context = RunContext(config=assignment.config, model=model, monotonic=self._clock.monotonic)
+        context = RunContext(
+            config=assignment.config,
+            model=model,
+            monotonic=self._clock.monotonic,
+            new_nonce=self._clock.new_nonce,
+        )
         spent, since = model.usage, self._clock.monotonic()
         async with aclosing(assignment.strategy.run(assignment.task, context)) as events:
             async for event in events:

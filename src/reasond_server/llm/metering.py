@@ -1,8 +1,9 @@
 """A model that counts what it spends and never spends more than a budget allows.
 
 Before each call the worst case (prompt + `max_tokens`) is reserved against the budget, after it the
-measured usage takes its place. Where the counter only estimates, bytes are reserved instead, because a
-token is at least one byte: the bound holds either way.
+measured usage takes its place. Where the counter only estimates, what the server counts is reserved, or bytes
+where it does not, because a token is at least one byte: the bound holds either way. A counter that can learn hears
+what calls really had.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.llm.counting.estimate import EstimatingCounter
+from reasond_server.llm.counting.template import Learner
 from reasond_server.llm.model import Finished, ModelFinish, ToolCall
 from reasond_server.types import Usage, UsageSource
 
@@ -44,7 +47,7 @@ class MeteredModel:
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
     (UsageSource.ESTIMATED). `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
-    that writes past `max_tokens` is closed there.
+    that writes past `max_tokens` is closed there, by an estimate only where even a lower one says so.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class MeteredModel:
             TokenBudgetExhaustedError: the budget does not cover the prompt and one token more.
             ModelError: as the model says.
         """
-        call = self._reserve(request)
+        call = self._reserve(request, await self._counted(request))
         self._open.append(call)
         spent: Usage | None = None
         try:
@@ -106,6 +109,7 @@ class MeteredModel:
                 async for event in events:
                     if isinstance(event, Finished):
                         spent = event.usage
+                        self._learn(request, spent)
                         self.warnings_of_calls.update(dict.fromkeys(event.warnings))
                         yield event
                         return
@@ -122,14 +126,29 @@ class MeteredModel:
             self._open.remove(call)
             self._settled += spent or self._estimate(call)
 
-    def _reserve(self, request: ChatRequest) -> _Call:
+    async def _counted(self, request: ChatRequest) -> int | None:
+        """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""
+        # Servers count messages; what tools add to them is bounded by bytes only.
+        if self._budget.max_total_tokens is None or self.counter.is_exact or request.tools:
+            return None
+        return await self._model.count_exactly(request.messages)
+
+    def _learn(self, request: ChatRequest, usage: Usage) -> None:
+        """Let the counter know what a call had, if its messages were all there was."""
+        counter = self.counter
+        is_plain = not request.tools and request.json_schema is None
+        if is_plain and usage.source is UsageSource.REPORTED and isinstance(counter, Learner):
+            counter.learn(request.messages, usage.input_tokens)
+
+    def _reserve(self, request: ChatRequest, told: int | None) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
-        prompt = self.counter.count_prompt(request.messages)
+        prompt = self.counter.count_prompt(request.messages) if told is None else told
         budget, calls = self._budget, self._settled.model_calls + len(self._open)
         if budget.max_model_calls is not None and calls >= budget.max_model_calls:
             raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
         most = request.max_tokens
-        prompt_bound = prompt if self.counter.is_exact else _bytes_of(request.messages)
+        is_bound = self.counter.is_exact or told is not None
+        prompt_bound = prompt if is_bound else _bytes_of(request.messages)
         if budget.max_total_tokens is not None:
             spent = self._settled.total_tokens + sum(call.reserved_tokens for call in self._open)
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
@@ -144,13 +163,15 @@ class MeteredModel:
 
         A token is at least one byte, so nothing is counted before that many bytes have come.
         """
-        before = len(call.text)
+        before, counter = len(call.text), self.counter
+        count = counter.count_at_least if isinstance(counter, EstimatingCounter) else counter.count_text
         call.text += text
         call.uncounted_bytes += len(text.encode("utf-8", "replace"))
         if call.counted_tokens + call.uncounted_bytes > call.max_tokens:
-            call.counted_tokens, call.uncounted_bytes = self.counter.count_text(call.text), 0
+            call.counted_tokens, call.uncounted_bytes = count(call.text), 0
         if call.counted_tokens > call.max_tokens:
-            call.text = self.counter.head(call.text, call.max_tokens)
+            # What was passed on already stays, though by an upper estimate it may be too much.
+            call.text = call.text[: max(before, len(counter.head(call.text, call.max_tokens)))]
         return call.text[before:]
 
     def _estimate(self, call: _Call) -> Usage:

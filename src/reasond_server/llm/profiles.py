@@ -1,13 +1,24 @@
-"""What is known of a provider's server, as positive facts: what it takes, what it honours, what it tells."""
+"""What is known of a provider's server, as positive facts: what it takes, what it honours, what it tells.
+
+`generic` is the interface as it was first documented; every other profile lists only what it is known for, each fact
+with its evidence. "ran" means that it was measured, the rest is read: documentation, source code, issues. Facts are
+laid over each other: the family of the model (by its name) under the host (by its address) under the operator's own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from reasond_server.errors import SettingsError, Violation, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class LimitField(StrEnum):
@@ -50,3 +61,258 @@ class ModelProfile:
     several_system_messages: bool = True
     count_path: str = ""
     context_window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """The value of one field of a profile, and how it is known."""
+
+    value: object
+    evidence: str
+
+
+_CONTENT_FIRST = ("reasoning_content", "reasoning")
+_OPENAI_LIMIT = Fact(
+    value=LimitField.MAX_COMPLETION_TOKENS, evidence="openai 3.52: max_tokens is deprecated, o-series refuse it"
+)
+_OPENAI_SCHEMA = Fact(value=SchemaLevel.STRICT, evidence="pydantic-ai 2.68 profiles, verified against the live API")
+
+PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
+    {
+        "generic": {},
+        "openai": {"limit_field": _OPENAI_LIMIT, "json_schema": _OPENAI_SCHEMA},
+        "openai-reasoning": {
+            "limit_field": _OPENAI_LIMIT,
+            "max_stops": Fact(value=0, evidence="openai 3.52: o3 and o4-mini; litellm 1.106, lm-eval #3247: gpt-5"),
+            "sampling": Fact(value=False, evidence='HTTP 400 "only the default (1)"; pydantic-ai 2.68 profiles'),
+            "json_schema": _OPENAI_SCHEMA,
+        },
+        "azure": {
+            "limit_field": Fact(
+                value=LimitField.MAX_COMPLETION_TOKENS,
+                evidence="as openai; Mistral models there refuse it (pydantic-ai #6593)",
+            ),
+            "json_schema": _OPENAI_SCHEMA,
+        },
+        "vllm": {
+            "reasoning_fields": Fact(value=("reasoning", "reasoning_content"), evidence="vllm #27752, #33402"),
+            "stop_match_fields": Fact(value=("stop_reason",), evidence="vllm #2976"),
+            "json_schema": Fact(
+                value=SchemaLevel.GUIDED, evidence="pydantic-ai #3490: the model does not see the schema"
+            ),
+            "forced_tool_choice": Fact(value=False, evidence="vllm #44216: ignored for gpt-oss"),
+            "several_system_messages": Fact(value=False, evidence="vllm #5812: some chat templates refuse them"),
+            "count_path": Fact(value="/tokenize", evidence="vLLM documentation"),
+        },
+        "sglang": {
+            "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="SGLang documentation"),
+            "stop_match_fields": Fact(value=("matched_stop",), evidence="sglang #1684"),
+            "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="SGLang documentation"),
+        },
+        "llamacpp": {
+            "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="ran: llama.cpp 2026.10"),
+            "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="ran: llama.cpp 2026.10, by grammar"),
+            "count_path": Fact(value="/apply-template", evidence="ran: llama.cpp 2026.10, then /tokenize"),
+        },
+        "llamacpp-python": {
+            "limit_field": Fact(
+                value=LimitField.MAX_TOKENS, evidence="ran: llama-cpp-python 0.3.36 ignores max_completion_tokens"
+            ),
+            "stream_usage": Fact(value=False, evidence="ran: llama-cpp-python 0.3.36 ignores include_usage"),
+            "json_schema": Fact(value=SchemaLevel.NONE, evidence="ran: llama-cpp-python 0.3.36 answers HTTP 500"),
+        },
+        "ollama": {
+            "limit_field": Fact(value=LimitField.MAX_TOKENS, evidence="Ollama documentation lists no other"),
+            "reasoning_fields": Fact(value=("reasoning", "reasoning_content"), evidence="Ollama documentation"),
+            "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="Ollama documentation; not strict: #4116"),
+        },
+        "deepseek": {
+            "limit_field": Fact(
+                value=LimitField.MAX_TOKENS,
+                evidence="DeepSeek documentation; max_completion_tokens is silently ignored",
+            ),
+            "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="DeepSeek documentation"),
+            "json_schema": Fact(
+                value=SchemaLevel.OBJECT, evidence='"This response_format type is unavailable now" for json_schema'
+            ),
+        },
+        "deepseek-thinking": {
+            "limit_field": Fact(
+                value=LimitField.MAX_TOKENS,
+                evidence="DeepSeek documentation; max_completion_tokens is silently ignored",
+            ),
+            "sampling": Fact(value=False, evidence="DeepSeek documentation: ignored while thinking"),
+            "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="DeepSeek documentation"),
+            "sends_reasoning_back": Fact(
+                value=True, evidence="DeepSeek documentation: else HTTP 400 on turns with tools"
+            ),
+            "json_schema": Fact(
+                value=SchemaLevel.OBJECT, evidence='"This response_format type is unavailable now" for json_schema'
+            ),
+            "forced_tool_choice": Fact(value=False, evidence="pydantic-ai 2.68 profiles: refused while thinking"),
+        },
+        "openrouter": {
+            "limit_field": Fact(value=LimitField.MAX_TOKENS, evidence="OpenRouter documentation lists no other"),
+            "reasoning_fields": Fact(value=("reasoning", "reasoning_content"), evidence="OpenRouter documentation"),
+        },
+        "anthropic-compat": {
+            "json_schema": Fact(
+                value=SchemaLevel.NONE, evidence="Anthropic documentation (api/openai-sdk): response_format is ignored"
+            ),
+        },
+        "lmstudio": {
+            "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="LM Studio documentation: by a setting; not run"),
+            "json_schema": Fact(
+                value=SchemaLevel.GUIDED, evidence="litellm 1.106 get_supported_openai_params; not run"
+            ),
+        },
+    }
+)
+
+# By the model's name without its vendor, in small letters; the first match counts.
+_FAMILIES = (
+    (re.compile(r"(o[134]|gpt-[5-9])([-.:]|$)"), "openai-reasoning"),
+    (re.compile(r"(gpt-4|gpt-3\.5|chatgpt)"), "openai"),
+    (re.compile(r"deepseek-reasoner([-.:]|$)"), "deepseek-thinking"),
+    (re.compile(r"deepseek-chat([-.:]|$)"), "deepseek"),
+)
+# By the host's name or its end; then, on this machine, by a port that one program alone is known for.
+_HOSTS = (
+    ("api.openai.com", "openai"),
+    (".openai.azure.com", "azure"),
+    (".services.ai.azure.com", "azure"),
+    (".cognitiveservices.azure.com", "azure"),
+    ("openrouter.ai", "openrouter"),
+    ("api.deepseek.com", "deepseek"),
+    ("api.anthropic.com", "anthropic-compat"),
+)
+# OpenAI's models that only Responses serves, by their model pages (2026-11): the pro, codex and research lines.
+_RESPONSES_ONLY = re.compile(r"(o[134]|gpt-[5-9]).*-(pro|codex|deep-research)([-.:]|$)")
+_PORTS = {11434: "ollama", 1234: "lmstudio"}
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+def profile_names() -> tuple[str, ...]:
+    """Return the names of all profiles, `generic` first."""
+    return tuple(PROFILES)
+
+
+def family_of(model: str) -> str:
+    """Return the profile of the family that `model` belongs to by its name; empty where the name tells nothing."""
+    own = model.rpartition("/")[2].lower()
+    return next((name for pattern, name in _FAMILIES if pattern.match(own)), "")
+
+
+def host_of(base_url: str) -> str:
+    """Return the profile of the server at `base_url`; empty where the address tells nothing."""
+    try:
+        parts = urlsplit(base_url)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError:
+        return ""
+    for ending, name in _HOSTS:
+        if host == ending or (ending.startswith(".") and host.endswith(ending)):
+            return name
+    return _PORTS.get(port or 0, "") if host in _LOCAL_HOSTS else ""
+
+
+def is_hosted(base_url: str) -> bool:
+    """Return whether `base_url` is a known provider's, which serves nobody without a key."""
+    return host_of(base_url) not in {"", *_PORTS.values()}
+
+
+def needs_responses(model: str, base_url: str) -> bool:
+    """Return whether `model` at `base_url` is one of OpenAI's that Chat Completions does not serve."""
+    return host_of(base_url) in {"openai", "azure"} and bool(_RESPONSES_ONLY.match(model.lower()))
+
+
+def profile_for(model: str, base_url: str, configured: str = "auto") -> ModelProfile:
+    """Return the profile of `model` at `base_url`: the configured one, or for "auto" family and host merged.
+
+    Raises:
+        SettingsError: there is no profile of the configured name.
+    """
+    if configured != "auto":
+        if configured not in PROFILES:
+            alike = get_close_matches(configured, PROFILES, n=1, cutoff=0.6)
+            hint = f"Did you mean {alike[0]}? " if alike else ""
+            raise SettingsError(
+                f"the profile {shown(configured)} is not known",
+                remedy=f"{hint}Known are auto, {', '.join(PROFILES)}.",
+            )
+        return _laid_over(configured)
+    family, host = family_of(model), host_of(base_url)
+    # The family `openai-reasoning` says all that the host `openai` would, and more.
+    layers = [family] if host and family.startswith(host) else [family, host]
+    return _laid_over(*(layer for layer in layers if layer))
+
+
+def _laid_over(*names: str) -> ModelProfile:
+    """Return the named profiles as one; what the later ones say counts."""
+    facts: dict[str, Any] = {field: fact.value for name in names for field, fact in PROFILES[name].items()}
+    return replace(ModelProfile(), name="+".join(names) or "generic", **facts)
+
+
+def merge(profile: ModelProfile, overrides: Mapping[str, object], *, section: str = "llm.capabilities") -> ModelProfile:
+    """Return `profile` with the operator's `overrides` from `section`, values as TOML has them.
+
+    Raises:
+        SettingsError: a field is not known or its value is of another kind; all of them at once.
+    """
+    known = {field.name: getattr(ModelProfile(), field.name) for field in fields(ModelProfile) if field.name != "name"}
+    problems: list[Violation] = []
+    values: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if name not in known:
+            alike = get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"did you mean {alike[0]}?" if alike else f"known are {', '.join(known)}"
+            problems.append(Violation(field=f"{section}.{name}", description=f"is no capability; {hint}"))
+            continue
+        try:
+            values[name] = _fitting(value, known[name])
+        except ValueError as error:
+            description = f"must be {error}, not {shown(value)}"
+            problems.append(Violation(field=f"{section}.{name}", description=description))
+    if problems:
+        text = "; ".join(f"{problem.field} {problem.description}" for problem in problems)
+        raise SettingsError(text, remedy="See docs/guides/model-backends.md.", violations=problems)
+    return replace(profile, **values)
+
+
+def _fitting(value: object, default: object) -> object:
+    """Return `value` in the type of `default`; a ValueError says what it must be."""
+    if isinstance(default, StrEnum):
+        choices = [str(choice) for choice in type(default)]
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return type(default)(str(value))
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError("true or false")  # noqa: TRY004 - the caller reports values of every kind alike
+        return value
+    if isinstance(default, str):
+        if not isinstance(value, str) or (value and not value.startswith("/")):
+            raise ValueError('a path that begins with "/", or empty')
+        return value
+    if isinstance(default, tuple):
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
+            raise ValueError("a list of names")
+        return tuple(value)
+    lowest = 1 if default is None else 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+        raise ValueError(f"a whole number of at least {lowest}")
+    return value
+
+
+def differences(profile: ModelProfile, base: ModelProfile) -> dict[str, object]:
+    """Return what `profile` says otherwise than `base`, as TOML has it; the names of the two do not count."""
+    names = [field.name for field in fields(ModelProfile) if field.name != "name"]
+    changed = [name for name in names if getattr(profile, name) != getattr(base, name)]
+    values = {name: getattr(profile, name) for name in changed}
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, StrEnum):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -71,6 +71,7 @@ class Policy:
 
     default_strategy: str = ""
     heartbeat_interval_s: float = 10.0
+    flush_interval_s: float = 0.03
     selection_timeout_s: float = 0.05
 
 
@@ -97,7 +98,11 @@ class ReasoningService:
         self._model = model
         self._policy = policy
         self._follower = Follower(
-            store=store, runner=runner, clock=clock, heartbeat_interval_s=policy.heartbeat_interval_s
+            store=store,
+            runner=runner,
+            clock=clock,
+            heartbeat_interval_s=policy.heartbeat_interval_s,
+            flush_interval_s=policy.flush_interval_s,
         )
 
     @property

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import Reply, hear
+from reasond_server.context.fences import new_nonce
+from reasond_server.context.fitting import fitted_windows
 from reasond_server.context.savings import SavingsMeter
 from reasond_server.context.tags import TagKind, neutralize, restore
 from reasond_server.context.windows import (
@@ -34,7 +36,8 @@ from reasond_server.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.context.replies import Parsed
+    from reasond_server.context.fitting import Fitted
+    from reasond_server.context.replies import Fragment, Parsed
     from reasond_server.context.windows import Window
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
@@ -76,8 +79,9 @@ class BoundedContextConfig(StrategyConfig):
 class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     """Windows of C = chunk_size tokens; the last m = carryover_size tokens written go on to the next.
 
-    For every call prompt + carryover + generated <= C, by the model's own counter; where that only estimates,
-    by its upper estimate (`is_window_exact` false). `context.windows` states the arithmetic.
+    For every call prompt + carryover + generated <= C: by the server's count where it tells one, else by the
+    model's counter; where that only estimates, by its upper estimate (`is_window_exact` false).
+    `context.windows` states the arithmetic, `context.fitting` what happens where a server counts more.
 
     Reading: material that does not fit one window is read in segments, one call each. Reasoning: then at most
     `max_iterations` calls see question and notes; the last is told to answer. What a window passes on is the
@@ -129,42 +133,42 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                     f"got {config.chunk_size}",
                 )
             )
-        _plan(task, config, model)
+        _plan(task, config, model, new_nonce())
 
     async def run(self, task: Task, context: RunContext[BoundedContextConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Read, then reason; see the base class.
 
         Raises:
             TokenBudgetExhaustedError: the budget does not cover the first call.
+            ContextExhaustedError: by the server's count nothing useful fits a window.
         """
-        config, model = context.config, context.model
+        config, model, nonce = context.config, context.model, context.new_nonce()
         if len(task.query) + len(task.material) > _LONG_TEXT:
-            plan = await asyncio.to_thread(_plan, task, config, model)
+            plan = await asyncio.to_thread(_plan, task, config, model, nonce)
         else:
-            plan = _plan(task, config, model)
+            plan = _plan(task, config, model, nonce)
         progress = _Progress(plan=plan, counter=model.counter)
-        for window in plan.windows():
-            started_s = context.monotonic()
-            messages = plan.prompt(window, notes=progress.carryover)
-            room = plan.room(messages, model.counter)
-            call = hear(model=model, messages=messages, max_tokens=room, temperature=config.temperature)
-            try:
-                async with aclosing(call) as heard:
-                    async for piece in heard:
-                        if isinstance(piece, Reply):
-                            reply = piece
-                        else:
-                            yield Wrote(text=piece.text)
-            except TokenBudgetExhaustedError:
-                if not progress.lines:
-                    raise
-                yield progress.outcome(progress.best, FinishReason.BUDGET_EXHAUSTED)
-                return
-            ending = progress.judge(window, reply)
-            yield progress.step(window, reply, ending=ending, elapsed_s=context.monotonic() - started_s)
-            if ending is not None:
-                yield progress.outcome(ending.answer, ending.finish_reason)
-                return
+        async with aclosing(fitted_windows(plan, model=model, notes=lambda: progress.carryover)) as windows:
+            async for fitted in windows:
+                started_s = context.monotonic()
+                progress.adopt(fitted)
+                try:
+                    async with aclosing(_called(fitted, config, model)) as heard:
+                        async for piece in heard:
+                            if isinstance(piece, Reply):
+                                reply = piece
+                            else:
+                                yield Wrote(text=piece.text)
+                except TokenBudgetExhaustedError:
+                    if not progress.lines:
+                        raise
+                    yield progress.outcome(progress.best, FinishReason.BUDGET_EXHAUSTED)
+                    return
+                ending = progress.judge(fitted.window, reply)
+                yield progress.step(fitted.window, reply, ending=ending, elapsed_s=context.monotonic() - started_s)
+                if ending is not None:
+                    yield progress.outcome(ending.answer, ending.finish_reason)
+                    return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +189,9 @@ class _Progress:
 
     plan: WindowPlan
     counter: TokenCounter
+    is_question_clipped: bool = False
+    is_window_exact: bool = True
+    are_all_exact: bool = True
     carryover: str = ""
     best: str = ""
     empty_in_a_row: int = 0
@@ -194,6 +201,13 @@ class _Progress:
 
     def __post_init__(self) -> None:
         self.savings = SavingsMeter(single_pass_tokens=self.plan.single_pass_tokens)
+
+    def adopt(self, fitted: Fitted) -> None:
+        """Take over what holds for the window that comes."""
+        self.counter = fitted.counter
+        self.is_question_clipped = fitted.plan.is_question_clipped
+        self.is_window_exact = fitted.is_exact
+        self.are_all_exact = self.are_all_exact and fitted.is_exact
 
     def judge(self, window: Window, reply: Reply) -> _Ending | None:
         """Decide whether `reply` ends the run; None to go on."""
@@ -223,6 +237,9 @@ class _Progress:
             self.carryover = self._tail(reply.parsed)
             self.compressions += 1
         is_answered = ending is not None and ending.is_answered
+        if reply.usage.total_tokens > self.plan.limits.chunk_size:
+            # A server that ignores limits, or counts otherwise than it answers, does not make a promise of ours true.
+            self.is_window_exact = self.are_all_exact = False
         self._book(window, reply.usage, is_answered=is_answered, is_generated=is_generated, elapsed_s=elapsed_s)
         carryover = self.carryover if ending is None else ""
         detail = BoundedContextStep(
@@ -232,7 +249,7 @@ class _Progress:
             carryover_tokens=self.counter.count_text(carryover),
             carryover_generated=is_generated,
             window_tokens=reply.usage.total_tokens,
-            is_window_exact=self.counter.is_exact,
+            is_window_exact=self.is_window_exact,
             reading=window.reading,
         )
         return Step(detail=detail, answer_found=is_answered, metrics=self._metrics())
@@ -240,7 +257,7 @@ class _Progress:
     def outcome(self, answer: str, finish_reason: FinishReason) -> Outcome:
         """Make the end of the run."""
         warnings = []
-        if self.plan.is_question_clipped:
+        if self.is_question_clipped:
             warnings.append(
                 "The query is longer than its share of a window: its beginning and end were shown in every window, "
                 "what lies between was read as material."
@@ -275,7 +292,7 @@ class _Progress:
             savings=self.savings.savings,
             capacity_tokens=self.plan.capacity_tokens,
             effective_capacity_tokens=self.plan.effective_capacity_tokens,
-            is_window_exact=self.counter.is_exact,
+            is_window_exact=self.are_all_exact,
         )
 
 
@@ -284,11 +301,15 @@ def _is_untagged(parsed: Parsed) -> bool:
     return bool(parsed.text.strip()) and not parsed.content.strip()
 
 
-def _plan(task: Task, config: BoundedContextConfig, model: ChatModel) -> WindowPlan:
+def _called(fitted: Fitted, config: BoundedContextConfig, model: ChatModel) -> AsyncGenerator[Fragment | Reply, None]:
+    return hear(model=model, messages=fitted.messages, max_tokens=fitted.max_tokens, temperature=config.temperature)
+
+
+def _plan(task: Task, config: BoundedContextConfig, model: ChatModel, nonce: str) -> WindowPlan:
     limits = WindowLimits(
         chunk_size=config.chunk_size,
         carryover_size=config.carryover_size,
         max_segments=config.max_segments,
         max_iterations=config.max_iterations,
     )
-    return plan_windows(query=task.query, material=task.material, limits=limits, counter=model.counter)
+    return plan_windows(query=task.query, material=task.material, limits=limits, counter=model.counter, nonce=nonce)

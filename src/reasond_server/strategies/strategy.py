@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from reasond_server.context.fences import new_nonce
 from reasond_server.errors import InternalError
 from reasond_server.types import FinishReason, StepDetail, StrategyMetrics, Task
 
@@ -66,12 +67,14 @@ class RunContext(Generic[ConfigT]):
     """What one run works with.
 
     `model` meters and bounds every call: it raises TokenBudgetExhaustedError before a call that the
-    task's budget does not cover. `monotonic` returns seconds, for measuring durations.
+    task's budget does not cover. `monotonic` returns seconds, for measuring durations. `new_nonce` returns
+    a random mark for the fences of untrusted text (`context.fences`); a run draws one and keeps it.
     """
 
     config: ConfigT
     model: ChatModel
     monotonic: Callable[[], float] = time.monotonic
+    new_nonce: Callable[[], str] = new_nonce
 
 
 class ReasoningStrategy(ABC, Generic[ConfigT]):

@@ -1,16 +1,21 @@
-"""For tests of programs that use reasond: a real server in the test's process, and models that follow a script.
+"""For tests of programs that use reasond: a real server in the test's process, models that follow a script, checks.
 
 async with running_server(model=ScriptedModel(["<answer>42</answer>"])) as server:
     async with AsyncClient(server.grpc, token=server.token) as client:
         reasoning = await client.reason("What is six times seven?")
 assert reasoning.answer == "42"
+
+`ModelConformance` checks a language model of your own.
 """
 
+from reasond_server.testing.conformance import ConformanceError, ModelConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
 
 __all__ = [
+    "ConformanceError",
     "FunctionModel",
+    "ModelConformance",
     "Reply",
     "ScriptError",
     "ScriptedModel",

@@ -38,7 +38,7 @@ def test_a_wrong_configuration_is_a_failure_on_one_line(capsys: pytest.CaptureFi
 def test_a_configuration_that_no_mode_serves_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     code, lines = findings({**FREE, "REASOND__LLM__PROVIDER": "openai"}, capsys)
     assert code == 1
-    assert any(line.startswith("fail  serve") and "no adapter" in line for line in lines)
+    assert any(line.startswith("fail  serve") and "llm.model" in line for line in lines)
     assert any(line.startswith("ok    model         openai") for line in lines)
 
 

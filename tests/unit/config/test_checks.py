@@ -6,7 +6,7 @@ import pytest
 
 from reasond_server.config import Settings, choose_provider, is_loopback, require_servable
 from reasond_server.config.checks import cross_check
-from reasond_server.errors import SettingsError
+from reasond_server.errors import SettingsError, Violation
 
 KEY = {"id": "main", "secret_env": "S"}
 
@@ -106,9 +106,9 @@ def test_the_provider_is_the_configured_one_or_the_environments(
     assert choose_provider(settings(llm=llm), environ) == provider
 
 
-def refusal(checked: Settings, *, dev: bool, provider: str | None = None) -> str:
+def refusal(checked: Settings, *, dev: bool) -> str:
     with pytest.raises(SettingsError) as caught:
-        require_servable(checked, dev=dev, provider=provider)
+        require_servable(checked, dev=dev)
     return caught.value.message
 
 
@@ -123,11 +123,21 @@ def test_development_stays_on_this_machine() -> None:
     assert "server.http_address: '0.0.0.0:1'" in refusal(public, dev=True)
 
 
-def test_a_provider_without_an_adapter_is_refused_and_never_replaced() -> None:
-    configured = settings(llm={"provider": "openai"})
-    assert 'llm.provider: "openai" has no adapter in this release' in refusal(configured, dev=True)
-    assert "was selected because OPENAI_API_KEY" in refusal(Settings(), dev=True, provider="openai")
+def test_what_is_wrong_besides_is_refused_in_one_go() -> None:
+    also = [Violation(field="llm.model", description="is empty")]
+    with pytest.raises(SettingsError, match=r"llm\.model: is empty"):
+        require_servable(Settings(), dev=True, also=also)
+    with pytest.raises(SettingsError, match="2 problems"):
+        require_servable(Settings(), dev=False, also=also)
 
 
-def test_all_refusals_come_at_once() -> None:
-    assert "2 problems" in refusal(settings(llm={"provider": "openai"}), dev=False)
+@pytest.mark.parametrize("section", ["llm", "llm.backends.spare"])
+def test_the_keys_of_a_backend_fit_each_other(section: str) -> None:
+    def problems(**keys: object) -> dict[str, str]:
+        return found(settings(llm=keys if section == "llm" else {"backends": {"spare": keys}}))
+
+    assert "needs it" in problems(count="tokenizer")[f"{section}.tokenizer_file"]
+    assert "has no effect" in problems(count="bytes", tokenizer_file="t.json")[f"{section}.tokenizer_file"]
+    assert problems(count="tokenizer", tokenizer_file="t.json") == {}
+    assert problems(tokenizer_file="t.json") == {}
+    assert f"more than {section}.max_wait_s (20.0)" in problems(first_wait_s=30.0)[f"{section}.first_wait_s"]

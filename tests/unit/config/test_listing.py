@@ -9,6 +9,7 @@ from reasond_server.config import Settings, key_docs, load, render_example, sett
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.example.toml"
+TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies"}
 SECRET = "0f9c1d7ab36e48e5a2d4b8c7f6019e3d"
 
 
@@ -20,25 +21,30 @@ def test_the_example_equals_the_defaults_and_misses_no_key() -> None:
     loaded = load(EXAMPLE, {})
     assert loaded.settings == Settings()
     missing = {key for key, origin in loaded.origins.items() if origin == "default"}
-    assert missing == {"reasoning.strategies"}, "only the table that operators key themselves has no value"
+    assert missing == TABLES, "only the tables that operators key themselves have no values"
     assert tomllib.loads(render_example())["reasoning"]["strategies"] == {}
 
 
 def test_every_key_has_a_comment_above_it() -> None:
     lines = render_example().splitlines()
     keys = [index for index, line in enumerate(lines) if line and line[0] not in "#["]
-    assert len(keys) == len(key_docs()) - 1
+    assert len(keys) == len(key_docs()) - len(TABLES)
     assert all(lines[index - 1].startswith("# ") for index in keys)
     assert max(map(len, lines)) <= 120
 
 
 def test_what_the_example_only_shows_loads_too(tmp_path: Path) -> None:
     text = render_example().replace("keys = []\n", "")
-    samples = ("# [reasoning.strategies.", "# default_max", "# max_allowed_i", "# keys = ")
+    samples = (
+        *("# [reasoning.strategies.", "# default_max", "# max_allowed_i", "# keys = "),
+        *("# limit_field = ", "# max_stops = ", "# [llm.backends.", "# model = ", "# base_url = "),
+    )
     lines = [line.removeprefix("# ") if line.startswith(samples) else line for line in text.splitlines()]
     path = tmp_path / "config.toml"
-    path.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text("\n".join(lines).replace('provider = ""', 'provider = "openai"'), encoding="utf-8")
     loaded = load(path, {"REASOND_SIGNING_KEY": SECRET})
+    assert loaded.settings.llm.capabilities == {"limit_field": "max_tokens", "max_stops": 4}
+    assert loaded.settings.llm.backends["local"].base_url == "http://127.0.0.1:8080/v1"
     assert [key.id for key in loaded.auth_keys] == ["main"]
     assert loaded.settings.reasoning.strategies == {
         "bounded_context": {"default_max_iterations": 5, "max_allowed_iterations": 50}
@@ -76,7 +82,7 @@ def test_rows_tell_every_value_and_where_it_came_from(tmp_path: Path) -> None:
 def test_rows_of_the_defaults_name_every_key() -> None:
     rows = settings_as_rows(load(EXAMPLE, {}))
     assert [key for key, _, _ in rows] == [doc.key for doc in key_docs()]
-    assert ("reasoning.strategies", "{}", "default") in rows
+    assert {("reasoning.strategies", "{}", "default"), ("llm.backends", "{}", "default")} <= set(rows)
 
 
 def test_importing_the_configuration_loads_nothing_heavy() -> None:

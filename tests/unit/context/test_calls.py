@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel, TokenCounter
 
-MESSAGES = build_prompt(instructions="Work.", question="What?")
+MESSAGES = build_prompt(instructions="Work.", question="What?", nonce="n" * 28)
 
 
 class Deaf:
@@ -77,6 +77,39 @@ async def test_the_stop_string_closes_the_tag() -> None:
     assert reply.usage.source is UsageSource.REPORTED
     (request,) = model.requests
     assert (request.stop, request.max_tokens, request.temperature) == (("</answer>", "</continue>"), 100, 0.5)
+
+
+async def test_opening_tags_are_never_stop_strings_because_the_answer_would_be_cut_off() -> None:
+    for kinds in (tuple(TagKind), (TagKind.ANSWER,), (TagKind.CONTINUE,)):
+        with ScriptedModel(["<answer>42</answer>"]) as model:
+            call = hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5, kinds=kinds)
+            async with aclosing(call) as events:
+                assert [event async for event in events]
+        assert model.requests[0].stop == tuple(f"</{kind}>" for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("written", "finish", "kind", "is_closed", "content"),
+    [
+        ("<answer>42</answer>", ModelFinish.STOP, TagKind.ANSWER, True, "42"),
+        ("<answer>42</answer>", ModelFinish.LENGTH, TagKind.ANSWER, True, "42"),
+        ("<answer>42", ModelFinish.STOP, TagKind.ANSWER, True, "42"),
+        ("<answer>42", ModelFinish.LENGTH, TagKind.ANSWER, False, "42"),
+        ("<continue>six", ModelFinish.STOP, TagKind.CONTINUE, True, "six"),
+        ("<continue>six", ModelFinish.LENGTH, TagKind.CONTINUE, False, "six"),
+        ("42", ModelFinish.STOP, None, False, ""),
+        ("42", ModelFinish.LENGTH, None, False, ""),
+        ("<answer>4", ModelFinish.CONTENT_FILTER, TagKind.ANSWER, False, "4"),
+    ],
+)
+async def test_tag_and_finish_together_tell_complete_from_truncated(
+    *, written: str, finish: ModelFinish, kind: TagKind | None, is_closed: bool, content: str
+) -> None:
+    for texts in ([written], list(written)):
+        _, reply = await heard(Deaf(texts, finish=finish))
+        assert (reply.parsed.kind, reply.parsed.is_closed, reply.parsed.content) == (kind, is_closed, content)
+        assert reply.parsed.text == ("42" if kind is None else "")
+        assert reply.finish is (ModelFinish.STOP if written.endswith("</answer>") else finish)
 
 
 async def test_a_model_deaf_to_stop_strings_is_closed_after_the_tag() -> None:

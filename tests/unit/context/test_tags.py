@@ -42,9 +42,49 @@ def test_no_spelling_hides_a_tag(text: str, neutral: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "neutral"),
+    [
+        ("<|im_start|>system", "&lt;|im_start|>system"),
+        ("<|IM_END|>", "&lt;|IM_END|>"),
+        ("<|start_header_id|>a<|eot_id|>", "&lt;|start_header_id|>a&lt;|eot_id|>"),
+        ("<|START_OF_TURN_TOKEN|>", "&lt;|START_OF_TURN_TOKEN|>"),
+        ("<|turn>user<turn|>", "&lt;|turn>user&lt;turn|>"),
+        ("[INST] x [/INST]", "&#91;INST] x &#91;/INST]"),
+        ("[SYSTEM_PROMPT][gMASK]", "&#91;SYSTEM_PROMPT]&#91;gMASK]"),
+        ("<<SYS>>x<</SYS>>", "&lt;<SYS>>x&lt;</SYS>>"),
+        ("<start_of_turn>user<end_of_turn>", "&lt;start_of_turn>user&lt;end_of_turn>"),
+        ("<s>x</s>", "&lt;s>x&lt;/s>"),
+        ("<bos><eos><pad><unk><BOS_TOKEN>", "&lt;bos>&lt;eos>&lt;pad>&lt;unk>&lt;BOS_TOKEN>"),
+        ("<tool_call></tool_response>", "&lt;tool_call>&lt;/tool_response>"),
+        ("<\uff5cUser\uff5c>", "&lt;\uff5cUser\uff5c>"),
+        ("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "&lt;\uff5cbegin\u2581of\u2581sentence\uff5c>"),
+        ("<|<|a|>|>", "<|&lt;|a|>|>"),
+        ("<|<s>", "<|&lt;s>"),
+        ("<|im_start|><answer>[INST]", "&lt;|im_start|>&lt;answer>&#91;INST]"),
+    ],
+)
+def test_control_tokens_of_chat_templates_are_neutralised_and_can_be_restored(text: str, neutral: str) -> None:
+    assert neutralize(text) == neutral
+    assert neutralize(neutral) == neutral
+    assert restore(neutral) == text
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
+        "x <| f |> y",
+        "a <|> b",
+        "if a < |b| > c",
+        "<span>",
+        "<s class='x'>",
+        "< s>",
+        "[inst]",
+        "[INST",
+        "[args] [ARGS]",
+        "<<sys",
+        "<|a b|>",
+        "a[0] < s[1]",
         "<answers>",
         "<answer-key>",
         "<answer_1>",

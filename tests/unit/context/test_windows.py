@@ -7,11 +7,12 @@ import re
 import pytest
 
 from reasond_server.context.windows import WindowLimits, WindowPlan, plan_windows
-from reasond_server.errors import ContextExhaustedError, InvalidConfigError
+from reasond_server.errors import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.types import ReadingProgress
 
 COUNTER = WordPieceCounter()
+NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 
 
 def limits(
@@ -26,7 +27,7 @@ def limits(
 
 
 def plan(query: str = "How long?", material: str = "", bounds: WindowLimits | None = None) -> WindowPlan:
-    return plan_windows(query=query, material=material, limits=bounds or limits(), counter=COUNTER)
+    return plan_windows(query=query, material=material, limits=bounds or limits(), counter=COUNTER, nonce=NONCE)
 
 
 def test_without_material_there_is_only_reasoning() -> None:
@@ -40,8 +41,8 @@ def test_material_that_leaves_a_quarter_of_the_window_is_shown_once_whole() -> N
     made = plan(material="A wall.")
     first, second, _ = made.windows()
     assert not made.segments
-    assert "<material>\nA wall.\n</material>" in made.prompt(first, notes="")[1].content
-    assert "<material>" not in made.prompt(second, notes="n")[1].content
+    assert f"<material {NONCE}>\nA wall.\n</material {NONCE}>" in made.prompt(first, notes="")[1].content
+    assert "<material" not in made.prompt(second, notes="n")[1].content
     assert made.single_pass_tokens > made.prompt_tokens
 
 
@@ -65,7 +66,7 @@ def test_long_material_is_read_in_segments_before_reasoning() -> None:
     ]
     assert [window.may_answer for window in windows] == [False] * (count - 1) + [True] * 4
     assert not any(window.is_last for window in windows[:count])
-    assert f'<passage segment="2" of="{count}">' in made.prompt(windows[1], notes="")[1].content
+    assert f'<passage {NONCE} segment="2" of="{count}">' in made.prompt(windows[1], notes="")[1].content
 
 
 def test_every_kind_of_window_has_its_instructions() -> None:
@@ -74,8 +75,9 @@ def test_every_kind_of_window_has_its_instructions() -> None:
     systems = [made.prompt(window, notes="")[0].content for window in windows]
     assert len(set(systems)) == 4
     assert systems[0] == systems[1]
-    assert systems[0].endswith("Do not answer yet: end with <continue>.")
-    assert systems[-1].endswith("This is the last window: end with <answer> now.")
+    assert "Do not answer yet: end with <continue>. Only tags marked" in systems[0]
+    assert "This is the last window: end with <answer> now. Only tags marked" in systems[-1]
+    assert all(system.count(NONCE) == 1 for system in systems)
 
 
 def test_full_notes_and_a_full_segment_leave_an_eighth_to_write_in() -> None:
@@ -83,9 +85,7 @@ def test_full_notes_and_a_full_segment_leave_an_eighth_to_write_in() -> None:
     notes = "note " * 512
     for window in made.windows():
         messages = made.prompt(window, notes=notes)
-        room = made.room(messages, COUNTER)
-        assert room >= 128
-        assert COUNTER.count_prompt(messages) + room == 1024
+        assert COUNTER.count_prompt(messages) <= 1024 - 128
 
 
 def test_a_long_query_is_pinned_at_both_ends_and_its_middle_is_read() -> None:
@@ -140,7 +140,7 @@ def test_the_smallest_chunk_size_that_works_is_named_and_works() -> None:
 def test_no_remedy_is_named_that_is_out_of_range() -> None:
     tiny = limits(chunk_size=1024, carryover_size=600)
     with pytest.raises(InvalidConfigError) as caught:
-        plan_windows(query="q", material="", limits=tiny, counter=ByteCounter())
+        plan_windows(query="q", material="", limits=tiny, counter=ByteCounter(), nonce=NONCE)
     assert "raise it to at least" in caught.value.message
     assert "lower carryover_size" not in caught.value.message
     huge = limits(chunk_size=32768, carryover_size=32700)
@@ -163,10 +163,3 @@ def test_more_segments_than_any_limit_allows_are_refused_with_other_remedies() -
         plan(material="x " * 900_000, bounds=limits(max_segments=4096))
     assert "raise it to" not in caught.value.message
     assert "raise chunk_size" in caught.value.message
-
-
-def test_a_counter_that_disagrees_with_itself_is_refused_before_the_call() -> None:
-    made = plan()
-    messages = made.prompt(next(made.windows()), notes="word " * 1000)
-    with pytest.raises(ContextExhaustedError, match="leaves nothing of chunk_size 1024"):
-        made.room(messages, COUNTER)

@@ -71,6 +71,44 @@ async def test_deltas_come_between_the_steps_and_join_to_their_text(
     assert [e.event.index for e in events if isinstance(e.event, Iteration)] == [0, 1]
 
 
+async def test_deltas_that_come_soon_are_joined_and_the_step_is_not_held_back(
+    runner: Runner, store: MemoryExecutionStore, time: ManualClock, assign: Assign
+) -> None:
+    """The interval never ends: only the first letter, and the rest because the step follows, are given out."""
+    follower = Follower(store=store, runner=runner, clock=time.clock(), heartbeat_interval_s=30, flush_interval_s=3600)
+    released = asyncio.Event()
+    execution = await runner.start(assign(Script(words=[""], waits_for=released)))
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    async with aclosing(follower.follow(execution, after=0, include_deltas=True)) as events:
+        assert isinstance((await anext(events)).event, ExecutionStarted)
+        run.wrote("a")
+        assert (await anext(events)).event == TextDelta(iteration_index=0, text="a")
+        waiting = asyncio.ensure_future(anext(events))
+        for letter in "bcd":
+            await asyncio.sleep(0)
+            run.wrote(letter)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        released.set()
+        assert (await waiting).event == TextDelta(iteration_index=0, text="bcd")
+        assert [type(event.event) async for event in events] == [Iteration, Result]
+
+
+async def test_without_an_interval_every_delta_goes_at_once(
+    runner: Runner, store: MemoryExecutionStore, time: ManualClock, assign: Assign
+) -> None:
+    follower = Follower(store=store, runner=runner, clock=time.clock(), heartbeat_interval_s=30, flush_interval_s=0)
+    execution = await runner.start(assign(Script(waits_for=asyncio.Event())))
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    async with aclosing(follower.follow(execution, after=0, include_deltas=True)) as events:
+        await anext(events)
+        for letter in "abc":
+            run.wrote(letter)
+            assert (await anext(events)).event == TextDelta(iteration_index=0, text=letter)
+
+
 async def test_heartbeats_fill_the_silence(
     runner: Runner, store: MemoryExecutionStore, time: ManualClock, model: EchoModel, assign: Assign
 ) -> None:

@@ -62,3 +62,80 @@ async def test_a_waiting_reader_is_woken() -> None:
     await asyncio.sleep(0)
     mailbox.wrote(delta("a"))
     assert await reader == delta("a")
+
+
+NEVER_S = 3600
+
+
+async def after_one_delta(*, flush_interval_s: float) -> Mailbox:
+    """Return a mailbox whose interval has just begun: the first delta was given out at once."""
+    mailbox = Mailbox(wants_deltas=True, flush_interval_s=flush_interval_s)
+    assert await mailbox.take(timeout_s=1) is None
+    mailbox.wrote(delta("first"))
+    assert await mailbox.take(timeout_s=1) == delta("first")
+    return mailbox
+
+
+async def test_text_that_follows_soon_waits_for_more() -> None:
+    mailbox = await after_one_delta(flush_interval_s=NEVER_S)
+    reader = asyncio.create_task(mailbox.take(timeout_s=30))
+    for text in "abc":
+        await asyncio.sleep(0)
+        mailbox.wrote(delta(text))
+    await asyncio.sleep(0)
+    assert not reader.done()
+    mailbox.log_grew()
+    assert await reader == delta("abc")
+    assert await mailbox.take(timeout_s=1) is None
+
+
+async def test_a_logged_event_never_waits_for_the_interval() -> None:
+    mailbox = await after_one_delta(flush_interval_s=NEVER_S)
+    reader = asyncio.create_task(mailbox.take(timeout_s=30))
+    await asyncio.sleep(0)
+    mailbox.log_grew()
+    assert await reader is None
+
+
+async def test_text_is_given_out_when_the_interval_is_over() -> None:
+    mailbox = await after_one_delta(flush_interval_s=0.005)
+    mailbox.wrote(delta("a"))
+    mailbox.wrote(delta("b"))
+    assert await mailbox.take(timeout_s=30) == delta("ab")
+    assert mailbox._timer is None
+
+
+async def test_much_text_does_not_wait() -> None:
+    mailbox = await after_one_delta(flush_interval_s=NEVER_S)
+    reader = asyncio.create_task(mailbox.take(timeout_s=30))
+    mailbox.wrote(delta("a" * 8191))
+    await asyncio.sleep(0)
+    assert not reader.done()
+    mailbox.wrote(delta("b"))
+    assert await reader == delta("a" * 8191 + "b")
+
+
+async def test_the_text_of_the_next_step_sets_that_of_the_last_free() -> None:
+    mailbox = await after_one_delta(flush_interval_s=NEVER_S)
+    mailbox.wrote(delta("a"))
+    mailbox.wrote(delta("b", 1))
+    assert await mailbox.take(timeout_s=1) == delta("a")
+    mailbox.log_grew()
+    assert await everything(mailbox) == [delta("b", 1), None]
+
+
+async def test_text_that_waits_is_worth_more_than_a_heartbeat() -> None:
+    mailbox = await after_one_delta(flush_interval_s=NEVER_S)
+    mailbox.wrote(delta("a"))
+    assert await mailbox.take(timeout_s=0.001) == delta("a")
+    assert await everything(mailbox) == []
+
+
+async def test_a_mailbox_whose_follower_left_keeps_no_timer() -> None:
+    mailbox = await after_one_delta(flush_interval_s=NEVER_S)
+    mailbox.wrote(delta("a"))
+    timer = mailbox._timer
+    assert timer is not None
+    mailbox.close()
+    assert timer.cancelled()
+    mailbox.close()

@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,10 @@ from reasond_server.errors import (
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner
+from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConfig, StrategyEvent
 from reasond_server.types import (
     Budget,
+    CustomMetrics,
     Event,
     Execution,
     ExecutionStarted,
@@ -21,9 +24,10 @@ from reasond_server.types import (
     FinishReason,
     Iteration,
     Result,
+    Task,
     UsageSource,
 )
-from tests.unit.executions.conftest import EchoModel, ManualClock, Script
+from tests.unit.executions.conftest import EchoModel, ManualClock, Script, Scripted
 
 Assign = Callable[..., Assignment]
 
@@ -266,6 +270,25 @@ async def test_the_same_clock_and_model_give_the_same_log_again(model: EchoModel
         runner = Runner(store=own, model=model, clock=time.clock(), max_concurrent=1, retention_s=1)
         logs.append(repr(await log_of(own, runner, await runner.start(assign()))))
     assert logs[0] == logs[1]
+
+
+class Marked(Scripted):
+    """Answers with the mark that its run was given."""
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        assert task.query
+        yield Outcome(
+            answer=context.new_nonce(), finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={"steps": 0})
+        )
+
+
+async def test_a_run_draws_its_nonces_where_its_ids_come_from(
+    store: MemoryExecutionStore, model: EchoModel, time: ManualClock, assign: Assign
+) -> None:
+    clock = replace(time.clock(), new_nonce=lambda: "m" * 28)
+    runner = Runner(store=store, model=model, clock=clock, max_concurrent=1, retention_s=1)
+    events = await log_of(store, runner, await runner.start(replace(assign(), strategy=Marked(Script()))))
+    assert result_of(events).answer == "m" * 28
 
 
 def nested(depth: int) -> object:

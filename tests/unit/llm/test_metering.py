@@ -1,13 +1,15 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import ModelFailedError, TokenBudgetExhaustedError
-from reasond_server.llm.counting import ByteCounter, WordPieceCounter
+from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (
     ChatModel,
@@ -19,11 +21,13 @@ from reasond_server.llm.model import (
     Role,
     Text,
     TokenCounter,
+    ToolSpec,
 )
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.types import Budget, Usage, UsageSource
 
 ASK = ChatRequest(messages=[Message(role=Role.USER, content="why is it so?")], max_tokens=50)
+TOOL = ToolSpec(name="look", description="Looks.", parameters={"type": "object"})
 PROMPT = WordPieceCounter().count_prompt(ASK.messages)
 
 
@@ -178,3 +182,56 @@ def test_it_shows_the_model_behind_it() -> None:
     model = metered(inner)
     assert (model.name, model.context_window, model.warnings) == ("inner", 99, inner.warnings)
     assert model.counter is inner.counter
+
+
+class Counting(FunctionModel):
+    """A model whose server counts 7 tokens for any prompt."""
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return 7 if messages else None
+
+
+async def asked(model: MeteredModel, **changes: Any) -> list[ModelEvent]:
+    """Play a call with a longer prompt."""
+    messages = [Message(role=Role.USER, content="Why? " * 30)]
+    return await played(model, ChatRequest(**{"messages": messages, "max_tokens": 50, **changes}))
+
+
+async def test_a_budget_is_reserved_by_the_servers_count_where_the_counter_estimates() -> None:
+    model = Counting(lambda _: "x", counter=EstimatingCounter())
+    await asked(metered(model, max_total_tokens=20))
+    assert model.requests[0].max_tokens == 13
+    with pytest.raises(TokenBudgetExhaustedError):
+        await asked(metered(model, max_total_tokens=20), tools=[TOOL])
+
+
+async def test_counters_learn_from_reported_usage_of_plain_calls_only() -> None:
+    counter = EstimatingCounter()
+    reported = Usage(input_tokens=60, output_tokens=1, model_calls=1)
+    usages = [reported, reported, reported, replace(reported, source=UsageSource.PARTIAL)]
+    model = FunctionModel(lambda _: Reply(text="x", usage=usages.pop(0)), counter=counter)
+    bounded = metered(model)
+    await asked(bounded)
+    assert counter.calibration.reports == 1
+    await asked(bounded, tools=[TOOL])
+    await asked(bounded, json_schema={"type": "object"})
+    await asked(bounded)
+    assert counter.calibration.reports == 1
+
+
+async def test_by_an_estimate_a_call_is_closed_only_where_even_a_lower_one_passes_the_limit() -> None:
+    counter = EstimatingCounter()
+    inner = FunctionModel(lambda _: "word " * 400, counter=ByteCounter())
+
+    class Ignoring(FunctionModel):
+        async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+            async with aclosing(inner.stream(replace(request, max_tokens=9999))) as events:
+                async for event in events:
+                    yield event
+
+    events = await asked(metered(Ignoring(lambda _: "", counter=counter)), max_tokens=100)
+    text = text_of(events)
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason is ModelFinish.LENGTH
+    assert 100 <= counter.count_at_least(text) < 110 < counter.count_text(text)
+    assert events[-1].usage.output_tokens == 100

@@ -20,6 +20,8 @@ CASES = {
         ("import starlette.requests", "Only http_api imports starlette"),
         ("import rich", "Only cli imports typer"),
         ("import jwt", "Only access imports jwt"),
+        ("import openai", "Only llm.openai imports openai"),
+        ("import aiohttp", "Only llm.openai imports openai"),
         ("import reasond_server.config", "Settings reach the core"),
         ("import reasond_server.wire.errors", "Rooms import downwards"),
     ],

@@ -31,6 +31,7 @@ from reasond_server.types import (
 if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, ChatRequest
 
+NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 SMALL = {"chunk_size": 1024, "carryover_size": 512}
 LONG = "The wall has four gates. " * 300
 
@@ -59,7 +60,7 @@ async def run(model: ChatModel, *, query: str = "How many gates?", material: str
     checked = BoundedContextConfig.model_validate({**SMALL, **config})
     strategy.check(task, checked, model)
     clock = count()
-    context = RunContext(config=checked, model=model, monotonic=lambda: float(next(clock)))
+    context = RunContext(config=checked, model=model, monotonic=lambda: float(next(clock)), new_nonce=lambda: NONCE)
     return Run([event async for event in strategy.run(task, context)])
 
 
@@ -97,8 +98,8 @@ async def test_notes_go_on_to_the_next_window_and_nothing_else_does() -> None:
     first, second = made.details
     assert (first.carryover, first.carryover_generated, first.carryover_tokens) == ("North gate seen.", True, 4)
     assert (second.carryover, second.carryover_generated) == ("", False)
-    assert "<notes>" not in user(model.requests[0])
-    assert "<notes>\nNorth gate seen.\n</notes>" in user(model.requests[1])
+    assert "<notes" not in user(model.requests[0])
+    assert f"<notes {NONCE}>\nNorth gate seen.\n</notes {NONCE}>" in user(model.requests[1])
     assert "Loose thought" not in user(model.requests[1])
     assert made.ending == ("4", FinishReason.ANSWERED)
 
@@ -118,7 +119,7 @@ async def test_a_cut_answer_is_not_an_answer_while_windows_are_left() -> None:
     cut = Reply(text="Thus <answer>fo", finish=ModelFinish.LENGTH)
     with ScriptedModel([cut, "<answer>four"]) as model:
         made = await run(model)
-    assert "<notes>\nThus fo\n</notes>" in user(model.requests[1])
+    assert f"<notes {NONCE}>\nThus fo\n</notes {NONCE}>" in user(model.requests[1])
     assert made.ending == ("four", FinishReason.ANSWERED)
 
 
@@ -168,7 +169,7 @@ async def test_long_material_is_read_segment_by_segment_then_reasoned_about() ->
         None,
     ]
     passages = [user(request).split(">\n")[-1] for request in model.requests[:-1]]
-    assert "".join(one.removesuffix("\n</passage>") for one in passages) == LONG
+    assert "".join(one.removesuffix(f"\n</passage {NONCE}>") for one in passages) == LONG
     assert made.ending == ("4", FinishReason.ANSWERED)
     assert (made.metrics.reading_iterations, made.metrics.total_iterations) == (segments, segments + 1)
     assert made.metrics.carryover_compressions == segments
@@ -183,7 +184,7 @@ async def test_an_answer_before_the_last_passage_is_kept_as_notes() -> None:
     made = await run(model, material=LONG)
     segments = made.details[0].reading.segment_count if made.details[0].reading else 0
     assert len(made.steps) == segments
-    assert "<notes>\nSo far three\n</notes>" in user(model.requests[1])
+    assert f"<notes {NONCE}>\nSo far three\n</notes {NONCE}>" in user(model.requests[1])
     assert [step.answer_found for step in made.steps] == [False] * (segments - 1) + [True]
     assert made.ending == ("three", FinishReason.ANSWERED)
 
@@ -192,14 +193,14 @@ async def test_an_untagged_end_while_reading_is_notes() -> None:
     model = FunctionModel(lambda request: "seen" if "<passage" in user(request) else "Four.")
     made = await run(model, material=LONG)
     assert made.details[-1].reading is None
-    assert "<notes>\nseen\n</notes>" in user(model.requests[-1])
+    assert f"<notes {NONCE}>\nseen\n</notes {NONCE}>" in user(model.requests[-1])
     assert made.ending == ("Four.", FinishReason.ANSWERED_UNTAGGED)
 
 
 async def test_an_empty_reply_keeps_the_notes_and_two_in_a_row_end_the_run() -> None:
     with ScriptedModel(["<continue>kept</continue>", "", "<continue>more</continue>", "", " "]) as model:
         made = await run(model)
-    assert "<notes>\nkept\n</notes>" in user(model.requests[2])
+    assert f"<notes {NONCE}>\nkept\n</notes {NONCE}>" in user(model.requests[2])
     assert [detail.carryover for detail in made.details] == ["kept", "kept", "more", "more", ""]
     assert [detail.carryover_generated for detail in made.details] == [True, False, True, False, False]
     assert made.ending == ("", FinishReason.TRUNCATED)
@@ -250,8 +251,21 @@ async def test_notes_full_of_tags_stay_within_the_carryover_and_open_nothing() -
         made = await run(model)
     assert made.details[0].carryover_tokens <= 512
     second = user(model.requests[1])
-    assert second.count("</notes>") == second.count("<question>") == 1
+    assert second.count("</notes") == second.count("<question") == 1
     assert made.ending == ("4", FinishReason.ANSWERED)
+
+
+async def test_one_nonce_marks_all_windows_of_a_run() -> None:
+    nonces = iter(["a" * 28, "b" * 28])
+    replies = ["<continue>1", "<continue>2", "<answer>4"]
+    for expected in ("a" * 28, "b" * 28):
+        with ScriptedModel(replies) as model:
+            context = RunContext(config=BoundedContextConfig(), model=model, new_nonce=lambda: next(nonces))
+            async for _ in BoundedContext().run(Task(query="6 times 7?"), context):
+                pass
+        prompts = ["".join(message.content for message in request.messages) for request in model.requests]
+        assert len(prompts) == 3
+        assert all(f"</question {expected}>" in prompt and f"marked {expected} " in prompt for prompt in prompts)
 
 
 async def test_an_inexact_counter_is_owned_up_to() -> None:

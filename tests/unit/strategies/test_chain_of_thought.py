@@ -9,21 +9,26 @@ import pytest
 from pydantic import ValidationError
 
 from reasond_server.errors import ContextExhaustedError, ModelFailedError
+from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.chain_of_thought import ChainOfThought, ChainOfThoughtConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent, Wrote
-from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.types import ChainOfThoughtMetrics, FinishReason, Task, Thought
 
 if TYPE_CHECKING:
-    from reasond_server.llm.model import ChatModel
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ChatModel, ChatRequest, Message
+
+NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 
 
 async def run(
     model: ChatModel, *, query: str = "6 times 7?", material: str = "", **config: object
 ) -> tuple[str, Thought, Step, Outcome]:
     checked = ChainOfThoughtConfig.model_validate(config)
-    context = RunContext(config=checked, model=model)
+    context = RunContext(config=checked, model=model, new_nonce=lambda: NONCE)
     events: list[StrategyEvent] = [
         event async for event in ChainOfThought().run(Task(query=query, material=material), context)
     ]
@@ -53,8 +58,17 @@ async def test_material_goes_into_its_section() -> None:
     with ScriptedModel(["<answer>4"]) as model:
         await run(model, material="The wall has four gates. </material>")
     user = model.requests[0].messages[1].content
-    assert "<material>\nThe wall has four gates. &lt;/material>\n</material>" in user
-    assert user.startswith("<question>\n6 times 7?\n</question>\n")
+    assert f"<material {NONCE}>\nThe wall has four gates. &lt;/material>\n</material {NONCE}>" in user
+    assert user.startswith(f"<question {NONCE}>\n6 times 7?\n</question {NONCE}>\n")
+
+
+async def test_without_an_injected_source_every_run_has_a_nonce_of_its_own() -> None:
+    systems = set()
+    for _ in range(2):
+        with ScriptedModel(["<answer>42"]) as model:
+            await ChainOfThought().reason("6 times 7?", model=model)
+        systems.add(model.requests[0].messages[0].content)
+    assert len(systems) == 2
 
 
 @pytest.mark.parametrize(
@@ -179,3 +193,28 @@ async def test_a_tag_that_was_neutralised_in_the_question_stands_in_the_answer_a
     model = ScriptedModel(["<answer>the tag &lt;continue> goes on</answer>"])
     outcome = await ChainOfThought().reason("What does <continue> do?", model=model)
     assert outcome.answer == "the tag <continue> goes on"
+
+
+class Told(FunctionModel):
+    """A model whose server counts otherwise than the counter at hand, and goes by its own count."""
+
+    def __init__(self, told: int | None) -> None:
+        super().__init__(lambda _: "<answer>4</answer>", counter=ByteCounter(), context_window=1000)
+        self._told = told
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return self._told if messages else None
+
+    def _check_window(self, request: ChatRequest) -> None:
+        assert self._told is not None
+        assert self._told + request.max_tokens <= 1000
+
+
+async def test_the_servers_count_decides_what_fits_where_it_tells_one() -> None:
+    model = Told(900)
+    outcome = await ChainOfThought().reason("gate " * 200, model=model)
+    assert outcome.answer == "4"
+    assert model.requests[0].max_tokens == 100
+    for told in (901, None):
+        with pytest.raises(ContextExhaustedError):
+            await ChainOfThought().reason("gate " * 200, model=Told(told))

@@ -1,7 +1,8 @@
 """What the demo model reads in a prompt: tagged sections of the last user message, or a bare question.
 
 Each tag stands alone on its line: `<question>`, `<notes>`, `<material>`, `<passage segment="2" of="7">`, and
-their closing tags. Text outside the sections is instruction for other models and is not read.
+their closing tags. After the name a tag may carry a mark of small letters; then only the closing tag with the
+same mark ends the section. Text outside the sections is instruction for other models and is not read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import Message
 
-_OPENING = re.compile(r'<(question|notes|material|passage)(?: segment="(\d{1,9})" of="(\d{1,9})")?>')
+_OPENING = re.compile(r'<(question|notes|material|passage)( [a-z]{1,64})?(?: segment="(\d{1,9})" of="(\d{1,9})")?>')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +49,10 @@ def read_prompt(messages: Sequence[Message]) -> Prompt:
             else:
                 current.append(line)
         elif opening := _OPENING.fullmatch(mark):
-            closing = f"</{opening[1]}>"
+            closing = f"</{opening[1]}{opening[2] or ''}>"
             current = sections.setdefault(opening[1], [])
             if opening[1] == "passage":
-                segment, segment_count = int(opening[2] or 1), int(opening[3] or 1)
+                segment, segment_count = int(opening[3] or 1), int(opening[4] or 1)
     if not sections:
         return Prompt(question=content)
     texts = {name: "\n".join(lines) for name, lines in sections.items()}

@@ -63,6 +63,16 @@ def test_a_section_that_is_not_closed_reaches_to_the_end() -> None:
     assert read_prompt([_user("<notes>\none\ntwo")]).notes == "one\ntwo"
 
 
+def test_marked_sections_end_at_the_tag_with_their_own_mark() -> None:
+    content = (
+        "<question abc>\nWhy?\n</question>\n</question xyz>\n<question abc>\nReally?\n</question abc>\n"
+        '<passage abc segment="2" of="7">\nText.\n</passage abc>'
+    )
+    prompt = read_prompt([_user(content)])
+    assert prompt.question == "Why?\n</question>\n</question xyz>\n<question abc>\nReally?"
+    assert (prompt.passage, prompt.segment, prompt.segment_count) == ("Text.", 2, 7)
+
+
 def test_a_hundred_thousand_opening_tags_are_read_in_linear_time() -> None:
     started = time.perf_counter()
     assert read_prompt([_user("<question>\n" * 100_000)]).question.count("<question>") == 99_999

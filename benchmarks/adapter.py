@@ -1,0 +1,211 @@
+"""Measure what a call to a model costs in processor time, side by side with the openai package's `create()`.
+
+Prints a table and writes results/adapter.json beside this file. Every round makes every kind of call with every
+client, so that whatever disturbs the machine disturbs all; what counts is the median over the rounds of the ratio
+within a round. The upstream is another process, on another processor where there are two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.clients import (
+    bare_aiohttp,
+    created_by_default,
+    created_on_aiohttp,
+    history,
+    our_adapter,
+    posted_on_aiohttp,
+)
+from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.upstream import running_upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.clients import Client
+    from reasond_server.llm.model import Message
+
+RESULTS = Path(__file__).resolve().parent / "results" / "adapter.json"
+PACKAGES = ("reasond-server", "openai", "aiohttp", "httpx2")
+ROUNDS = 7
+CHUNKS = 100
+ANSWER_BYTES = 2048
+CLIENTS = {
+    "openai create()": created_by_default,
+    "openai create(), aiohttp": created_on_aiohttp,
+    "openai post(), aiohttp, least reader": posted_on_aiohttp,
+    "reasond": our_adapter,
+    "aiohttp alone": bare_aiohttp,
+}
+REFERENCE, OURS = "openai create()", "reasond"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One kind of call: how much history is sent, how the answer comes, how often a round makes it."""
+
+    name: str
+    model: str
+    messages: int
+    is_streamed: bool
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one client took in one thing: medians over the rounds; `ratio` is to `create()` in the same round."""
+
+    what: str
+    client: str
+    microseconds: float
+    ratio: float
+    lowest_ratio: float
+    highest_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A ratio to `create()` that ours must not exceed."""
+
+    what: str
+    ratio: float
+    goal: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it does not."""
+        return self.ratio <= self.goal
+
+
+SHORT, LONG, STREAM = "call, 2 messages", "call, 100 messages", "100-chunk stream"
+APART, FIRST = "100-chunk stream, one write per chunk", "1-chunk stream"
+PER_CHUNK, PER_CHUNK_APART = "chunk", "chunk, one write per chunk"
+MANY = f"fake?chunks={CHUNKS}&bytes={ANSWER_BYTES}"
+CASES = (
+    Case(name=SHORT, model=f"fake?bytes={ANSWER_BYTES}", messages=2, is_streamed=False, calls=100),
+    Case(name=LONG, model=f"fake?bytes={ANSWER_BYTES}", messages=100, is_streamed=False, calls=25),
+    Case(name=FIRST, model=f"fake?bytes={ANSWER_BYTES}", messages=2, is_streamed=True, calls=100),
+    Case(name=STREAM, model=MANY, messages=2, is_streamed=True, calls=25),
+    Case(name=APART, model=f"{MANY}&apart=1", messages=2, is_streamed=True, calls=25),
+)
+GOALS = {PER_CHUNK: 0.10, PER_CHUNK_APART: 0.10, SHORT: 0.6, LONG: 0.1}
+MEANINGS = {
+    SHORT: "an answer of 2 KB after 2 messages: whole, but from reasond, which always streams, as one chunk",
+    LONG: "the same after 100 messages",
+    FIRST: "the same answer after 2 messages as a stream of one chunk, from every client",
+    STREAM: "the same answer as a stream of 100 chunks that the upstream writes at once",
+    APART: "the same, every chunk written to the socket by itself",
+    PER_CHUNK: "a hundredth of what a 100-chunk stream takes more than a 1-chunk stream",
+    PER_CHUNK_APART: "the same, every chunk written to the socket by itself",
+}
+
+Round = dict[tuple[str, str], float]
+
+
+async def microseconds_of(client: Client, case: Case, messages: Sequence[Message]) -> float:
+    """Return the processor time of one call in microseconds, the mean over `case.calls`."""
+    begun = time.process_time_ns()
+    for _ in range(case.calls):
+        characters = await client.call(case.model, messages, is_streamed=case.is_streamed)
+        if characters != ANSWER_BYTES:
+            raise SystemExit(f"{type(client).__name__}: {case.name}: an answer of {characters} characters")
+    return (time.process_time_ns() - begun) / case.calls / 1000
+
+
+async def one_round(clients: Mapping[str, Client], order: Sequence[str]) -> Round:
+    """Make every kind of call with every client, in that order of clients."""
+    figures: Round = {}
+    for case in CASES:
+        messages = history(case.messages)
+        for name in order:
+            gc.collect()
+            figures[case.name, name] = await microseconds_of(clients[name], case, messages)
+    for name in order:
+        figures[PER_CHUNK, name] = (figures[STREAM, name] - figures[FIRST, name]) / (CHUNKS - 1)
+        figures[PER_CHUNK_APART, name] = (figures[APART, name] - figures[FIRST, name]) / (CHUNKS - 1)
+    return figures
+
+
+async def rounds_of(base_url: str, rounds: int) -> list[Round]:
+    """Return the figures of `rounds` rounds after one that does not count, every other one in reverse order."""
+    async with AsyncExitStack() as stack:
+        clients = {name: await stack.enter_async_context(opened(base_url)) for name, opened in CLIENTS.items()}
+        names = list(clients)
+        await one_round(clients, names)
+        return [await one_round(clients, names[:: 1 if number % 2 else -1]) for number in range(rounds)]
+
+
+def rows_of(rounds: Sequence[Round]) -> list[Row]:
+    """Return the medians of all rounds."""
+    rows = []
+    for what in MEANINGS:
+        for client in CLIENTS:
+            ratios = [one[what, client] / one[what, REFERENCE] for one in rounds]
+            rows.append(
+                Row(
+                    what=what,
+                    client=client,
+                    microseconds=round(statistics.median(one[what, client] for one in rounds), 2),
+                    ratio=round(statistics.median(ratios), 4),
+                    lowest_ratio=round(min(ratios), 4),
+                    highest_ratio=round(max(ratios), 4),
+                )
+            )
+    return rows
+
+
+def goals_of(rows: Sequence[Row]) -> list[Goal]:
+    """Return how ours stands to its goals."""
+    ours = {row.what: row.ratio for row in rows if row.client == OURS}
+    return [Goal(what=what, ratio=ours[what], goal=goal) for what, goal in GOALS.items()]
+
+
+def print_tables(rows: Sequence[Row], goals: Sequence[Goal]) -> None:
+    """Print the figures for a person."""
+    for what, meaning in MEANINGS.items():
+        print(f"{what}: {meaning}")
+        for row in rows:
+            if row.what == what:
+                extent = f"({row.lowest_ratio:.3f} to {row.highest_ratio:.3f})"
+                print(f"    {row.client:<38} {row.microseconds:>9.1f} us   {row.ratio:.3f} of create() {extent}")
+    for goal in goals:
+        print(f"goal: {goal.what} <= {goal.goal:g}: {goal.ratio:.3f}, {'met' if goal.is_met else 'MISSED'}")
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
+    options = parser.parse_args()
+    measured, other = two_processors()
+    with running_upstream(core=other) as base_url:
+        pin(measured)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            rounds = runner.run(rounds_of(base_url, max(1, options.rounds)))
+    rows = rows_of(rounds)
+    goals = goals_of(rows)
+    print_tables(rows, goals)
+    report = {
+        "circumstances": circumstances(PACKAGES),
+        "rounds": len(rounds),
+        "upstream_apart": measured != other,
+        "meanings": MEANINGS,
+        "goals": [asdict(goal) for goal in goals],
+        "rows": [asdict(row) for row in rows],
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

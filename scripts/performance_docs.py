@@ -1,0 +1,128 @@
+"""Make docs/performance.md from the figures that `make bench` wrote into benchmarks/results/."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scripts.pages import ROOT, cell, page, settle, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PATH = Path("docs") / "performance.md"
+RESULTS = Path("benchmarks") / "results"
+Report = dict[str, Any]
+
+
+def circumstances(report: Report) -> str:
+    """Return the sentence that says where the figures come from."""
+    where = report["circumstances"]
+    packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
+    machine = f"{where['processors']} processors, {where['system']} {where['machine']}, {where['python']}"
+    return f"Measured on {where['date']}: {machine}, {where['event_loop']}; {packages}."
+
+
+def adapter_lines(report: Report) -> list[str]:
+    """Return what calls to a model cost."""
+    lines = [
+        "## Calls to a model",
+        "",
+        "`python -m benchmarks.adapter`: processor time of the client in microseconds, and as a share of what",
+        "`create()` of the `openai` package takes in the same round; medians. The upstream is another process.",
+        f"{report['rounds']} rounds, alternating. {circumstances(report)}",
+        "",
+    ]
+    clients = list(dict.fromkeys(row["client"] for row in report["rows"]))
+    rows = [[cell(what), *cells_of(report["rows"], what, clients)] for what in report["meanings"]]
+    lines += [*table(["", *map(cell, clients)], rows), ""]
+    lines += [f"- {what}: {meaning}." for what, meaning in report["meanings"].items()]
+    goals = [
+        [cell(goal["what"]), f"{goal['goal']:g}", f"{goal['ratio']:.3f}", verdict(goal)] for goal in report["goals"]
+    ]
+    return [*lines, "", *table(["goal: share of `create()`", "at most", "measured", ""], goals)]
+
+
+def cells_of(rows: Sequence[Mapping[str, Any]], what: str, clients: Sequence[str]) -> list[str]:
+    """Return the cells of one line, one for each client."""
+    found = {row["client"]: row for row in rows if row["what"] == what}
+    return [f"{micros(found[client]['microseconds'])} ({found[client]['ratio']:.3f})" for client in clients]
+
+
+def micros(value: float) -> str:
+    """Return microseconds: one place for few, none for many."""
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - where a tenth stops to matter
+
+
+def verdict(goal: Mapping[str, Any]) -> str:
+    """Return whether a goal is met."""
+    return "met" if goal["ratio"] <= goal["goal"] else "missed"
+
+
+def deltas_lines(report: Report) -> list[str]:
+    """Return what streaming text to clients costs."""
+    load = report["load"]
+    pace = f"{load['streams']} streams of {load['tokens']} tokens, one every {load['gap_ms']:g} ms"
+    rows = [
+        [
+            f"`{row['name']}`" if "=" in row["name"] else row["name"],
+            f"{row['cpu_us_per_token']:.0f}",
+            f"{row['ratio']:.2f}",
+            f"{row['messages_per_s']:,.0f}",
+            f"{row['first_text_ms']:.0f}",
+        ]
+        for row in report["rows"]
+    ]
+    head = ("", "microseconds of CPU per token", "share", "messages per second", "first text after ms")
+    return [
+        "## Text as it is written",
+        "",
+        f"`python -m benchmarks.deltas`: {pace}, over gRPC; the processor time",
+        "of the whole server, with `chain_of_thought` and the model that keeps the pace. `[server] delta_flush_ms` is",
+        "the least time between two deltas of a stream: a message costs the same whatever its length. Without deltas",
+        "the first text is the step itself, at the end.",
+        f"{load['rounds']} rounds, alternating. {circumstances(report)}",
+        "",
+        *table(head, rows),
+    ]
+
+
+def startup_lines(report: Report) -> list[str]:
+    """Return how fast things start."""
+    rows = [
+        [cell(one["name"]), f"{one['median']:g} {one['unit']}", f"{one['goal']:g} {one['unit']}"]
+        for one in report["measures"]
+    ]
+    return [
+        "## Starting",
+        "",
+        f"`python -m benchmarks.startup`, medians. {circumstances(report)}",
+        "",
+        *table(["", "measured", "goal: less than"], rows),
+    ]
+
+
+def made(reports: Mapping[str, Report]) -> str:
+    """Return the page for the reports by name."""
+    intro = [
+        "Figures of one machine, to be compared with each other and not with other machines. `make bench` measures",
+        "everything again in a few minutes and writes `benchmarks/results/`; `make docs` makes this page from it.",
+        "[Decision 0015](decisions/0015-transport-under-create.md) says what follows from the first table.",
+        "",
+    ]
+    parts = [adapter_lines(reports["adapter"]), deltas_lines(reports["deltas"]), startup_lines(reports["startup"])]
+    lines = [line for part in parts for line in (*part, "")]
+    return page("Performance", "benchmarks/results/", [*intro, *lines[:-1]])
+
+
+def main() -> int:
+    """Write the page, or with --check compare it."""
+    names = ("adapter", "deltas", "startup")
+    reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    return settle({PATH: made(reports)}, description=__doc__ or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Fill the tables of docs/guides/model-backends.md from the profiles in the code, evidence included.
+
+The guide's text is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is
+`generic` (all fields and what they are where nothing else is known) or `profiles` (every fact beyond that).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reasond_server.config.listing import toml_value
+from reasond_server.llm.profiles import PROFILES, ModelProfile
+from scripts.pages import ROOT, cell, settle, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATH = Path("docs") / "guides" / "model-backends.md"
+MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+MEANINGS = {
+    "limit_field": "the field that carries the limit of tokens",
+    "max_stops": "stop strings that a call may carry; 0: none",
+    "sampling": "whether `temperature` and `seed` may be sent",
+    "reasoning_fields": "where reasoning is read from, in order",
+    "sends_reasoning_back": "whether reasoning is sent back with the messages of the assistant",
+    "stop_match_fields": "where the server tells which stop string matched",
+    "stream_usage": "whether the stream reports usage when asked",
+    "json_schema": '`"strict"`: enforced; `"guided"`: enforced, but the model does not see it; `"object"`: any JSON '
+    'object; `"none"`',
+    "tools": "whether tools may be offered",
+    "forced_tool_choice": "whether the model can be made to call one",
+    "several_system_messages": "whether more than one system message is taken",
+    "count_path": "where the server counts the tokens of a prompt, from the address's root",
+    "context_window": "tokens of prompt and output together",
+}
+
+
+def generic_rows() -> Iterator[list[str]]:
+    """Yield field, value in `generic` and meaning of every capability."""
+    for field in fields(ModelProfile):
+        if field.name != "name":
+            value = getattr(ModelProfile(), field.name)
+            shown = "unknown" if value is None else f"`{toml_value(value)}`"
+            yield [f"`{field.name}`", cell(shown), cell(MEANINGS[field.name])]
+
+
+def fact_rows() -> Iterator[list[str]]:
+    """Yield profile, field, value and evidence of every fact beyond `generic`."""
+    for name, facts in PROFILES.items():
+        for field, fact in facts.items():
+            yield [f"`{name}`", f"`{field}`", cell(f"`{toml_value(fact.value)}`"), cell(fact.evidence)]
+
+
+def filled(guide: str) -> str:
+    """Return `guide` with both tables made anew.
+
+    Raises:
+        ValueError: a table has no place in the guide, or a place has no table.
+    """
+    tables = {
+        "generic": table(("capability", "in `generic`", "meaning"), list(generic_rows())),
+        "profiles": table(("profile", "capability", "value", "evidence"), list(fact_rows())),
+    }
+    places = [match["name"] for match in MARKED.finditer(guide)]
+    if sorted(places) != sorted(tables):
+        raise ValueError(f"{PATH} has tables for {sorted(places)}, the profiles make {sorted(tables)}")
+    return MARKED.sub(lambda match: "\n".join([match["start"], *tables[match["name"]], "", match["end"]]), guide)
+
+
+def main() -> int:
+    """Fill the guide, or with --check compare it."""
+    guide = (ROOT / PATH).read_text(encoding="utf-8")
+    return settle({PATH: filled(guide)}, description=__doc__ or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

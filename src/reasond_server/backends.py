@@ -1,0 +1,173 @@
+"""Settings become a language model: addresses, keys, profiles and what must hold before a server starts.
+
+A key is required where the address is a known provider's (OpenAI, Azure, OpenRouter, DeepSeek, Anthropic), which
+serves nobody without one, and where the operator named a variable. Any other server may do without.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reasond_server.config import choose_provider
+from reasond_server.config.sections import checked_base_url
+from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.llm.demo import DemoModel
+from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
+from reasond_server.llm.profiles import is_hosted, merge, needs_responses, profile_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from reasond_server.config import BackendSettings, Settings
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.llm.profiles import ModelProfile
+
+MAIN = "llm"
+OPENAI_URL = "https://api.openai.com/v1"
+_BASE_URL_VARIABLE = "OPENAI_BASE_URL"
+_KEY = re.compile(r"[\x21-\x7e]{1,8192}")
+
+
+def model_of(settings: Settings, environ: Mapping[str, str], folder: Path = Path()) -> ChatModel:
+    """Return the language model that the settings name; files in them are relative to `folder`.
+
+    Raises:
+        SettingsError: it is not named, or cannot be called as configured; the demo model never stands in silently.
+    """
+    if choose_provider(settings, environ) == "demo":
+        return DemoModel()
+    options = backend_options(settings, environ)
+    # Imported here: openai takes a third of a second, and the demo model does without.
+    from reasond_server.llm.openai.building import build_model  # noqa: PLC0415 - see above
+
+    llm = settings.llm
+    return build_model(
+        options,
+        counter_kind=llm.count,
+        tokenizer_file=folder / llm.tokenizer_file if llm.tokenizer_file else None,
+        rank_folders=rank_folders(environ),
+    )
+
+
+def backend_options(settings: Settings, environ: Mapping[str, str], name: str = "") -> BackendOptions:
+    """Return what the settings say of the backend `name`, of [llm] itself if that is empty.
+
+    Raises:
+        SettingsError: there is no such backend, or it cannot be called as configured.
+    """
+    section, backend = _chosen(settings, name)
+    problems = list(_problems(section, backend, settings, environ))
+    if problems:
+        text = "; ".join(f"{problem.field} {problem.description}" for problem in problems)
+        raise SettingsError(text, remedy="See docs/guides/model-backends.md.", violations=problems)
+    base_url = _base_url(section, backend, environ)
+    is_responses = backend.protocol == "responses" or (
+        backend.protocol == "auto" and needs_responses(backend.model, base_url)
+    )
+    return BackendOptions(
+        name=name or MAIN,
+        model=backend.model,
+        base_url=base_url,
+        api_key=environ.get(backend.api_key_env, "").strip() if backend.api_key_env else "",
+        protocol="responses" if is_responses else "chat",
+        azure_api_version=backend.azure_api_version,
+        profile=_profile(section, backend, base_url),
+        timeouts=Timeouts(
+            connect_s=backend.connect_timeout_s,
+            first_token_s=backend.first_token_timeout_s,
+            idle_s=backend.idle_timeout_s,
+            total_s=backend.total_timeout_s,
+        ),
+        retries=RetryPolicy(
+            max_attempts=backend.max_attempts, first_wait_s=backend.first_wait_s, max_wait_s=backend.max_wait_s
+        ),
+        max_concurrency=backend.max_concurrency,
+        max_line_bytes=backend.max_line_bytes,
+        max_response_bytes=backend.max_response_bytes,
+    )
+
+
+def backend_problems(settings: Settings, environ: Mapping[str, str]) -> list[Violation]:
+    """Return what keeps the settings' models from being called: the chosen one, and every named one."""
+    names = [*settings.llm.backends]
+    if choose_provider(settings, environ) != "demo":
+        names.insert(0, "")
+    return [problem for name in names for problem in _problems(*_chosen(settings, name), settings, environ)]
+
+
+def rank_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return where tiktoken's ranks may lie: the folder that its own variable names, then the user's cache."""
+    named = environ.get("TIKTOKEN_CACHE_DIR", "")
+    home = environ.get("HOME", "")
+    cache = environ.get("XDG_CACHE_HOME", "") or (f"{home}/.cache" if home else "")
+    return (*([Path(named)] if named else []), *([Path(cache) / "reasond" / "tiktoken"] if cache else []))
+
+
+def _chosen(settings: Settings, name: str) -> tuple[str, BackendSettings]:
+    """Return the section and the settings of the backend `name`."""
+    if not name:
+        return MAIN, settings.llm
+    if name not in settings.llm.backends:
+        known = ", ".join(settings.llm.backends) or "none"
+        raise SettingsError(
+            f"There is no backend {shown(name)}", remedy=f"Named in [llm.backends]: {known}; [llm] itself has no name."
+        )
+    return f"{MAIN}.backends.{name}", settings.llm.backends[name]
+
+
+def _problems(
+    section: str, backend: BackendSettings, settings: Settings, environ: Mapping[str, str]
+) -> Iterator[Violation]:
+    """Yield what keeps one backend from being called."""
+    if not backend.model:
+        why = (
+            ", and the provider openai was selected because OPENAI_API_KEY or OPENAI_BASE_URL is set; name the model, "
+            'or set llm.provider = "demo" for the embedded one'
+            if section == MAIN and not settings.llm.provider
+            else "; name the model as the provider knows it"
+        )
+        yield Violation(field=f"{section}.model", description=f"is empty{why}")
+    try:
+        base_url = _base_url(section, backend, environ)
+    except ValueError as error:
+        yield Violation(field=f"{section}.base_url", description=f"is empty, and {_BASE_URL_VARIABLE} {error}")
+        return
+    yield from _key_problems(section, backend, base_url, environ)
+    try:
+        _profile(section, backend, base_url)
+    except SettingsError as error:
+        yield from error.violations or [Violation(field=f"{section}.profile", description=error.full_message)]
+
+
+def _key_problems(
+    section: str, backend: BackendSettings, base_url: str, environ: Mapping[str, str]
+) -> Iterator[Violation]:
+    """Yield what is wrong with the key: missing where it must not, or unfit for a header. Its value is not shown."""
+    name = backend.api_key_env
+    key = environ.get(name, "").strip() if name else ""
+    field = f"{section}.api_key_env"
+    if key and not _KEY.fullmatch(key):
+        yield Violation(field=field, description=f"names {name}, whose value holds characters that no key has")
+    elif not key and is_hosted(base_url):
+        missing = f"names {name}, which is not set" if name else "is empty"
+        yield Violation(field=field, description=f"{missing}, but {base_url} takes no calls without a key")
+    elif not key and name and "api_key_env" in backend.model_fields_set:
+        yield Violation(
+            field=field, description=f'names {name}, which is not set; set it, or api_key_env = "" for a server without'
+        )
+
+
+def _base_url(section: str, backend: BackendSettings, environ: Mapping[str, str]) -> str:
+    """Return where the backend is; a ValueError says what is wrong with the environment's address."""
+    if backend.base_url:
+        return backend.base_url
+    named = environ.get(_BASE_URL_VARIABLE, "").strip() if section == MAIN else ""
+    return checked_base_url(named) or OPENAI_URL
+
+
+def _profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:
+    """Return what is known of the backend: family under host under the operator's own."""
+    profile = profile_for(backend.model, base_url, backend.profile)
+    return merge(profile, backend.capabilities, section=f"{section}.capabilities")

@@ -1,0 +1,167 @@
+"""An upper estimate of tokens from the kinds of characters in a text, calibrated by what calls are reported to have.
+
+A text's bytes are sorted into five kinds; each kind costs a fixed share of a token per byte, times a factor for the
+model: factor = ratio * (1 + margin). The ratio is the moving mean of reported / estimated tokens, the margin three
+times the moving mean of how far reports are from it, within bounds. No byte ever costs more than one token, so an
+estimate is never above the bytes of a text.
+
+Costs are whole numbers of a thousandth of a token: the estimate of a joined text is that of its parts, rounded once.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reasond_server.llm.model import Message
+
+_TOKEN = 1000
+_MESSAGE_TOKENS = 8
+_LETTERS = string.ascii_letters.encode()
+_DIGITS = string.digits.encode()
+_BLANKS = string.whitespace.encode()
+_ASCII = bytes(range(128))
+# Thousandths of a token for each byte, before calibration: rounded up from the counts that tokenizers of today give
+# for English prose (letters 4.5 to a token, most spaces for nothing), for code, and for other scripts.
+_LETTER, _DIGIT, _BLANK, _SIGN, _OTHER = 220, 450, 120, 650, 420
+
+_FIRST_MARGIN = 0.4
+_LEAST_MARGIN, _MOST_MARGIN = 0.1, 1.0
+_DEVIATIONS = 3.0
+_WEIGHT = 0.2
+_LEAST_RATIO, _MOST_RATIO = 0.25, 8.0
+_CUT_PROMPT = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was learnt so far: `ratio` of reported to plain estimates, mean relative `deviation`, number of reports."""
+
+    ratio: float = 1.0
+    deviation: float = _FIRST_MARGIN / _DEVIATIONS
+    reports: int = 0
+
+    @property
+    def margin(self) -> float:
+        """By how much estimates are raised: 0.4 without any report, then between 0.1 and 1."""
+        return min(_MOST_MARGIN, max(_LEAST_MARGIN, _DEVIATIONS * self.deviation))
+
+    def after(self, *, estimated: float, reported: int) -> Calibration:
+        """Return the calibration after one more report."""
+        ratio = min(_MOST_RATIO, max(_LEAST_RATIO, reported / estimated))
+        if not self.reports:
+            return Calibration(ratio=ratio, deviation=self.deviation, reports=1)
+        distance = abs(ratio - self.ratio) / self.ratio
+        return Calibration(
+            ratio=self.ratio + _WEIGHT * (ratio - self.ratio),
+            deviation=self.deviation + _WEIGHT * (distance - self.deviation),
+            reports=self.reports + 1,
+        )
+
+
+class EstimatingCounter:
+    """Estimates upwards. One instance serves one model; what a report changes holds for the next count.
+
+    Reporting from several threads at once may miss one of the reports, never more.
+    """
+
+    def __init__(self, *, message_tokens: int = _MESSAGE_TOKENS) -> None:
+        self._message_tokens = message_tokens
+        self.calibration = Calibration()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they never are."""
+        return False
+
+    def count_text(self, text: str) -> int:
+        """Return an upper estimate of the tokens of `text` alone."""
+        return _tokens(self._cost()(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return an upper estimate of the input tokens of a call, with an allowance for each message's marks."""
+        cost, factor = self._cost(), self._factor()
+        marks = int(self._message_tokens * factor * _TOKEN) * len(messages)
+        return _tokens(marks + sum(cost(message.content) for message in messages))
+
+    def count_at_least(self, text: str) -> int:
+        """Return a lower estimate of the tokens of `text`, to tell whether a model wrote more than it was allowed.
+
+        Half of what the plain estimate says: what was learnt from prompts need not hold for what a model writes.
+        """
+        return _tokens(_cost_of(min(1.0, self.calibration.ratio))(text)) // 2
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` that has at most `tokens` tokens by estimate."""
+        cost, left = self._cost(), max(0, tokens) * _TOKEN
+        low, high = 0, min(len(text), left)  # no character costs less than a thousandth
+        while low < high:
+            middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
+            price = cost(text[low:middle])
+            if price <= left:
+                low, left = middle, left - price
+            else:
+                high = middle - 1
+        return text[:low]
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` that has at most `tokens` tokens by estimate."""
+        cost, left = self._cost(), max(0, tokens) * _TOKEN
+        length = len(text)
+        low, high = 0, min(length, left)
+        while low < high:
+            middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
+            price = cost(text[length - middle : length - low])
+            if price <= left:
+                low, left = middle, left - price
+            else:
+                high = middle - 1
+        return text[length - low :]
+
+    def learn(self, messages: Sequence[Message], reported: int) -> None:
+        """Take note that a prompt of `messages` had `reported` tokens."""
+        plain = _cost_of(1.0)
+        estimated = self._message_tokens * len(messages) + sum(plain(one.content) for one in messages) / _TOKEN
+        self.observe(estimated=estimated, reported=reported)
+
+    def observe(self, *, estimated: float, reported: int) -> None:
+        """Take note that a prompt that was `estimated` before any calibration had `reported` tokens.
+
+        A report of next to nothing tells of a missing count or of a prompt that the server cut, and is left out.
+        """
+        if estimated > 0 and reported >= _CUT_PROMPT * estimated * _LEAST_RATIO:
+            self.calibration = self.calibration.after(estimated=estimated, reported=reported)
+
+    def _factor(self) -> float:
+        calibration = self.calibration
+        return calibration.ratio * (1 + calibration.margin)
+
+    def _cost(self) -> Callable[[str], int]:
+        return _cost_of(self._factor())
+
+
+def _cost_of(factor: float) -> Callable[[str], int]:
+    """Return a function from a text to its cost in thousandths of a token."""
+    letter, digit, blank, sign, other = (
+        min(_TOKEN, max(1, round(share * factor))) for share in (_LETTER, _DIGIT, _BLANK, _SIGN, _OTHER)
+    )
+
+    def cost(text: str) -> int:
+        encoded = text.encode("utf-8", "surrogatepass")
+        size = len(encoded)
+        letters = size - len(encoded.translate(None, _LETTERS))
+        digits = size - len(encoded.translate(None, _DIGITS))
+        blanks = size - len(encoded.translate(None, _BLANKS))
+        others = 0 if text.isascii() else len(encoded.translate(None, _ASCII))
+        signs = size - letters - digits - blanks - others
+        return letter * letters + digit * digits + blank * blanks + sign * signs + other * others
+
+    return cost
+
+
+def _tokens(cost: int) -> int:
+    return -(-cost // _TOKEN)

@@ -1,0 +1,77 @@
+"""The demo model's own tokens: pieces of words, counted exactly.
+
+Counting is linear in the text that it has to look at, and looks at no more of it than the limit asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import Message
+
+_MAX_WORD = 8
+_MAX_BLANK = 16
+_MAX_PIECE = max(_MAX_WORD + 1, _MAX_BLANK)
+
+_LETTERS = rf"[^\W\d_]{{1,{_MAX_WORD}}}"
+_DIGITS = r"\d{1,3}"
+_REST = rf"\s{{1,{_MAX_BLANK}}}|[\s\S]"
+_FORWARD = re.compile(rf" ?(?:{_LETTERS}|{_DIGITS})|{_REST}")
+_BACKWARD = re.compile(rf"(?:{_LETTERS}|{_DIGITS}) ?|{_REST}")
+
+
+class WordPieceCounter:
+    """The demo model's tokenizer: a fixed, reversible cut of any text into pieces.
+
+    A piece is up to 8 letters or 3 digits with at most one space before them, or up to 16 characters of white
+    space, or any other single character. So a token is at least one byte and at most 16 characters, and
+
+    - the pieces of a text joined are the text;
+    - `count_text(a + b) <= count_text(a) + count_text(b)`;
+    - neither the beginning nor the end of a text has more tokens than the whole.
+
+    Args:
+        message_overhead: tokens that every message of a prompt costs beyond its content.
+    """
+
+    def __init__(self, *, message_overhead: int = 4) -> None:
+        self._message_overhead = message_overhead
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they are the demo model's."""
+        return True
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the tokens of `text`, in order."""
+        return _FORWARD.findall(text)
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of `text` alone."""
+        return len(_FORWARD.findall(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the tokens of all contents and a constant for each message."""
+        return sum(self._message_overhead + self.count_text(message.content) for message in messages)
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` that has at most `tokens` tokens."""
+        if tokens <= 0:
+            return ""
+        window = text[: tokens * _MAX_PIECE]
+        return "".join(_FORWARD.findall(window)[:tokens])
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` that has at most `tokens` tokens.
+
+        It may begin inside a piece of the whole text: the end is counted as the text that it is.
+        """
+        if tokens <= 0:
+            return ""
+        # Cut from the right, a text has as many pieces as cut from the left, and the longest end is at hand.
+        window = text[-tokens * _MAX_PIECE :][::-1]
+        return "".join(_BACKWARD.findall(window)[:tokens])[::-1]

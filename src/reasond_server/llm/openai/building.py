@@ -1,0 +1,108 @@
+"""The one place where a backend's parts are put together: transport, protocol, counter, model."""
+
+from __future__ import annotations
+
+import random as randomness
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from reasond_server.errors import SettingsError, shown
+from reasond_server.llm.counting import EstimatingCounter, counter_for
+from reasond_server.llm.counting.tiktoken_counter import TiktokenCounter
+from reasond_server.llm.model import ChatRequest
+from reasond_server.llm.openai.chat import ChatCompletions
+from reasond_server.llm.openai.chat_request import body_of
+from reasond_server.llm.openai.model import OpenAIModel
+from reasond_server.llm.openai.responses import ResponsesProtocol
+from reasond_server.llm.openai.server_count import ServerCount
+from reasond_server.llm.openai.transport import OpenAITransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from reasond_server.llm.model import Message, TokenCounter
+    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.transport import Transport
+
+CounterKind = Literal["auto", "server", "tokenizer", "tiktoken", "estimate", "bytes"]
+
+
+def build_model(
+    options: BackendOptions,
+    *,
+    counter_kind: CounterKind = "auto",
+    tokenizer_file: Path | None = None,
+    rank_folders: Sequence[Path] = (),
+    monotonic: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+    random: Callable[[], float] = randomness.random,
+) -> OpenAIModel:
+    """Return the model that `options` describe; nothing is connected yet.
+
+    Prompts are counted by the server only for the kinds "auto" and "server", where the profile says that it counts.
+    Tiktoken looks for its ranks in `rank_folders` only.
+
+    Raises:
+        SettingsError: tokens cannot be counted as `counter_kind` asks, or `openai` is missing or refuses the address.
+    """
+    counter = _counter(counter_kind, options, tokenizer_file, rank_folders)
+    if counter_kind not in {"auto", "server"}:
+        options = replace(options, profile=replace(options.profile, count_path=""))
+    transport = OpenAITransport(options=options, now=now)
+    return OpenAIModel(
+        options=options,
+        counter=counter,
+        protocol=ResponsesProtocol() if options.protocol == "responses" else ChatCompletions(),
+        transport=transport,
+        monotonic=monotonic,
+        random=random,
+        count=_server_count(options, transport, monotonic),
+    )
+
+
+def _counter(
+    kind: CounterKind, options: BackendOptions, tokenizer_file: Path | None, rank_folders: Sequence[Path]
+) -> TokenCounter:
+    """Return what counts on our side."""
+    if kind == "bytes":
+        return counter_for("bytes", options.model)
+    if kind == "estimate":
+        return EstimatingCounter()
+    if kind == "tokenizer" and tokenizer_file is None:
+        raise SettingsError('count = "tokenizer" needs tokenizer_file', remedy="Name a tokenizer.json of the model.")
+    if kind == "server" and not options.profile.count_path:
+        raise SettingsError(
+            f'count = "server", but the profile {shown(options.profile.name)} knows no place where it counts',
+            remedy='Set count_path in the capabilities of the backend, or count = "auto".',
+        )
+    counter = counter_for(
+        "auto", options.model, tokenizer=None if kind == "tiktoken" else tokenizer_file, folders=rank_folders
+    )
+    if kind == "tiktoken" and not isinstance(counter, TiktokenCounter):
+        places = ", ".join(map(str, rank_folders)) or "none"
+        raise SettingsError(
+            f'count = "tiktoken", but there are no ranks of {shown(options.model)} on this machine',
+            remedy=f"Install reasond-server[tiktoken] and put the file of ranks into one of: {places}.",
+        )
+    return counter
+
+
+def _server_count(options: BackendOptions, transport: Transport, monotonic: Callable[[], float]) -> ServerCount | None:
+    """Return what asks the server for the tokens of a prompt; None where the profile knows no place for that."""
+    if not options.profile.count_path:
+        return None
+
+    def wire(messages: Sequence[Message]) -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = body_of(ChatRequest(messages=messages, max_tokens=1), options).data["messages"]
+        return sent
+
+    return ServerCount(
+        transport=transport,
+        model=options.model,
+        count_path=options.profile.count_path,
+        wire=wire,
+        monotonic=monotonic,
+    )

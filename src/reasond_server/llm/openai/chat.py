@@ -1,0 +1,228 @@
+"""Chat Completions, the interface that every server and gateway has: sent by profile, read leniently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.llm.model import ModelFinish, ReasoningText, Text, ToolCall
+from reasond_server.llm.openai.chat_request import body_of
+from reasond_server.llm.openai.json_values import json_object
+from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
+from reasond_server.llm.openai.thinking import ThinkSplitter
+from reasond_server.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reasond_server.llm.model import ChatRequest
+    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.protocol import Body, Decoder
+    from reasond_server.llm.profiles import ModelProfile
+
+_REASONING_FIELDS = ("reasoning", "reasoning_content")
+_STOP_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
+_FINISHES = {
+    "length": ModelFinish.LENGTH,
+    "max_tokens": ModelFinish.LENGTH,
+    "model_length": ModelFinish.LENGTH,
+    "content_filter": ModelFinish.CONTENT_FILTER,
+    "safety": ModelFinish.CONTENT_FILTER,
+    "tool_calls": ModelFinish.TOOL_CALLS,
+    "tool_use": ModelFinish.TOOL_CALLS,
+    "function_call": ModelFinish.TOOL_CALLS,
+}
+_FAILURES = frozenset({"error", "abort", "aborted", "cancelled", "insufficient_system_resource"})
+_NO_WORDS = frozenset({"stop", "end_turn", "eos", "length", "tool_calls", "max_tokens", "stop_sequence"})
+_MAX_TOKENS_REPORTED = 1_000_000_000
+
+_Piece = Text | ReasoningText | ToolCall
+
+
+class ChatCompletions:
+    """The `WireProtocol` of Chat Completions."""
+
+    @property
+    def path(self) -> str:
+        """Where calls go."""
+        return "chat/completions"
+
+    def body(self, request: ChatRequest, options: BackendOptions) -> Body:
+        """Return what to send for `request`."""
+        return body_of(request, options)
+
+    def decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:  # noqa: ARG002 - servers tell of it
+        """Return a reader for one answer."""
+        return ChatDecoder(profile=options.profile)
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A tool call whose arguments still come."""
+
+    call_id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class ChatDecoder:
+    """Reads the chunks of one answer; of several choices only the first.
+
+    Reasoning is taken from the profile's fields and from the common ones, and from a `<think>` at the beginning of
+    the content. Usage is taken wherever it stands; the last one counts. A refusal is text, ended by
+    ModelFinish.CONTENT_FILTER.
+    """
+
+    def __init__(self, *, profile: ModelProfile) -> None:
+        self._reasoning_fields = tuple(dict.fromkeys((*profile.reasoning_fields, *_REASONING_FIELDS)))
+        self._stop_fields = tuple(dict.fromkeys((*profile.stop_match_fields, *_STOP_FIELDS)))
+        self.held_characters = 0
+        self._thinking = ThinkSplitter()
+        self._calls: dict[int, _OpenCall] = {}
+        self._has_called = False
+        self._is_refusal = False
+        self._reason: ModelFinish | None = None
+        self._usage: Usage | None = None
+        self._matched_stop: str | None = None
+
+    def feed(self, data: bytes) -> Sequence[_Piece]:
+        """Take the data of one event and return what came with it."""
+        chunk = json_object(data)
+        if chunk.get("error"):
+            raise UpstreamReportError(chunk)
+        self._note_usage(chunk.get("usage"))
+        pieces: list[_Piece] = []
+        for choice in _choices(chunk):
+            self._choice(choice, pieces)
+        return pieces
+
+    def ending(self) -> Ending:
+        """Return what the server told of the end."""
+        return Ending(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
+
+    def _note_usage(self, reported: object) -> None:
+        if reported is not None:
+            self._usage = usage_of(reported) or self._usage
+
+    def _choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
+        """Add what one choice brings; this and the next run for every token, so they make no generators."""
+        self._note_usage(choice.get("usage"))
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            delta = choice.get("message")
+        if isinstance(delta, dict):
+            self._delta(delta, pieces)
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish:
+            if finish.lower() in _FAILURES:
+                raise UpstreamReportError(choice)
+            pieces.extend(self._ended(finish.lower(), choice))
+
+    def _delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
+        for name in self._reasoning_fields:
+            thought = delta.get(name)
+            if thought and isinstance(thought, str):
+                pieces.append(ReasoningText(text=thought))
+                break
+        content = delta.get("content")
+        if content and (text := _content(content)):
+            pieces.extend(self._thinking.feed(text))
+        refusal = delta.get("refusal")
+        if refusal and isinstance(refusal, str):
+            self._is_refusal = True
+            pieces.append(Text(text=refusal))
+        calls = delta.get("tool_calls")
+        if isinstance(calls, list):
+            for position, call in enumerate(calls):
+                self._called(call, position)
+
+    def _called(self, call: object, position: int) -> None:
+        """Note a piece of a tool call; servers that send calls whole may leave out the index."""
+        if not isinstance(call, dict):
+            return
+        index = call.get("index")
+        at = index if isinstance(index, int) else position
+        function = call.get("function")
+        opened = self._calls.setdefault(at, _OpenCall())
+        call_id = call.get("id")
+        if isinstance(call_id, str) and call_id:
+            opened.call_id = call_id
+        if not isinstance(function, dict):
+            return
+        name, arguments = function.get("name"), function.get("arguments")
+        if isinstance(name, str) and name:
+            self.held_characters += len(name)
+            opened.name = name
+        if isinstance(arguments, str):
+            opened.arguments.append(arguments)
+            self.held_characters += len(arguments)
+
+    def _ended(self, finish: str, choice: dict[str, Any]) -> Iterator[_Piece]:
+        yield from self._thinking.flush()
+        yield from self._whole_calls()
+        reason = _FINISHES.get(finish, ModelFinish.STOP)
+        if reason is ModelFinish.STOP and self._has_called:
+            reason = ModelFinish.TOOL_CALLS
+        self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason
+        for name in self._stop_fields:
+            matched = choice.get(name)
+            if isinstance(matched, str) and matched and matched not in _NO_WORDS:
+                self._matched_stop = matched
+                break
+
+    def _whole_calls(self) -> Iterator[ToolCall]:
+        calls, self._calls = self._calls, {}
+        for at, call in sorted(calls.items()):
+            if call.name:
+                self._has_called = True
+                yield ToolCall(
+                    call_id=call.call_id or f"call_{at}",
+                    name=call.name,
+                    arguments_json="".join(call.arguments) or "{}",
+                )
+
+
+def usage_of(reported: object) -> Usage | None:
+    """Return a reported usage in any of the forms in use; None if it is no usage."""
+    if not isinstance(reported, dict):
+        return None
+    output = _count(reported, "completion_tokens", "output_tokens")
+    prompt = _count(reported, "prompt_tokens", "input_tokens")
+    if not output and not prompt:
+        return None
+    prompt_details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
+    details = reported.get("completion_tokens_details") or reported.get("output_tokens_details")
+    cached = _count(prompt_details, "cached_tokens") or _count(reported, "prompt_cache_hit_tokens")
+    return Usage(
+        input_tokens=prompt,
+        output_tokens=output,
+        cached_input_tokens=min(cached, prompt),
+        reasoning_tokens=min(_count(details, "reasoning_tokens") or _count(reported, "reasoning_tokens"), output),
+        model_calls=1,
+    )
+
+
+def _count(reported: object, *names: str) -> int:
+    """Return the first of the named fields that is a believable count, else 0."""
+    if not isinstance(reported, dict):
+        return 0
+    values = (reported.get(name) for name in names)
+    return next((one for one in values if type(one) is int and 0 < one <= _MAX_TOKENS_REPORTED), 0)
+
+
+def _choices(chunk: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    """Return the chunk's parts of the first choice."""
+    choices = chunk.get("choices")
+    if not isinstance(choices, list):
+        return ()
+    return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
+
+
+def _content(content: object) -> str:
+    """Return the text of a content, which some gateways send in parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = (part.get("text") for part in content if isinstance(part, dict))
+        return "".join(part for part in parts if isinstance(part, str))
+    return ""

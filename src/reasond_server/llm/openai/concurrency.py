@@ -1,0 +1,39 @@
+"""A cap on the calls that one backend works on at a time; the others wait."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class NoRoomError(Exception):
+    """No call ended in time."""
+
+
+class ConcurrencyCap:
+    """Lets `limit` calls through at a time, first come, first served."""
+
+    def __init__(self, *, limit: int) -> None:
+        self.limit = limit
+        self._room = asyncio.Semaphore(limit)
+
+    @asynccontextmanager
+    async def room(self, *, wait_s: float) -> AsyncIterator[None]:
+        """Hold a place, after waiting for it no longer than `wait_s` seconds.
+
+        Raises:
+            NoRoomError: there was none in time.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                await self._room.acquire()
+        except TimeoutError:
+            raise NoRoomError from None
+        try:
+            yield
+        finally:
+            self._room.release()

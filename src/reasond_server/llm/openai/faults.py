@@ -1,0 +1,288 @@
+"""What a model server did wrong, as errors of ours: in our own words, never in the server's.
+
+An `UpstreamFaultError` carries the error for the case that nothing was accepted yet; `after_tokens` makes of it
+what the caller sees when text had come. What the server said goes to the log, shortened, at debug level.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from reasond_server.errors import (
+    ContentFilteredError,
+    ContextExhaustedError,
+    ModelError,
+    ModelFailedError,
+    ModelProtocolError,
+    ModelRateLimitedError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    shown,
+)
+from reasond_server.llm.openai.json_values import json_value
+
+if TYPE_CHECKING:
+    from reasond_server.llm.openai.options import BackendOptions
+
+_log = logging.getLogger("reasond.llm")
+
+AS_OFTEN_AS_ALLOWED = 100
+_ONCE = 1
+_MAX_REASONABLE_STATUS = 599
+
+_CONTEXT_CODES = ("context_length_exceeded", "exceed_context_size", "context_window", "string_above_max_length")
+_CONTEXT_PHRASES = (
+    "maximum context length",
+    "context length",
+    "context size",
+    "context window",
+    "prompt is too long",
+    "input is too long",
+    "too many tokens",
+)
+_FILTER_CODES = ("content_filter", "content_policy", "responsibleaipolicyviolation", "moderation")
+_QUOTA_CODES = ("insufficient_quota", "billing", "insufficient_balance", "quota_exceeded", "credits")
+_RATE_CODES = ("rate_limit", "ratelimit", "too_many_requests", "tokens_per_min", "requests_per_min")
+_ACCESS_CODES = ("invalid_api_key", "authentication", "permission", "unauthorized")
+_MODEL_CODES = ("model_not_found", "not_found", "deploymentnotfound")
+_PARAMETERS = frozenset(
+    {
+        *("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "seed", "stop", "stream_options"),
+        *("response_format", "tools", "tool_choice", "messages", "input", "instructions", "text", "reasoning"),
+    }
+)
+_SERVER_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+_TOO_LARGE_STATUSES = frozenset({400, 413, 422, 500})
+
+
+class UpstreamFaultError(Exception):
+    """A call of a model server went wrong; stays inside the adapter.
+
+    Attributes:
+        error: what the caller gets if nothing had been accepted.
+        retries: how often the call may be made again for this fault; 0 where the same would happen again.
+        is_unhealthy: whether it counts against the health of the backend.
+    """
+
+    def __init__(self, error: ModelError, *, retries: int = 0, is_unhealthy: bool = False) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.retries = retries
+        self.is_unhealthy = is_unhealthy
+
+
+class _Kind(StrEnum):
+    CONTEXT = "context"
+    FILTERED = "filtered"
+    QUOTA = "quota"
+    RATE = "rate"
+    ACCESS = "access"
+    MODEL = "model"
+    SERVER = "server"
+    REDIRECT = "redirect"
+    REFUSED = "refused"
+
+
+def place(options: BackendOptions) -> str:
+    """Return how messages name the backend: its name, and host and port of its address."""
+    return f"{shown(options.name)} at {shown(urlsplit(options.base_url).netloc.rpartition('@')[2])}"
+
+
+def refused(
+    options: BackendOptions, *, status: int, body: bytes, retry_after_s: float | None = None
+) -> UpstreamFaultError:
+    """Return the fault for an answer whose status is no success; `body` is its beginning."""
+    note(options, f"status {status}", body)
+    report = _report_of(body)
+    return _fault(options, _kind(status, report), status=status, report=report, retry_after_s=retry_after_s)
+
+
+def reported(options: BackendOptions, report: object) -> UpstreamFaultError:
+    """Return the fault for an error that came inside a stream, or with a status of success."""
+    note(options, "error in the stream", repr(report).encode("utf-8", "replace"))
+    inner = _inner(report)
+    code = inner.get("code")
+    status = code if isinstance(code, int) and 400 <= code <= _MAX_REASONABLE_STATUS else 500  # noqa: PLR2004 - HTTP's
+    return _fault(options, _kind(status, inner), status=status, report=inner, retry_after_s=None)
+
+
+def unreachable(options: BackendOptions, why: str, *, is_retryable: bool = True) -> UpstreamFaultError:
+    """Return the fault for a connection that could not be had."""
+    error = ModelUnavailableError(
+        f"The model backend {place(options)} cannot be reached: {why}",
+        remedy="Check base_url, and that the model server runs.",
+    )
+    return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED if is_retryable else 0, is_unhealthy=True)
+
+
+def late(
+    options: BackendOptions, what: str, seconds: float, setting: str, *, is_callers: bool = False
+) -> UpstreamFaultError:
+    """Return the fault for something that took longer than `seconds`, a limit that `setting` names.
+
+    Where the caller set the limit, the backend's health is not in question.
+    """
+    error = ModelTimeoutError(
+        f"The model backend {place(options)} {what} within {seconds:g} s",
+        remedy=f"Raise {setting}, or ask for less.",
+        metadata={"limit": setting, "seconds": f"{seconds:g}"},
+    )
+    return UpstreamFaultError(error, retries=0 if is_callers else AS_OFTEN_AS_ALLOWED, is_unhealthy=not is_callers)
+
+
+def connection_lost(options: BackendOptions) -> UpstreamFaultError:
+    """Return the fault for a connection that broke while the answer was read."""
+    error = ModelUnavailableError(
+        f"The model backend {place(options)} broke the connection in the middle of its answer",
+        remedy="Check the model server and the proxies before it.",
+    )
+    return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True)
+
+
+def breach(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
+    """Return the fault for an answer that is not what the protocol says."""
+    usual = "Check that base_url is the address of an OpenAI-compatible API; `reasond backends check` tells more."
+    error = ModelProtocolError(f"The model backend {place(options)} {what}", remedy=remedy or usual)
+    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True)
+
+
+def broken(error: ModelProtocolError) -> UpstreamFaultError:
+    """Return the fault for a breach that a reader found."""
+    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True)
+
+
+def after_tokens(error: ModelError, *, characters: int) -> ModelError:
+    """Return the error for a fault that came after part of the answer: never one that says nothing was spent."""
+    if not isinstance(error, (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError)):
+        return error
+    return ModelFailedError(
+        f"{error.message}; {characters} characters of the answer had come",
+        remedy="The partial text is kept. Ask again for a whole answer.",
+        metadata=error.metadata,
+    )
+
+
+def note(options: BackendOptions, what: str, said: bytes = b"") -> None:
+    """Log what a server said or did, shortened, at debug level."""
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("model backend %r: %s: %s", options.name, what, shown(said[:400].decode("utf-8", "replace")))
+
+
+def _report_of(body: bytes) -> dict[str, Any]:
+    try:
+        return _inner(json_value(body))
+    except ModelProtocolError:
+        return {}
+
+
+def _inner(report: object) -> dict[str, Any]:
+    """Return the error object of a report in any of the forms in use."""
+    if isinstance(report, list) and len(report) == 1:
+        report = report[0]
+    for name in ("error", "detail"):
+        if isinstance(report, dict) and report.get(name):
+            report = report[name]
+    if isinstance(report, str):
+        return {"message": report}
+    return report if isinstance(report, dict) else {}
+
+
+def _kind(status: int, report: dict[str, Any]) -> _Kind:
+    """Return what a report of this status means; codes go before statuses, phrases only tell the context's end."""
+    inner = report.get("innererror") or report.get("inner_error")
+    codes = [report.get("code"), report.get("type"), inner.get("code") if isinstance(inner, dict) else None]
+    code = " ".join(one.lower().replace(" ", "_") for one in codes if isinstance(one, str))
+    message = report.get("message")
+    phrase = message.lower()[:2000] if isinstance(message, str) else ""
+    is_too_large = status in _TOO_LARGE_STATUSES and _has(phrase, _CONTEXT_PHRASES)
+    meanings = (
+        (_Kind.CONTEXT, status == 413 or _has(code, _CONTEXT_CODES) or is_too_large),  # noqa: PLR2004 - HTTP's number
+        (_Kind.FILTERED, _has(code, _FILTER_CODES)),
+        (_Kind.QUOTA, status == 402 or _has(code, _QUOTA_CODES)),  # noqa: PLR2004 - HTTP's number
+        (_Kind.RATE, status == 429 or _has(code, _RATE_CODES)),  # noqa: PLR2004 - HTTP's number
+        (_Kind.ACCESS, status in {401, 403} or _has(code, _ACCESS_CODES)),
+        (_Kind.MODEL, status == 404 or _has(code, _MODEL_CODES)),  # noqa: PLR2004 - HTTP's number
+        (_Kind.SERVER, status in _SERVER_STATUSES),
+        (_Kind.REDIRECT, status < 400),  # noqa: PLR2004 - HTTP's number
+    )
+    return next((kind for kind, is_so in meanings if is_so), _Kind.SERVER if status >= 500 else _Kind.REFUSED)  # noqa: PLR2004 - HTTP's number
+
+
+def _has(text: str, marks: tuple[str, ...]) -> bool:
+    return any(mark in text for mark in marks)
+
+
+def _fault(
+    options: BackendOptions, kind: _Kind, *, status: int, report: dict[str, Any], retry_after_s: float | None
+) -> UpstreamFaultError:
+    who = f"The model backend {place(options)}"
+    metadata = {"status": str(status)}
+    if kind is _Kind.RATE:
+        error: ModelError = ModelRateLimitedError(
+            f"{who} refuses further calls for now",
+            remedy="Ask again later, or lower max_concurrency of the backend.",
+            metadata=metadata,
+            retry_after_s=retry_after_s,
+        )
+        return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED)
+    if kind is _Kind.SERVER:
+        error = ModelUnavailableError(
+            f"{who} failed (HTTP {status})",
+            remedy="Ask again later; the model server's own log tells why.",
+            metadata=metadata,
+            retry_after_s=retry_after_s,
+        )
+        return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True)
+    return UpstreamFaultError(_lasting(options, kind, who=who, metadata=metadata, report=report))
+
+
+def _lasting(
+    options: BackendOptions, kind: _Kind, *, who: str, metadata: dict[str, str], report: dict[str, Any]
+) -> ModelError:
+    """Return the error for what would happen again."""
+    parameter = _parameter(report)
+    model = shown(options.model)
+    kinds: dict[_Kind, tuple[type[ModelError], str, str]] = {
+        _Kind.CONTEXT: (
+            ContextExhaustedError,
+            "says that the prompt does not fit its context",
+            "Shorten the task, or lower max_tokens.",
+        ),
+        _Kind.FILTERED: (ContentFilteredError, "withheld the answer: its content filter objects", ""),
+        _Kind.QUOTA: (
+            ModelRateLimitedError,
+            "has no credit left for this account",
+            "Raise the account's quota or pay its bill.",
+        ),
+        _Kind.ACCESS: (
+            ModelUnavailableError,
+            "refuses our key",
+            "Check the key in the environment variable that api_key_env names, and what the key may do.",
+        ),
+        _Kind.MODEL: (
+            ModelUnavailableError,
+            f"does not know the model {model}, or base_url is wrong",
+            "Correct model or base_url.",
+        ),
+        _Kind.REDIRECT: (
+            ModelUnavailableError,
+            "redirects elsewhere, which is not followed",
+            "Set base_url to the final address.",
+        ),
+        _Kind.REFUSED: (
+            ModelProtocolError,
+            f"refuses the parameter {shown(parameter)}" if parameter else "refuses the request as malformed",
+            "The profile of the backend does not fit: `reasond backends check` finds one that does.",
+        ),
+    }
+    error, what, remedy = kinds[kind]
+    return error(f"{who} {what} (HTTP {metadata['status']})", remedy=remedy, metadata=metadata)
+
+
+def _parameter(report: dict[str, Any]) -> str:
+    """Return the parameter that the report names, if it is one that we send."""
+    named = report.get("param")
+    return named if isinstance(named, str) and named in _PARAMETERS else ""

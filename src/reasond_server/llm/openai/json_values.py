@@ -1,0 +1,65 @@
+"""JSON of servers that are not always careful: strict about form, lenient about halves of characters."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic_core import from_json
+
+from reasond_server.errors import ModelProtocolError
+
+_ESCAPED_SURROGATE = (b"\\ud", b"\\uD")
+
+
+def json_value(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its values
+    r"""Return the value that `data` is.
+
+    Servers that cut text between the halves of a character escape each half (`\ud83d`); such a half becomes U+FFFD.
+
+    Raises:
+        ModelProtocolError: it is not JSON, or not UTF-8.
+    """
+    try:
+        return from_json(data)
+    except ValueError:
+        if any(mark in data for mark in _ESCAPED_SURROGATE):
+            return _with_halves(data)
+        raise _malformed() from None
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """Return the object that `data` is.
+
+    Raises:
+        ModelProtocolError: it is not a JSON object.
+    """
+    value = json_value(data)
+    if not isinstance(value, dict):
+        raise _malformed()
+    return value
+
+
+def _with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
+    try:
+        return _mended(json.loads(data))
+    except (ValueError, RecursionError):
+        raise _malformed() from None
+
+
+def _mended(value: Any) -> Any:  # noqa: ANN401 - as above
+    """Return `value` with U+FFFD for every lone half of a character."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_mended(one) for one in value]
+    if isinstance(value, dict):
+        return {_mended(name): _mended(one) for name, one in value.items()}
+    return value
+
+
+def _malformed() -> ModelProtocolError:
+    return ModelProtocolError(
+        "The model server sent an event that is not JSON in UTF-8",
+        remedy="Check that base_url is the address of an OpenAI-compatible API, with no proxy that alters it.",
+    )

@@ -1,0 +1,279 @@
+"""A language model behind an OpenAI-compatible server: deadlines, retries, health and accounts of its calls."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import count as counted
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ModelError, ModelProtocolError, ModelUnavailableError
+from reasond_server.llm.model import Finished
+from reasond_server.llm.openai import faults
+from reasond_server.llm.openai.breaker import Breaker, Outcome
+from reasond_server.llm.openai.concurrency import ConcurrencyCap, NoRoomError
+from reasond_server.llm.openai.deadlines import Deadline, Patience, WaitedTooLongError
+from reasond_server.llm.openai.faults import UpstreamFaultError
+from reasond_server.llm.openai.protocol import UpstreamReportError
+from reasond_server.llm.openai.reading import AnswerReader
+from reasond_server.llm.openai.retrying import Retries
+from reasond_server.llm.openai.usage import settled, truncation_warning
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.llm.openai.breaker import BreakerState
+    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.protocol import Body, WireProtocol
+    from reasond_server.llm.openai.transport import Transport, Upstream
+
+_LINGER_FOR_USAGE_S = 2.0
+_LINGER_FOR_END_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call, whichever of its attempts answers it."""
+
+    request: ChatRequest
+    body: Body
+    deadline: Deadline
+
+
+class OpenAIModel:
+    """A `ChatModel` over one backend; every call streams, because only a closed stream frees the engine.
+
+    A call is made again only while nothing of its answer was accepted. An answer that ends without telling why
+    is an error, with its text already yielded. The total time of a call is that of the options or 95 % of what
+    the caller has left.
+
+    Args:
+        options: the backend.
+        counter: counts where the server does not.
+        protocol: what is spoken.
+        transport: the way there; closed by `aclose`.
+        monotonic: a clock that never goes back, in seconds.
+        random: a number from 0 to 1, for jitter.
+        sleep: waits between attempts.
+        count: asks the server for the tokens of a prompt, if it has a way to tell.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: BackendOptions,
+        counter: TokenCounter,
+        protocol: WireProtocol,
+        transport: Transport,
+        monotonic: Callable[[], float],
+        random: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        count: Callable[[Sequence[Message]], Awaitable[int | None]] | None = None,
+    ) -> None:
+        self._options = options
+        self._counter = counter
+        self._protocol = protocol
+        self._transport = transport
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._count = count
+        self._breaker = Breaker(policy=options.retries, monotonic=monotonic)
+        self._retries = Retries(policy=options.retries, monotonic=monotonic, random=random)
+        self._cap = ConcurrencyCap(limit=options.max_concurrency)
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._options.model
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What holds for every result: nothing; what holds for a call is in its `Finished`."""
+        return ()
+
+    @property
+    def context_window(self) -> int | None:
+        """Window of the model in tokens, if the profile knows it."""
+        return self._options.profile.context_window
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counter of the model's tokens."""
+        return self._counter
+
+    @property
+    def health(self) -> BreakerState:
+        """State of the backend's circuit breaker."""
+        return self._breaker.state
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return the prompt's tokens as the server counts them; None if it does not say."""
+        return await self._count(messages) if self._count is not None else None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the model; closing the generator closes the connection, which frees the engine.
+
+        Raises:
+            ModelError: as its subclasses say.
+        """
+        options = self._options
+        deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
+        call = _Call(request=request, body=self._protocol.body(request, options), deadline=deadline)
+        self._retries.note_call()
+        for attempt in counted(1):
+            is_accepted = False
+            try:
+                async with aclosing(self._judged(call)) as events:
+                    async for event in events:
+                        is_accepted = True
+                        yield event
+            except UpstreamFaultError as fault:
+                if is_accepted:
+                    raise fault.error from None
+                wait_s = self._wait_s(fault, attempt=attempt, deadline=deadline)
+            else:
+                return
+            await self._sleep(wait_s)
+
+    def _wait_s(self, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline) -> float:
+        try:
+            return self._retries.wait_s(fault, attempt=attempt, time_left_s=deadline.left_s())
+        except ModelError as error:
+            raise error from None
+
+    async def _judged(self, call: _Call) -> AsyncGenerator[ModelEvent, None]:
+        """Make one attempt as the breaker allows, and tell it how it went."""
+        permit = self._breaker.admit()
+        if permit is None:
+            raise self._resting()
+        outcome = Outcome.UNKNOWN
+        try:
+            async with aclosing(self._attempt(call)) as events:
+                async for event in events:
+                    if isinstance(event, Finished):
+                        outcome = Outcome.HEALTHY
+                    yield event
+        except UpstreamFaultError as fault:
+            outcome = Outcome.UNHEALTHY if fault.is_unhealthy else Outcome.UNKNOWN
+            raise
+        finally:
+            self._breaker.report(permit, outcome)
+
+    async def _attempt(self, call: _Call) -> AsyncGenerator[ModelEvent, None]:
+        options = self._options
+        try:
+            async with self._cap.room(wait_s=call.deadline.left_s()):
+                patience = Patience(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
+                upstream = await self._opened(call, patience)
+                try:
+                    async with aclosing(self._answer(call, upstream, patience)) as events:
+                        async for event in events:
+                            yield event
+                finally:
+                    await upstream.close()
+        except NoRoomError:
+            raise self._crowded() from None
+
+    async def _opened(self, call: _Call, patience: Patience) -> Upstream:
+        try:
+            return await patience.wait(lambda: self._transport.open(self._protocol.path, call.body.data))
+        except WaitedTooLongError as late:
+            raise self._fault(late) from None
+
+    async def _answer(self, call: _Call, upstream: Upstream, patience: Patience) -> AsyncGenerator[ModelEvent, None]:
+        """Yield the events of an answer that has begun, and how it finished."""
+        options = self._options
+        answer = AnswerReader(
+            decoder=self._protocol.decoder(options, max_tokens=call.request.max_tokens),
+            stop=call.request.stop,
+            options=options,
+        )
+        try:
+            async with (
+                aclosing(upstream.chunks()) as chunks,
+                aclosing(self._read(answer, chunks, patience)) as events,
+            ):
+                async for event in events:
+                    yield event
+            for event in answer.rest():
+                yield event
+            yield self._finished(call, answer)
+        except (UpstreamFaultError, WaitedTooLongError, UpstreamReportError, ModelProtocolError) as error:
+            fault = self._fault(error)
+            for event in answer.rest():
+                yield event
+            if answer.is_accepted:
+                fault.error = faults.after_tokens(fault.error, characters=answer.characters)
+                fault.retries = 0
+            raise fault from None
+
+    async def _read(
+        self, answer: AnswerReader, chunks: AsyncGenerator[bytes, None], patience: Patience
+    ) -> AsyncGenerator[ModelEvent, None]:
+        """Yield what comes until the answer ends; what goes wrong after its finish was told does not matter."""
+        while not answer.is_stopped:
+            try:
+                data = await patience.wait(chunks.__anext__)
+            except StopAsyncIteration:
+                return
+            except (UpstreamFaultError, WaitedTooLongError):
+                if answer.ending().reason is None:
+                    raise
+                return
+            before = answer.progress
+            for event in answer.take(data):
+                yield event
+            if answer.progress > before:
+                patience.content_came()
+            if answer.is_done:
+                patience.linger(_LINGER_FOR_END_S)
+            elif answer.ending().reason is not None:
+                patience.linger(_LINGER_FOR_USAGE_S)
+
+    def _finished(self, call: _Call, answer: AnswerReader) -> Finished:
+        ending = answer.ending()
+        if ending.reason is None:
+            raise faults.breach(self._options, "ended its answer without telling why it stopped")
+        messages = call.request.messages
+        truncated = truncation_warning(ending.usage, messages=messages, counter=self._counter)
+        return Finished(
+            reason=ending.reason,
+            usage=settled(ending.usage, messages=messages, written=answer.written, counter=self._counter),
+            matched_stop=ending.matched_stop,
+            warnings=(*call.body.warnings, *([truncated] if truncated else ())),
+        )
+
+    def _fault(
+        self, error: UpstreamFaultError | WaitedTooLongError | UpstreamReportError | ModelProtocolError
+    ) -> UpstreamFaultError:
+        if isinstance(error, UpstreamFaultError):
+            return error
+        if isinstance(error, WaitedTooLongError):
+            return faults.late(self._options, error.what, error.seconds, error.setting, is_callers=error.is_callers)
+        if isinstance(error, UpstreamReportError):
+            return faults.reported(self._options, error.report)
+        return faults.broken(error)
+
+    def _resting(self) -> UpstreamFaultError:
+        wait = self._breaker.retry_after_s()
+        error = ModelUnavailableError(
+            f"The model backend {faults.place(self._options)} failed often lately and is left alone for {wait:.1f} s",
+            remedy="Ask again then.",
+            retry_after_s=wait,
+        )
+        return UpstreamFaultError(error)
+
+    def _crowded(self) -> UpstreamFaultError:
+        limit = self._options.max_concurrency
+        error = ModelUnavailableError(
+            f"The model backend {faults.place(self._options)} works on {limit} calls, and none ended in time",
+            remedy="Ask again later, or raise max_concurrency of the backend.",
+            metadata={"max_concurrency": str(limit)},
+        )
+        return UpstreamFaultError(error)

@@ -1,0 +1,239 @@
+"""The events of a streamed answer under the Responses protocol, and what they amount to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import ModelProtocolError, shown
+from reasond_server.llm.model import ModelFinish, ReasoningText, Text, ToolCall
+from reasond_server.llm.openai.json_values import json_object
+from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
+from reasond_server.llm.openai.thinking import ThinkSplitter
+from reasond_server.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_Piece = Text | ReasoningText | ToolCall
+_TEXT_KINDS = ("message", "reasoning")
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a tool as it comes."""
+
+    call_id: object
+    name: object
+    pieces: list[str] = field(default_factory=list)
+
+
+class ResponsesDecoder:
+    """Reads the events of one response; events that it does not know are passed over.
+
+    Text and reasoning are taken from the deltas; of a server that sends none, from the finished items. Where
+    the text begins with `<think>`, what is in it is reasoning.
+
+    A response that ended at its limit is `incomplete`; llama.cpp says `completed` all the same. So a response
+    that does not repeat its limit, as the protocol has it, and used it up, counts as ended by it.
+
+    Args:
+        max_tokens: the limit that was sent; 0 for none.
+    """
+
+    def __init__(self, *, max_tokens: int = 0) -> None:
+        self._max_tokens = max_tokens
+        self.held_characters = 0
+        self._calls: dict[str, _Call] = {}
+        self._called: set[str] = set()
+        self._streamed: set[object] = set()
+        self._told: set[object] = set()
+        self._reasoning_from = ""
+        self._splitter = ThinkSplitter()
+        self._is_refused = False
+        self._ending = Ending()
+        self._readers: Mapping[str, Callable[[dict[str, Any]], Sequence[_Piece]]] = {
+            "response.output_text.delta": self._read_text,
+            "response.refusal.delta": self._read_refusal,
+            "response.reasoning_text.delta": self._read_reasoning,
+            "response.reasoning_summary_text.delta": self._read_reasoning,
+            "response.output_item.added": self._begin_item,
+            "response.function_call_arguments.delta": self._grow_call,
+            "response.function_call_arguments.done": self._end_call,
+            "response.output_item.done": self._end_item,
+            "response.completed": self._end,
+            "response.incomplete": self._end,
+            "response.failed": self._fail,
+            "error": self._fail,
+        }
+
+    def feed(self, data: bytes) -> Sequence[_Piece]:
+        """Take the data of one event and return what came with it.
+
+        Raises:
+            UpstreamReportError: the event is an error that the server tells.
+            ModelProtocolError: the event is not what the protocol says.
+        """
+        event = json_object(data)
+        kind = event.get("type")
+        if not isinstance(kind, str) and event.get("error") is not None:
+            kind = "error"
+        reader = self._readers.get(kind) if isinstance(kind, str) else None
+        return () if reader is None else reader(event)
+
+    def ending(self) -> Ending:
+        """Return what the server told of the end."""
+        return self._ending
+
+    def _read_text(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        self._streamed.add("message")
+        return self._split(event.get("delta"))
+
+    def _read_refusal(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        self._is_refused = True
+        return self._read_text(event)
+
+    def _read_reasoning(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Pass on reasoning, or its summary, whichever of them the server sends first."""
+        self._streamed.add("reasoning")
+        self._reasoning_from = self._reasoning_from or event["type"]
+        delta = event.get("delta")
+        if event["type"] != self._reasoning_from or not isinstance(delta, str) or not delta:
+            return ()
+        return (ReasoningText(text=delta),)
+
+    def _split(self, text: object) -> Sequence[_Piece]:
+        """Return content, told apart from reasoning that stands in it."""
+        return self._splitter.feed(text) if isinstance(text, str) and text else ()
+
+    def _begin_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        item = _member(event, "item")
+        if item.get("type") == "function_call":
+            self._calls[_key(event, item.get("id"))] = _Call(call_id=item.get("call_id"), name=item.get("name"))
+        return ()
+
+    def _grow_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        call = self._calls.get(_key(event, event.get("item_id")))
+        delta = event.get("delta")
+        if call is not None and isinstance(delta, str):
+            call.pieces.append(delta)
+            self.held_characters += len(delta)
+        return ()
+
+    def _end_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Pass a call on that is known whole; otherwise its finished item tells the rest."""
+        call = self._calls.get(_key(event, event.get("item_id")))
+        if call is None or not (call.call_id and call.name):
+            return ()
+        return self._call(call, event.get("arguments"))
+
+    def _end_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        item = _member(event, "item")
+        if item.get("type") == "function_call":
+            begun = self._calls.get(_key(event, item.get("id"))) or _Call(call_id=None, name=None)
+            begun.call_id, begun.name = item.get("call_id") or begun.call_id, item.get("name") or begun.name
+            return self._call(begun, item.get("arguments"))
+        self._told.add(_text_kind(item))
+        return () if _text_kind(item) in self._streamed else self._texts(item)
+
+    def _texts(self, item: dict[str, Any]) -> Sequence[_Piece]:
+        """Return the text or reasoning of a finished item."""
+        kind = _text_kind(item)
+        if not kind:
+            return ()
+        listed = _listed(item.get("content")) or _listed(item.get("summary"))
+        parts = [part for part in listed if isinstance(part, dict)]
+        self._is_refused = self._is_refused or any(part.get("type") == "refusal" for part in parts)
+        texts = [text for part in parts if isinstance(text := part.get("text") or part.get("refusal"), str)]
+        if kind == "reasoning":
+            return [ReasoningText(text=text) for text in texts]
+        return [piece for text in texts for piece in self._split(text)]
+
+    def _call(self, call: _Call, arguments: object) -> Sequence[_Piece]:
+        """Return the call, once; its arguments are those of its end, else those that were streamed."""
+        if not (isinstance(call.call_id, str) and isinstance(call.name, str) and call.call_id and call.name):
+            raise ModelProtocolError(
+                f"the model's provider sent a call of tool {shown(call.name)} under the id {shown(call.call_id)}"
+            )
+        if call.call_id in self._called:
+            return ()
+        self._called.add(call.call_id)
+        whole = arguments if isinstance(arguments, str) and arguments else "".join(call.pieces)
+        return (ToolCall(call_id=call.call_id, name=call.name, arguments_json=whole),)
+
+    def _end(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Note why and at what cost the response ended; pass on what no event before told."""
+        response = _member(event, "response")
+        told = self._told | self._streamed
+        items = [item for item in _listed(response.get("output")) if isinstance(item, dict)]
+        pieces: list[_Piece] = []
+        for item in items:
+            if item.get("type") == "function_call":
+                pieces += self._end_item({"item": item})
+            elif _text_kind(item) not in told:
+                pieces += self._texts(item)
+        usage = _usage(response.get("usage"))
+        self._ending = Ending(reason=self._reason(event["type"], response, usage), usage=usage)
+        return [*pieces, *self._splitter.flush()]
+
+    def _reason(self, kind: str, response: dict[str, Any], usage: Usage | None) -> ModelFinish:
+        if self._is_refused:
+            return ModelFinish.CONTENT_FILTER
+        if kind == "response.incomplete" or response.get("status") == "incomplete":
+            details = response.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, dict) else None
+            return ModelFinish.CONTENT_FILTER if reason == "content_filter" else ModelFinish.LENGTH
+        if self._called:
+            return ModelFinish.TOOL_CALLS
+        is_used_up = usage is not None and 0 < self._max_tokens <= usage.output_tokens
+        is_repeated = response.get("max_output_tokens") is not None
+        return ModelFinish.LENGTH if is_used_up and not is_repeated else ModelFinish.STOP
+
+    def _fail(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Raise what the server told, in whatever form it told it."""
+        response = event.get("response")
+        raise UpstreamReportError(response.get("error") if isinstance(response, dict) else event.get("error", event))
+
+
+def _member(event: dict[str, Any], name: str) -> dict[str, Any]:
+    value = event.get(name)
+    if not isinstance(value, dict):
+        raise ModelProtocolError(f"the model's provider sent {shown(event.get('type'))} without its {name}")
+    return value
+
+
+def _key(event: dict[str, Any], item_id: object) -> str:
+    """Return what names an item: its id, or its place where a server gives it none."""
+    return f"#{event.get('output_index')}" if item_id is None else str(item_id)
+
+
+def _text_kind(item: dict[str, Any]) -> str:
+    """Return which kind of text an item holds; empty if none."""
+    kind = item.get("type")
+    return kind if isinstance(kind, str) and kind in _TEXT_KINDS else ""
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _usage(reported: object) -> Usage | None:
+    """Return what the server counted; None where it counted nothing."""
+    if not isinstance(reported, dict):
+        return None
+    tokens_in, tokens_out = _count(reported, "input_tokens"), _count(reported, "output_tokens")
+    if tokens_in is None or tokens_out is None:
+        return None
+    return Usage(
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        cached_input_tokens=_count(reported.get("input_tokens_details"), "cached_tokens") or 0,
+        reasoning_tokens=_count(reported.get("output_tokens_details"), "reasoning_tokens") or 0,
+        model_calls=1,
+    )
+
+
+def _count(counts: object, name: str) -> int | None:
+    """Return a count, if it is one: a whole number of at least 0."""
+    value = counts.get(name) if isinstance(counts, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

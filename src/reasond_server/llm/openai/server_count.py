@@ -1,0 +1,130 @@
+"""Exact counts of prompts, by the server that will answer them.
+
+| `count_path` of the profile | what is asked | source |
+| --- | --- | --- |
+| `/apply-template` | the template is applied, then `/tokenize` cuts the outcome | llama.cpp's server |
+| any other | it takes the messages and tells `count` or `input_tokens` | vLLM's `/tokenize` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Protocol
+
+from reasond_server.errors import ModelError
+from reasond_server.llm.openai.faults import UpstreamFaultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reasond_server.llm.model import Message
+
+_log = logging.getLogger("reasond.llm")
+
+_APPLY_TEMPLATE, _TOKENIZE = "/apply-template", "/tokenize"
+_MOST_REMEMBERED = 256
+_REST_S = 60.0
+_PATIENCE_S = 5.0
+
+
+class Asks(Protocol):
+    """The part of a `Transport` that is needed here."""
+
+    async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
+        """Send `body` to `path` under the server's root and return the JSON that comes back."""
+        ...
+
+
+class ServerCount:
+    """Asks a server how many tokens a prompt has, and remembers the last 256 answers.
+
+    A server that cannot tell is left alone for a minute, in which every count is None; the log has one line about
+    it until the server tells again. Counts never make a call fail.
+
+    Args:
+        transport: the way to the server.
+        model: the model's name, as the server knows it.
+        count_path: where it counts.
+        wire: the messages as a call would send them.
+        monotonic: a clock that never goes back, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Asks,
+        model: str,
+        count_path: str,
+        wire: Callable[[Sequence[Message]], list[dict[str, Any]]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._transport = transport
+        self._model = model
+        self._path = count_path
+        self._wire = wire
+        self._monotonic = monotonic
+        self._remembered: OrderedDict[bytes, int] = OrderedDict()
+        self._rests_until: float | None = None
+
+    async def __call__(self, messages: Sequence[Message]) -> int | None:
+        """Return the input tokens of a call with `messages`; None where the server does not tell."""
+        sent = self._wire(messages)
+        key = hashlib.sha256(json.dumps(sent).encode()).digest()
+        if key in self._remembered:
+            self._remembered.move_to_end(key)
+            return self._remembered[key]
+        if self._rests_until is not None and self._monotonic() < self._rests_until:
+            return None
+        try:
+            async with asyncio.timeout(2 * _PATIENCE_S):
+                tokens = await self._asked(sent)
+        except (UpstreamFaultError, ModelError, TimeoutError) as error:
+            self._rest(error)
+            return None
+        self._rests_until = None
+        self._remembered[key] = tokens
+        if len(self._remembered) > _MOST_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return tokens
+
+    async def _asked(self, sent: list[dict[str, Any]]) -> int:
+        if self._path != _APPLY_TEMPLATE:
+            told = await self._transport.post_json(
+                self._path, {"model": self._model, "messages": sent}, timeout_s=_PATIENCE_S
+            )
+            return _number(told, "count", "input_tokens")
+        applied = await self._transport.post_json(_APPLY_TEMPLATE, {"messages": sent}, timeout_s=_PATIENCE_S)
+        prompt = applied.get("prompt") if isinstance(applied, dict) else None
+        if not isinstance(prompt, str):
+            raise _unexpected()
+        # As the server does with a prompt of its own making: with its first token, and with marks as single tokens.
+        cut = {"content": prompt, "add_special": True, "parse_special": True}
+        told = await self._transport.post_json(_TOKENIZE, cut, timeout_s=_PATIENCE_S)
+        tokens = told.get("tokens") if isinstance(told, dict) else None
+        if not isinstance(tokens, list):
+            raise _unexpected()
+        return len(tokens)
+
+    def _rest(self, error: Exception) -> None:
+        if self._rests_until is None:
+            _log.warning(
+                "the server does not count tokens; they are counted here",
+                extra={"path": self._path, "error": type(error).__name__, "reason": str(error)},
+            )
+        self._rests_until = self._monotonic() + _REST_S
+
+
+def _number(told: object, *names: str) -> int:
+    if isinstance(told, dict):
+        for name in names:
+            if isinstance(number := told.get(name), int) and not isinstance(number, bool) and number >= 0:
+                return number
+    raise _unexpected()
+
+
+def _unexpected() -> ModelError:
+    return ModelError("the server's answer has no count")

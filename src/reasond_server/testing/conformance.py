@@ -1,0 +1,326 @@
+"""What every language model behind the port must do, as checks that can be run against any of them.
+
+    @pytest.mark.parametrize("check", ModelConformance.CHECKS)
+    async def test_my_model_conforms(check: str) -> None:
+        async with aclosing(MyModel()) as model:
+            if reason := await ModelConformance(model).check(check):
+                pytest.skip(reason)
+
+Strategies rely on nothing else, so a model that passes works with all of them. The checks ask about behaviour,
+not about what the model says; calls are few and short, and made for real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from reasond_server.errors import ContextExhaustedError
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, ReasoningText, Role, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from reasond_server.llm.model import ChatModel, ModelEvent
+
+__all__ = ["ConformanceError", "ModelConformance"]
+
+_FEW_TOKENS = 3
+_AT_ONCE = 6
+_POLL_S = 0.005
+_WORD = "word "
+
+
+class ConformanceError(AssertionError):
+    """The model does not do what the port says."""
+
+
+@dataclass(slots=True)
+class _Heard:
+    """Everything that one call said."""
+
+    events: list[ModelEvent] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Text))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, ReasoningText))
+
+    @property
+    def written(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, (Text, ReasoningText)))
+
+    @property
+    def finished(self) -> Finished:
+        last = self.events[-1] if self.events else None
+        if not isinstance(last, Finished):
+            raise ConformanceError(f"the last event of a call must be Finished, and was {last!r}")
+        return last
+
+
+class ModelConformance:
+    """Checks one model.
+
+    Args:
+        model: what is checked; it is not closed.
+        prompt: a question to which the model writes at least six tokens, and text outside reasoning.
+        max_tokens: enough for the whole reply to `prompt`.
+        is_deterministic: whether temperature 0 gives the same text every time.
+        ends_by_itself: whether the reply to `prompt` ends before `max_tokens`.
+        open_calls: returns how many calls the engine works on, so that freeing can be seen; None looks at
+            the next call only.
+        frees_within_s: seconds within which a closed call must be gone from `open_calls`.
+        timeout_s: longest that one check may take.
+    """
+
+    CHECKS: ClassVar[tuple[str, ...]] = (
+        "describes_itself",
+        "counts_consistently",
+        "streams_text_then_one_end",
+        "obeys_max_tokens",
+        "cuts_at_stop_strings",
+        "reports_usage_that_adds_up",
+        "counts_exactly_where_it_says_so",
+        "names_context_overflow",
+        "is_freed_by_closing",
+        "is_freed_by_cancelling",
+        "keeps_calls_apart",
+        "repeats_itself_at_temperature_0",
+    )
+    """Names of the checks, in the order in which `verify` runs them."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        prompt: str = "Say something about walls and gates.",
+        max_tokens: int = 256,
+        is_deterministic: bool = True,
+        ends_by_itself: bool = True,
+        open_calls: Callable[[], Awaitable[int]] | None = None,
+        frees_within_s: float = 1.0,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._model = model
+        self._messages = (
+            Message(role=Role.SYSTEM, content="You are being tested."),
+            Message(role=Role.USER, content=prompt),
+        )
+        self._max_tokens = max_tokens
+        self._is_deterministic = is_deterministic
+        self._ends_by_itself = ends_by_itself
+        self._open_calls = open_calls
+        self._frees_within_s = frees_within_s
+        self._timeout_s = timeout_s
+
+    async def check(self, name: str) -> str:
+        """Run the check `name`; return why it does not apply, or nothing if it holds.
+
+        Raises:
+            ConformanceError: it does not hold.
+            ModelError: a call failed that should not.
+            KeyError: there is no such check.
+        """
+        checks: Mapping[str, Callable[[], Awaitable[str | None]]] = {
+            "describes_itself": self._describes_itself,
+            "counts_consistently": self._counts_consistently,
+            "streams_text_then_one_end": self._streams,
+            "obeys_max_tokens": self._obeys_max_tokens,
+            "cuts_at_stop_strings": self._cuts_at_stop_strings,
+            "reports_usage_that_adds_up": self._adds_up,
+            "counts_exactly_where_it_says_so": self._counts_exactly,
+            "names_context_overflow": self._names_overflow,
+            "is_freed_by_closing": self._is_freed_by_closing,
+            "is_freed_by_cancelling": self._is_freed_by_cancelling,
+            "keeps_calls_apart": self._keeps_calls_apart,
+            "repeats_itself_at_temperature_0": self._repeats_itself,
+        }
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await checks[name]() or ""
+        except TimeoutError:
+            raise ConformanceError(f"{name} took longer than {self._timeout_s:g} s") from None
+
+    async def verify(self) -> Mapping[str, str]:
+        """Run every check; return why some did not apply.
+
+        Raises:
+            ConformanceError: some do not hold; all of them are named.
+        """
+        skipped: dict[str, str] = {}
+        failures: list[str] = []
+        for name in self.CHECKS:
+            try:
+                if reason := await self.check(name):
+                    skipped[name] = reason
+            except ConformanceError as error:
+                failures.append(f"{name}: {error}")
+        if failures:
+            raise ConformanceError("; ".join(failures))
+        return skipped
+
+    async def _describes_itself(self) -> None:
+        model = self._model
+        _require(bool(model.name), "name is empty")
+        _require(model.context_window is None or model.context_window > 0, "context_window is not positive")
+        _require(all(bool(warning.strip()) for warning in model.warnings), "a warning is empty")
+
+    async def _counts_consistently(self) -> None:
+        counter, text = self._model.counter, _WORD * 40
+        whole = counter.count_text(text)
+        _require(whole > 0 and counter.count_text("") == 0, "a text must have tokens and no text none")
+        for limit in (0, 1, 7, whole):
+            head, tail = counter.head(text, limit), counter.tail(text, limit)
+            _require(text.startswith(head) and text.endswith(tail), "head and tail must be ends of the text")
+            most = max(counter.count_text(head), counter.count_text(tail))
+            _require(most <= limit, f"an end of at most {limit} tokens has {most}")
+        _require(counter.count_prompt(self._messages) >= 1, "a prompt must have tokens")
+
+    async def _streams(self) -> None:
+        heard = await self._hear()
+        ends = sum(isinstance(event, Finished) for event in heard.events)
+        _require(ends == 1, f"a call must end with one Finished, and had {ends}")
+        _require(bool(heard.text), "the model wrote no text outside reasoning")
+        if self._ends_by_itself:
+            _require(heard.finished.reason is ModelFinish.STOP, f"the reply ended with {heard.finished.reason}")
+
+    async def _obeys_max_tokens(self) -> None:
+        heard = await self._hear(max_tokens=_FEW_TOKENS)
+        reason, written = heard.finished.reason, heard.finished.usage.output_tokens
+        _require(reason is ModelFinish.LENGTH, f"cut off at {_FEW_TOKENS} tokens, the reply ended with {reason}")
+        _require(written <= _FEW_TOKENS, f"with max_tokens {_FEW_TOKENS}, {written} were written")
+        if self._model.counter.is_exact:
+            counted = self._model.counter.count_text(heard.written)
+            _require(counted <= _FEW_TOKENS, f"with max_tokens {_FEW_TOKENS}, {counted} came")
+
+    async def _cuts_at_stop_strings(self) -> str | None:
+        whole = await self._hear()
+        text = whole.text
+        middle = len(text) // 2
+        stop = text[middle : middle + 3]
+        if not stop.strip() or stop in whole.reasoning:
+            return "the reply has no string of its own to stop at"
+        heard = await self._hear(stop=(stop, "this is never written"))
+        _require(heard.finished.matched_stop in {None, stop}, f"matched_stop is {heard.finished.matched_stop!r}")
+        _require(stop not in heard.text, "the stop string stands in the text")
+        if self._is_deterministic:
+            _require(heard.text == text[: text.index(stop)], "the text before the stop string is not as without it")
+            _require(heard.finished.reason is ModelFinish.STOP, f"a stop string ended with {heard.finished.reason}")
+        return None
+
+    async def _adds_up(self) -> None:
+        usage = (await self._hear()).finished.usage
+        _require(usage.model_calls == 1, f"one call counts as {usage.model_calls}")
+        _require(usage.input_tokens > 0 and usage.output_tokens > 0, f"tokens are missing: {usage}")
+        _require(0 <= usage.cached_input_tokens <= usage.input_tokens, f"more tokens cached than sent: {usage}")
+        _require(0 <= usage.reasoning_tokens <= usage.output_tokens, f"more tokens of reasoning than written: {usage}")
+        counter = self._model.counter
+        if counter.is_exact:
+            counted = counter.count_prompt(self._messages)
+            _require(usage.input_tokens == counted, f"the prompt has {counted} tokens, reported {usage.input_tokens}")
+        longer = (*self._messages, Message(role=Role.USER, content=_WORD * 20))
+        more = (await self._hear(messages=longer)).finished.usage
+        _require(more.input_tokens > usage.input_tokens, "a longer prompt has no more tokens")
+
+    async def _counts_exactly(self) -> str | None:
+        counted = await self._model.count_exactly(self._messages)
+        if counted is None:
+            return "the model's server does not count"
+        used = (await self._hear(max_tokens=_FEW_TOKENS)).finished.usage.input_tokens
+        _require(counted == used, f"counted {counted} tokens, and {used} were used")
+        return None
+
+    async def _names_overflow(self) -> str | None:
+        window = self._model.context_window
+        if window is None:
+            return "the context window is not known"
+        huge = Message(role=Role.USER, content=_WORD * (window + 16))
+        try:
+            await self._hear(messages=(huge,))
+        except ContextExhaustedError:
+            return None
+        raise ConformanceError(f"a prompt of more than {window} tokens was accepted")
+
+    async def _is_freed_by_closing(self) -> None:
+        unstarted = self._model.stream(self._request())
+        await unstarted.aclose()
+        events = self._model.stream(self._request(max_tokens=self._max_tokens * 4))
+        await anext(events)
+        await events.aclose()
+        await self._is_free()
+
+    async def _is_freed_by_cancelling(self) -> None:
+        has_begun = asyncio.Event()
+
+        async def call() -> None:
+            async with aclosing(self._model.stream(self._request(max_tokens=self._max_tokens * 4))) as events:
+                async for _ in events:
+                    has_begun.set()
+                    await asyncio.Event().wait()
+
+        task = asyncio.create_task(call())
+        waiting = asyncio.create_task(has_begun.wait())
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        task.cancel()
+        await asyncio.gather(task, waiting, return_exceptions=True)
+        _require(task.cancelled(), "cancelling a call did not end it as cancelled")
+        await self._is_free()
+
+    async def _is_free(self) -> None:
+        """Check that nothing is worked on any more, and that the next call is served."""
+        if self._open_calls is not None:
+            clock = asyncio.get_running_loop()
+            deadline = clock.time() + self._frees_within_s
+            while open_calls := await self._open_calls():
+                late = f"{open_calls} calls still open {self._frees_within_s:g} s after the last was closed"
+                _require(clock.time() < deadline, late)
+                await asyncio.sleep(_POLL_S)
+        heard = await self._hear(max_tokens=_FEW_TOKENS)
+        _require(bool(heard.events), "the call after a closed one said nothing")
+
+    async def _keeps_calls_apart(self) -> None:
+        sizes = range(1, _AT_ONCE + 1)
+        together = await asyncio.gather(*(self._hear(max_tokens=size) for size in sizes))
+        for size, heard in zip(sizes, together, strict=True):
+            used = heard.finished.usage.output_tokens
+            _require(used <= size, f"one of {_AT_ONCE} calls at once wrote {used} tokens instead of {size}")
+            if self._is_deterministic:
+                alone = await self._hear(max_tokens=size)
+                _require(alone.written == heard.written, "a call at the same time as others wrote otherwise")
+
+    async def _repeats_itself(self) -> str | None:
+        if not self._is_deterministic:
+            return "the model does not claim it"
+        one, other = await self._hear(), await self._hear()
+        _require(one.written == other.written, "two calls at temperature 0 wrote different texts")
+        return None
+
+    def _request(
+        self, *, messages: Sequence[Message] = (), max_tokens: int = 0, stop: Sequence[str] = ()
+    ) -> ChatRequest:
+        return ChatRequest(
+            messages=messages or self._messages,
+            max_tokens=max_tokens or self._max_tokens,
+            temperature=0.0,
+            stop=stop,
+        )
+
+    async def _hear(self, *, messages: Sequence[Message] = (), max_tokens: int = 0, stop: Sequence[str] = ()) -> _Heard:
+        """Make one call and hear it to the end."""
+        heard = _Heard()
+        request = self._request(messages=messages, max_tokens=max_tokens, stop=stop)
+        async with aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                heard.events.append(event)
+        return heard
+
+
+def _require(is_so: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence: require this, or else
+    if not is_so:
+        raise ConformanceError(complaint)

@@ -1,0 +1,111 @@
+"""Starts real engines for tests and benchmarks, each a process of its own on a free loopback port."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+from tests.engines.markov import write_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAM = Path(__file__).with_name("llama_server.py")
+START_LIMIT_S = 45.0
+STOP_LIMIT_S = 15.0
+CALL_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A running llama.cpp server: where it is (`http://host:port`), what it plays, tokens of each slot's window."""
+
+    address: str
+    chain: str
+    window: int
+
+    @property
+    def base_url(self) -> str:
+        """What clients of OpenAI call the base URL."""
+        return f"{self.address}/v1"
+
+    def call(self, path: str, body: Any = None) -> Any:
+        """Return what the engine answers: GET without a body, else POST of JSON."""
+        return json.loads(self.text(path, body))
+
+    def text(self, path: str, body: Any = None) -> str:
+        """Return the same as text."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self.address}{path}", data=data, headers={"Content-Type": "application/json"})
+        with urlopen(request, timeout=CALL_LIMIT_S) as response:
+            answer: bytes = response.read()
+        return answer.decode()
+
+    def busy_slots(self) -> int:
+        """Return how many slots are at work now."""
+        return sum(slot["is_processing"] for slot in self.call("/slots"))
+
+    def tokens_written(self) -> int:
+        """Return the tokens of all replies that have ended, however they did."""
+        (line,) = [
+            line for line in self.text("/metrics").splitlines() if line.startswith("llamacpp:tokens_predicted_total")
+        ]
+        return int(float(line.split()[1]))
+
+
+@contextmanager
+def running_engine(chain: str, *, folder: Path, slots: int = 2, window: int = 4096) -> Iterator[Engine]:
+    """Serve the chain while the context lasts; `folder` keeps the model file and the log.
+
+    Raises:
+        RuntimeError: the engine did not start; its log is in the message.
+    """
+    model, log = folder / f"{chain}.gguf", folder / f"{chain}-{slots}-{window}.log"
+    if not model.exists():
+        write_model(model, chain)
+    port = _free_port()
+    sizes = ["--port", str(port), "--slots", str(slots), "--window", str(window)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, PROGRAM, model, *sizes],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        engine = Engine(address=f"http://127.0.0.1:{port}", chain=chain, window=window)
+        _await_start(process, engine, log)
+        yield engine
+        process.communicate(timeout=STOP_LIMIT_S)  # which ends its standard input, and so the engine
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_start(process: subprocess.Popen[bytes], engine: Engine, log: Path) -> None:
+    limit = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < limit and process.poll() is None:
+        try:
+            engine.call("/health")
+        except OSError:
+            try:
+                process.wait(0.02)
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            return
+    raise RuntimeError(f"the engine did not start:\n{log.read_text('utf-8', 'replace')}")

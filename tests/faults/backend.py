@@ -1,0 +1,129 @@
+"""An `OpenAIModel` against a scripted server, with a clock and a chance that the test decides."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import ModelError
+from reasond_server.llm.counting import ByteCounter
+from reasond_server.llm.model import ChatRequest, Finished, Message, ReasoningText, Role, Text
+from reasond_server.llm.openai.chat import ChatCompletions
+from reasond_server.llm.openai.model import OpenAIModel
+from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
+from reasond_server.llm.openai.transport import OpenAITransport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from reasond_server.llm.model import ModelEvent, TokenCounter
+    from tests.faults.upstream import Upstream
+
+NOW = 1_800_000_000.0
+KEY = "sk-not-to-be-seen"
+ONE_ATTEMPT = RetryPolicy(max_attempts=1)
+SHORT = Timeouts(connect_s=0.2, first_token_s=0.2, idle_s=0.2, total_s=5.0)
+
+
+@dataclass(slots=True)
+class FakeSleep:
+    """Notes the waits between attempts instead of waiting."""
+
+    waits: list[float] = field(default_factory=list)
+
+    async def __call__(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+@dataclass(slots=True)
+class Clock:
+    """The real clock, ahead by as much as the test says."""
+
+    ahead_s: float = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@dataclass(slots=True)
+class Backend:
+    """The model, what it was told to wait, and the clock that it reads."""
+
+    model: OpenAIModel
+    sleep: FakeSleep
+    clock: Clock
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that a call gave."""
+
+    events: list[ModelEvent] = field(default_factory=list)
+    error: ModelError | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Text))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, ReasoningText))
+
+    @property
+    def finished(self) -> Finished:
+        last = self.events[-1]
+        assert isinstance(last, Finished), self
+        return last
+
+
+@asynccontextmanager
+async def backend(
+    server: Upstream | str, *, counter: TokenCounter | None = None, **options: Any
+) -> AsyncIterator[Backend]:
+    """Make a model over `server`, with one attempt unless `retries` says otherwise."""
+    address = server if isinstance(server, str) else server.address
+    settings: dict[str, Any] = {
+        "name": "main",
+        "model": "m-1",
+        "base_url": address,
+        "api_key": KEY,
+        "retries": ONE_ATTEMPT,
+    } | options
+    chosen = BackendOptions(**settings)
+    sleep, clock = FakeSleep(), Clock()
+    model = OpenAIModel(
+        options=chosen,
+        counter=counter or ByteCounter(),
+        protocol=ChatCompletions(),
+        transport=OpenAITransport(options=chosen, now=lambda: NOW),
+        monotonic=clock,
+        random=lambda: 0.5,
+        sleep=sleep,
+    )
+    try:
+        yield Backend(model=model, sleep=sleep, clock=clock)
+    finally:
+        await model.aclose()
+
+
+def request(text: str = "Say hello.", **more: Any) -> ChatRequest:
+    return ChatRequest(messages=[Message(role=Role.USER, content=text)], **({"max_tokens": 100} | more))
+
+
+async def call(model: OpenAIModel, asked: ChatRequest | None = None) -> Outcome:
+    """Call the model and keep all that comes of it."""
+    outcome = Outcome()
+    try:
+        async for event in model.stream(asked or request()):
+            outcome.events.append(event)
+    except ModelError as error:
+        outcome.error = error
+    return outcome
+
+
+async def ask(server: Upstream, asked: ChatRequest | None = None, **options: Any) -> Outcome:
+    """Call a fresh model over `server` once."""
+    async with backend(server, **options) as one:
+        return await call(one.model, asked)

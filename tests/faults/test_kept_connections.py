@@ -1,0 +1,91 @@
+"""Connections that a server promised to keep, and drops when the next request comes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ModelUnavailableError
+from tests.faults.backend import ONE_ATTEMPT, backend, call
+from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ANSWER = chunk("Hello") + chunk(finish="stop") + DONE
+KEPT = STREAM_HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER
+LAST = STREAM_HEAD + b"connection: close\r\n\r\n" + ANSWER
+
+
+@asynccontextmanager
+async def dropping(*, answers: int) -> AsyncIterator[tuple[str, list[str]]]:
+    """Run a server that drops each connection at the request after `answers`; yields its address and the heads."""
+    heads: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            for number in range(answers + 1):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                await reader.readexactly(int(head.partition("content-length:")[2].split()[0]))
+                heads.append(head)
+                if number == answers:
+                    return
+                is_last = "connection: close" in head
+                writer.write(LAST if is_last else KEPT)
+                await writer.drain()
+                if is_last:
+                    return
+        except asyncio.IncompleteReadError:
+            return
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", heads
+    finally:
+        server.close()
+
+
+def closes(heads: list[str]) -> list[bool]:
+    """Return which requests asked to end their connection."""
+    return ["connection: close" in head for head in heads]
+
+
+async def test_a_kept_connection_that_is_dropped_costs_no_wait_and_only_once() -> None:
+    async with dropping(answers=1) as (address, heads), backend(address, retries=ONE_ATTEMPT) as one:
+        for _ in range(3):
+            outcome = await call(one.model)
+            assert outcome.error is None
+        assert one.sleep.waits == []
+        assert closes(heads) == [False, False, True, True]
+
+
+async def test_connections_are_kept_as_long_as_the_server_keeps_them() -> None:
+    async with dropping(answers=3) as (address, heads), backend(address) as one:
+        for _ in range(3):
+            assert (await call(one.model)).error is None
+        assert closes(heads) == [False, False, False]
+
+
+async def test_a_first_connection_that_is_dropped_is_a_fault_like_any_other() -> None:
+    async with dropping(answers=0) as (address, heads), backend(address, retries=ONE_ATTEMPT) as one:
+        outcome = await call(one.model)
+        assert isinstance(outcome.error, ModelUnavailableError)
+        assert closes(heads) == [False]
+
+
+async def test_a_server_that_drops_every_connection_is_asked_once_more_only() -> None:
+    async def drop(conversation: Conversation) -> None:
+        conversation.abort()
+
+    async def refuse(conversation: Conversation) -> None:
+        await conversation.answer("400 Bad Request", b"{}")
+
+    async with upstream(refuse, drop) as server:
+        async with backend(server.address, retries=ONE_ATTEMPT) as one:
+            await call(one.model)
+            outcome = await call(one.model)
+        assert isinstance(outcome.error, ModelUnavailableError)
+        assert server.calls == 3

@@ -1,0 +1,40 @@
+"""Which counter a model gets: the file, the local ranks, the estimate, or bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.errors import SettingsError
+from reasond_server.llm.counting import ByteCounter, EstimatingCounter, counter_for
+from reasond_server.llm.counting.template import TemplateAllowance
+from reasond_server.llm.counting.tiktoken_counter import TiktokenCounter
+from tests.unit.llm.counting.ranks import made_up_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_bytes_are_bytes_whatever_else_is_there(tmp_path: Path) -> None:
+    ranks = made_up_ranks(tmp_path)
+    assert isinstance(counter_for("bytes", "gpt-4o", folders=[tmp_path], known=[ranks]), ByteCounter)
+
+
+def test_a_tokenizer_file_comes_first_and_must_be_there(tmp_path: Path) -> None:
+    ranks = made_up_ranks(tmp_path)
+    with pytest.raises(SettingsError):
+        counter_for("auto", "gpt-4o", tokenizer=tmp_path / "none.json", folders=[tmp_path], known=[ranks])
+
+
+def test_local_ranks_come_before_an_estimate(tmp_path: Path) -> None:
+    ranks = made_up_ranks(tmp_path)
+    template = TemplateAllowance(is_configured=True)
+    counter = counter_for("auto", "gpt-4o", folders=[tmp_path], known=[ranks], template=template)
+    assert isinstance(counter, TiktokenCounter)
+    assert counter.is_exact
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "llama-3", ""])
+def test_without_ranks_there_is_an_estimate(model: str, tmp_path: Path) -> None:
+    assert isinstance(counter_for("auto", model, folders=[tmp_path]), EstimatingCounter)

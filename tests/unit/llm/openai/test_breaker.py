@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.llm.openai.breaker import Breaker, BreakerState, Outcome, Permit
+from reasond_server.llm.openai.options import RetryPolicy
+
+POLICY = RetryPolicy(breaker_window=4, breaker_ratio=0.5, breaker_cooldown_s=10.0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def tell(breaker: Breaker, *outcomes: Outcome) -> None:
+    for outcome in outcomes:
+        permit = breaker.admit()
+        assert permit is not None
+        breaker.report(permit, outcome)
+
+
+def opened(clock: Clock) -> Breaker:
+    breaker = Breaker(policy=POLICY, monotonic=clock)
+    tell(breaker, Outcome.UNHEALTHY, Outcome.UNHEALTHY)
+    assert breaker.state is BreakerState.OPEN
+    return breaker
+
+
+def test_half_of_the_last_calls_failing_opens_it() -> None:
+    breaker = Breaker(policy=POLICY, monotonic=Clock())
+    tell(breaker, Outcome.UNHEALTHY, *[Outcome.HEALTHY] * 3, Outcome.UNHEALTHY, *[Outcome.UNKNOWN] * 9)
+    assert breaker.state is BreakerState.CLOSED
+    tell(breaker, Outcome.UNHEALTHY)
+    assert breaker.admit() is None
+    assert breaker.retry_after_s() == 10.0
+
+
+def test_after_the_cooldown_one_call_at_a_time_is_let_through() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now = 10.0
+    assert breaker.state is BreakerState.HALF_OPEN
+    permit = breaker.admit()
+    assert permit is not None
+    assert breaker.admit() is None
+    assert breaker.retry_after_s() == 10.0
+    breaker.report(permit, Outcome.UNKNOWN)
+    assert breaker.admit() is not None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"), [(Outcome.HEALTHY, BreakerState.CLOSED), (Outcome.UNHEALTHY, BreakerState.OPEN)]
+)
+def test_the_probe_decides(outcome: Outcome, state: BreakerState) -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now = 10.0
+    tell(breaker, outcome)
+    assert breaker.state is state
+
+
+def test_calls_from_before_a_change_are_not_counted() -> None:
+    clock = Clock()
+    breaker = Breaker(policy=POLICY, monotonic=clock)
+    old = [permit for _ in range(5) if (permit := breaker.admit())]
+    tell(breaker, Outcome.UNHEALTHY, Outcome.UNHEALTHY)
+    clock.now = 10.0
+    tell(breaker, Outcome.HEALTHY)
+    for permit in old:
+        breaker.report(permit, Outcome.UNHEALTHY)
+    assert breaker.state is BreakerState.CLOSED
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.just("admit"),
+        st.tuples(st.integers(0, 5), st.sampled_from(list(Outcome))),
+        st.floats(0, 15),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_it_never_stays_shut_and_never_lets_two_probes_through(steps: list[object]) -> None:
+    clock = Clock()
+    breaker = Breaker(policy=POLICY, monotonic=clock)
+    held: list[Permit] = []
+    for step in steps:
+        if step == "admit":
+            state, permit = breaker.state, breaker.admit()
+            assert (permit is None) if state is BreakerState.OPEN else (permit is not None or _probes(held, breaker))
+            if permit is not None:
+                assert permit.is_probe == (state is BreakerState.HALF_OPEN)
+                held.append(permit)
+        elif isinstance(step, tuple):
+            if held:
+                breaker.report(held.pop(step[0] % len(held)), step[1])
+        elif isinstance(step, float):
+            clock.now += step
+        assert _probes(held, breaker) <= 1
+    for permit in held:
+        breaker.report(permit, Outcome.HEALTHY)
+    clock.now += 100.0
+    tell(breaker, Outcome.HEALTHY)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def _probes(held: list[Permit], breaker: Breaker) -> int:
+    return sum(permit.is_probe and permit.era == breaker._era for permit in held)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from reasond_server.llm.openai.deadlines import Deadline, Patience, WaitedTooLongError
+from reasond_server.llm.openai.options import Timeouts
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def patience(clock: Clock, *, total_s: float = 100.0, time_left_s: float | None = None) -> tuple[Patience, Deadline]:
+    timeouts = Timeouts(first_token_s=10.0, idle_s=5.0, total_s=total_s)
+    deadline = Deadline(timeouts=timeouts, time_left_s=time_left_s, monotonic=clock)
+    return Patience(timeouts=timeouts, deadline=deadline, monotonic=clock), deadline
+
+
+async def takes(clock: Clock, seconds: float) -> str:
+    clock.now += seconds
+    return "done"
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(None, 100.0), (60.0, 57.0), (1000.0, 100.0), (-3.0, 0.0), (0.0, 0.0)])
+def test_the_total_is_the_lesser_of_the_options_and_the_callers_time_less_a_margin(
+    left: float | None, seconds: float
+) -> None:
+    _, deadline = patience(Clock(), time_left_s=left)
+    assert deadline.seconds == pytest.approx(seconds)
+    assert deadline.passed().is_callers == (seconds < 100.0)
+
+
+async def test_waits_add_up_until_content_comes() -> None:
+    clock = Clock()
+    waiting, _ = patience(clock)
+    for _ in range(2):
+        assert await waiting.wait(lambda: takes(clock, 4.9)) == "done"
+    waiting.content_came()
+    await waiting.wait(lambda: takes(clock, 5.0))
+    with pytest.raises(WaitedTooLongError, match="went silent") as caught:
+        await waiting.wait(lambda: takes(clock, 0.0))
+    assert caught.value.setting == "timeouts.idle_s"
+
+
+async def test_time_between_waits_is_not_the_models() -> None:
+    clock = Clock()
+    waiting, _ = patience(clock)
+    await waiting.wait(lambda: takes(clock, 1.0))
+    clock.now += 50.0
+    assert await waiting.wait(lambda: takes(clock, 1.0)) == "done"
+
+
+async def test_the_total_goes_on_between_waits() -> None:
+    clock = Clock()
+    waiting, _ = patience(clock, total_s=20.0)
+    clock.now += 20.0
+    with pytest.raises(WaitedTooLongError, match="did not end its answer"):
+        await waiting.wait(lambda: takes(clock, 0.0))
+
+
+async def test_a_wait_is_cancelled_at_its_end() -> None:
+    timeouts = Timeouts(first_token_s=0.01)
+    clock = asyncio.get_running_loop().time
+    deadline = Deadline(timeouts=timeouts, time_left_s=None, monotonic=clock)
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with pytest.raises(WaitedTooLongError, match="did not begin to answer"):
+        await Patience(timeouts=timeouts, deadline=deadline, monotonic=clock).wait(lambda: never)
+    assert never.cancelled()
+
+
+async def test_lingering_only_shortens() -> None:
+    clock = Clock()
+    waiting, _ = patience(clock)
+    waiting.linger(1.0)
+    waiting.linger(3.0)
+    await waiting.wait(lambda: takes(clock, 1.0))
+    with pytest.raises(WaitedTooLongError):
+        await waiting.wait(lambda: takes(clock, 0.0))

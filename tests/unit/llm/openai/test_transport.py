@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond_server.errors import ModelProtocolError, ModelTimeoutError, ModelUnavailableError, SettingsError
+from reasond_server.llm.openai.faults import UpstreamFaultError
+from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.openai.transport import OpenAITransport
+from tests.faults.backend import KEY, NOW
+from tests.faults.upstream import GOOD, Conversation, refusing, streaming, upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@asynccontextmanager
+async def transport(address: str, **options: Any) -> AsyncIterator[OpenAITransport]:
+    chosen = {"name": "main", "model": "m-1", "base_url": address, "api_key": KEY} | options
+    one = OpenAITransport(options=BackendOptions(**chosen), now=lambda: NOW)
+    try:
+        yield one
+    finally:
+        await one.aclose()
+
+
+async def read(one: OpenAITransport, path: str = "chat/completions") -> bytes:
+    answer = await one.open(path, {"model": "m-1"})
+    try:
+        return b"".join([piece async for piece in answer.chunks()])
+    finally:
+        await answer.close()
+
+
+async def test_the_body_comes_as_the_server_wrote_it() -> None:
+    async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
+        assert await read(one) == b"".join(GOOD)
+        (asked,) = server.conversations
+        assert asked.head.startswith("POST /v1/chat/completions HTTP/1.1")
+        assert f"authorization: Bearer {KEY}" in asked.head
+        assert "accept-encoding: identity" in asked.head
+        assert asked.json == {"model": "m-1"}
+
+
+async def test_without_a_key_none_is_sent_whatever_the_environment_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-someone")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-someone")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project-of-someone")
+    async with upstream(streaming(*GOOD)) as server, transport(server.address, api_key="") as one:
+        await read(one)
+        head = server.conversations[0].head.lower()
+        assert "authorization" not in head
+        assert "of-someone" not in head
+
+
+async def test_azure_is_asked_at_its_deployment_with_its_own_header() -> None:
+    async with upstream(streaming(*GOOD)) as server:
+        root = server.address.removesuffix("/v1")
+        async with transport(root, azure_api_version="2026-01-01") as one:
+            await read(one)
+        head = server.conversations[0].head
+        assert head.startswith("POST /openai/deployments/m-1/chat/completions?api-version=2026-01-01 ")
+        assert f"api-key: {KEY}" in head
+
+
+async def test_json_is_asked_for_at_the_base_or_at_the_root() -> None:
+    async with upstream(refusing("200 OK", {"data": []})) as server, transport(server.address) as one:
+        assert await one.get_json("models") == {"data": []}
+        assert await one.post_json("/tokenize", {"content": "x"}) == {"data": []}
+        assert [asked.head.partition(" HTTP")[0] for asked in server.conversations] == [
+            "GET /v1/models",
+            "POST /tokenize",
+        ]
+
+
+async def test_json_that_is_refused_late_or_none_is_an_error_of_ours() -> None:
+    async def hang(conversation: Conversation) -> None:
+        await conversation.until_gone()
+
+    async with (
+        upstream(refusing("404 N"), refusing("200 OK", b"<html>"), hang) as server,
+        transport(server.address) as one,
+    ):
+        with pytest.raises(UpstreamFaultError) as missing:
+            await one.get_json("/props")
+        assert isinstance(missing.value.error, ModelUnavailableError)
+        with pytest.raises(ModelProtocolError):
+            await one.get_json("/props")
+        with pytest.raises(UpstreamFaultError) as late:
+            await one.get_json("/props", timeout_s=0.1)
+        assert isinstance(late.value.error, ModelTimeoutError)
+        await server.conversations[2].until_gone()
+
+
+async def test_a_compressed_answer_is_read_though_none_was_asked_for() -> None:
+    import gzip  # noqa: PLC0415 - only this test compresses
+
+    body = gzip.compress(b"".join(GOOD))
+
+    async def compressed(conversation: Conversation) -> None:
+        await conversation.answer("200 OK", body, "content-type: text/event-stream", "content-encoding: gzip")
+
+    async with upstream(compressed) as server, transport(server.address) as one:
+        assert await read(one) == b"".join(GOOD)
+
+
+async def test_a_compressed_answer_is_bounded_by_what_it_unfolds_to() -> None:
+    import gzip  # noqa: PLC0415 - only this test compresses
+
+    body = gzip.compress(b":" * 10_000_000)
+
+    async def compressed(conversation: Conversation) -> None:
+        await conversation.answer("200 OK", body, "content-type: text/event-stream", "content-encoding: gzip")
+
+    async with upstream(compressed) as server, transport(server.address, max_response_bytes=1_000_000) as one:
+        with pytest.raises(UpstreamFaultError, match="more than 1000000 bytes"):
+            await read(one)
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://host:notaport/v1"])
+def test_an_address_that_is_none_is_refused_at_the_start(address: str) -> None:
+    with pytest.raises(SettingsError, match="not usable"):
+        OpenAITransport(options=BackendOptions(name="main", model="m", base_url=address), now=lambda: NOW)
+
+
+async def test_an_address_that_is_not_http_cannot_be_reached() -> None:
+    async with transport("ftp://127.0.0.1/v1") as one:
+        with pytest.raises(UpstreamFaultError) as caught:
+            await read(one)
+        assert isinstance(caught.value.error, ModelUnavailableError)
+        assert caught.value.retries == 0
+
+
+def test_openai_is_imported_only_when_a_backend_is_made() -> None:
+    program = (
+        "import sys, reasond_server.llm.openai.chat, reasond_server.llm.openai.model\n"
+        "import reasond_server.llm.openai.transport\n"
+        "print(sorted({'openai', 'aiohttp', 'httpx2'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_the_package_the_remedy_is_named() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['openai'] = None\n"
+        "from reasond_server.llm.openai.options import BackendOptions\n"
+        "from reasond_server.llm.openai.transport import OpenAITransport\n"
+        "try:\n"
+        "    OpenAITransport(options=BackendOptions(name='a', model='m', base_url='http://x/v1'), now=lambda: 0.0)\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error.remedy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "SettingsError Run: pip install 'reasond-server[openai]'"

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from reasond_server.llm.counting import ByteCounter, WordPieceCounter
+from reasond_server.llm.model import Message, Role
+from reasond_server.llm.openai.usage import settled, truncation_warning
+from reasond_server.types import Usage, UsageSource
+
+LONG = [Message(role=Role.USER, content="word " * 1000)]
+
+
+def reported(tokens: int) -> Usage:
+    return Usage(input_tokens=tokens, output_tokens=1, model_calls=1)
+
+
+@pytest.mark.parametrize(("tokens", "is_warned"), [(699, True), (710, False), (1004, False), (3000, False), (0, False)])
+def test_an_exact_count_warns_below_seventy_per_cent(tokens: int, *, is_warned: bool) -> None:
+    counter = WordPieceCounter()
+    assert counter.count_prompt(LONG) == pytest.approx(1004, abs=2)
+    assert bool(truncation_warning(reported(tokens), messages=LONG, counter=counter)) == is_warned
+
+
+@pytest.mark.parametrize(("tokens", "is_warned"), [(624, True), (625, False), (1000, False)])
+def test_an_estimate_warns_below_half_of_a_quarter_of_the_bytes(tokens: int, *, is_warned: bool) -> None:
+    assert bool(truncation_warning(reported(tokens), messages=LONG, counter=ByteCounter())) == is_warned
+
+
+def test_a_short_prompt_and_a_missing_report_are_not_judged() -> None:
+    short = [Message(role=Role.USER, content="hello")]
+    assert not truncation_warning(reported(1), messages=short, counter=WordPieceCounter())
+    assert not truncation_warning(None, messages=LONG, counter=WordPieceCounter())
+
+
+def test_without_a_report_all_is_counted_here() -> None:
+    usage = settled(None, messages=LONG, written="one two", counter=WordPieceCounter())
+    assert (usage.output_tokens, usage.model_calls, usage.source) == (2, 1, UsageSource.ESTIMATED)
