@@ -1,9 +1,9 @@
 """The tags of the prompt protocol: kept out of untrusted text, recognised in what the model writes.
 
-Contract decision 3: the model marks its answer as `<answer>…</answer>`, or its notes for the next window as
-`<continue>…</continue>`. Only model output is ever parsed for tags, never a prompt, and only plain ASCII
-spellings count there; in the other direction every spelling that a model might take for a tag is
-neutralised. Look-alike letters of other alphabets are not covered, and neither is injection of meaning.
+The model marks its answer as `<answer>…</answer>`, or its notes for the next window as `<continue>…</continue>`
+(docs/decisions/0006-closing-tags-as-stop-strings.md). Only model output is ever parsed for tags, never a prompt,
+and only plain ASCII spellings count there; in the other direction every spelling that a model might take for a
+tag is neutralised. Look-alike letters of other alphabets are not covered, and neither is injection of meaning.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _WRITING_SHARE = 8
 _WHOLE_WRITING_SHARE = 4
 _QUESTION_SHARE = 4
 _MIN_FREE_TOKENS = 128
-# Where sections meet, a tokenizer may count a few tokens more than for the parts.
+# Where two sections meet, a tokenizer may count a few tokens more than for the two alone.
 _JOINT_TOKENS = 16
 _LEFT_OUT = "\n[...]\n"
 
@@ -97,7 +97,7 @@ class WindowPlan:
 
     @property
     def capacity_tokens(self) -> int:
-        """BR-5 of seed 000: C + (max_iterations - 1)(C - m)."""
+        """Tokens of reasoning that all windows hold together: C + (max_iterations - 1)(C - m) (seed 000, BR-5)."""
         return self._capacity(prompt_tokens=0)
 
     @property
@@ -135,8 +135,8 @@ class WindowPlan:
         """Return how many tokens the call with `messages` may write: the bound on every window.
 
         Raises:
-            ContextExhaustedError: there is no room, which takes a tokenizer that counts a whole as much
-                more than its parts.
+            ContextExhaustedError: there is no room. The plan leaves some, so this takes a tokenizer that
+                counts a text as many more tokens than its parts.
         """
         prompt = counter.count_prompt(messages)
         room = self.limits.chunk_size - prompt

@@ -35,6 +35,12 @@ class Assignment:
     keep_running: bool = False
     time_limit_s: float | None = None
 
+    @property
+    def limit_s(self) -> float | None:
+        """The seconds that the caller and the budget allow; None where neither sets a bound."""
+        limits = (self.time_limit_s, self.task.budget.max_elapsed_s)
+        return min((limit for limit in limits if limit is not None), default=None)
+
 
 class Run:
     """The live side of an execution. The runner drives it; followers attach and detach.

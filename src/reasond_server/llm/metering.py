@@ -7,11 +7,12 @@ token is at least one byte: the bound holds either way.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors import UNSPENT, InternalError, TokenBudgetExhaustedError
 from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.types import Usage, UsageSource
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget
 
 _BYTES_PER_MESSAGE = 64
+_LONG_TEXT_CHARACTERS = 50_000
 
 
 @dataclass(slots=True)
@@ -34,13 +36,15 @@ class _Call:
     text: str = ""
     counted_tokens: int = 0
     uncounted_bytes: int = 0
+    is_cut: bool = False
 
 
 class MeteredModel:
     """The model of one run: `usage` is true at every moment, also in the middle of a call.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
-    (UsageSource.ESTIMATED). `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
+    (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing.
+    `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
     that writes past `max_tokens` is closed there.
     """
 
@@ -49,6 +53,7 @@ class MeteredModel:
         self._budget = budget
         self._settled = Usage()
         self._open: list[_Call] = []
+        self._is_closed = False
         self.is_clamped = False
 
     @property
@@ -76,6 +81,10 @@ class MeteredModel:
         """Everything spent so far, calls in progress included."""
         return sum((self._estimate(call) for call in self._open), self._settled)
 
+    def close(self) -> None:
+        """End what is open at its next event and refuse every further call: the run is over."""
+        self._is_closed = True
+
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model within the budget.
 
@@ -83,29 +92,41 @@ class MeteredModel:
             TokenBudgetExhaustedError: the budget does not cover the prompt and one token more.
             ModelError: as the model says.
         """
-        call = self._reserve(request)
+        if self._is_closed:
+            raise InternalError("the run is over and makes no more calls")
+        call = self._reserve(request, await self._prompt_tokens(request.messages))
         self._open.append(call)
         spent: Usage | None = None
         try:
             async with aclosing(self._model.stream(replace(request, max_tokens=call.max_tokens))) as events:
                 async for event in events:
+                    if self._is_closed:
+                        return
                     if isinstance(event, Finished):
                         spent = event.usage
                         yield event
                         return
                     kept = self._bounded(call, event.text)
                     yield replace(event, text=kept)
-                    if kept != event.text:
+                    if call.is_cut:
                         spent = self._estimate(call)
                         yield Finished(reason=ModelFinish.LENGTH, usage=spent)
                         return
+        except UNSPENT:
+            spent = None if call.text else Usage()
+            raise
         finally:
             self._open.remove(call)
-            self._settled += spent or self._estimate(call)
+            self._settled += self._estimate(call) if spent is None else spent
 
-    def _reserve(self, request: ChatRequest) -> _Call:
+    async def _prompt_tokens(self, messages: Sequence[Message]) -> int:
+        """Return the tokens of a prompt; a long one is counted beside the event loop."""
+        if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(self.counter.count_prompt, messages)
+        return self.counter.count_prompt(messages)
+
+    def _reserve(self, request: ChatRequest, prompt: int) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
-        prompt = self.counter.count_prompt(request.messages)
         budget, calls = self._budget, self._settled.model_calls + len(self._open)
         if budget.max_model_calls is not None and calls >= budget.max_model_calls:
             raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
@@ -121,17 +142,17 @@ class MeteredModel:
         return _Call(prompt_tokens=prompt, reserved_tokens=prompt_bound + most, max_tokens=most)
 
     def _bounded(self, call: _Call, text: str) -> str:
-        """Note `text` and return it, cut where the call passes its `max_tokens`.
+        """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?".
 
         A token is at least one byte, so nothing is counted before that many bytes have come.
         """
-        before = len(call.text)
-        call.text += text
-        call.uncounted_bytes += len(text.encode("utf-8", "replace"))
+        before, encoded = len(call.text), text.encode("utf-8", "replace")
+        call.text += encoded.decode()
+        call.uncounted_bytes += len(encoded)
         if call.counted_tokens + call.uncounted_bytes > call.max_tokens:
             call.counted_tokens, call.uncounted_bytes = self.counter.count_text(call.text), 0
         if call.counted_tokens > call.max_tokens:
-            call.text = self.counter.head(call.text, call.max_tokens)
+            call.text, call.is_cut = self.counter.head(call.text, call.max_tokens), True
         return call.text[before:]
 
     def _estimate(self, call: _Call) -> Usage:
