@@ -18,6 +18,7 @@ FOLDER = Path("docs") / "api"
 TYPES = "types.md"
 ERRORS = "errors.md"
 ERROR_FILE = "errors"
+CARD_FILE = "agent_card"
 
 
 def anchor(name: str) -> str:
@@ -107,11 +108,26 @@ def types_of(file: ProtoFile, where: Mapping[str, str]) -> list[str]:
     return lines + [line for enum in file.enums for line in enum_lines(enum)]
 
 
+def contents(file: ProtoFile, where: Mapping[str, str]) -> str:
+    """Return links to all types in `file`, in its order."""
+    names = (*(message.name for message in file.messages), *(enum.name for enum in file.enums))
+    return " · ".join(linked(name, where) for name in names)
+
+
 def types_page(files: Sequence[ProtoFile], where: Mapping[str, str]) -> str:
     """Return the page of the types that services share."""
     lines = []
-    for file in files:
-        lines += [f"## {file.name}.proto", "", cell(file.comment), "", *types_of(file, where)]
+    # What every caller meets comes first; the card is the format of others, and long.
+    for file in sorted(files, key=lambda one: (one.name == CARD_FILE, one.name)):
+        lines += [
+            f"## {file.name}.proto",
+            "",
+            cell(file.comment),
+            "",
+            contents(file, where),
+            "",
+            *types_of(file, where),
+        ]
     return page("Shared types", "proto/reasond/v1/", lines[:-1])
 
 

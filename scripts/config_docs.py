@@ -35,10 +35,21 @@ def environment_variable(doc: KeyDoc) -> str:
     return f"{variable}__NAME" if doc.key in FLAT_TABLES else f"{variable}__NAME__KEY"
 
 
+def size(count: int) -> str:
+    """Return a number of bytes in the largest unit that divides it, such as 4 MiB."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count} bytes"
+
+
 def key_row(doc: KeyDoc) -> list[str]:
     """Return the row of a key."""
     kind = f"{doc.type_name}: {doc.range}" if doc.range else doc.type_name
     default = "none" if doc.type_name == "table" else f"`{toml_value(doc.default)}`"
+    if doc.key.endswith("_bytes"):
+        bounds = "-".join(size(int(bound)) for bound in doc.range.split("-"))
+        kind, default = f"{kind} ({bounds})", f"{default} ({size(doc.default)})"
     variable = f"`{environment_variable(doc)}`"
     return [f"`{doc.key.rpartition('.')[2]}`", cell(kind), cell(default), variable, cell(doc.description)]
 

@@ -67,7 +67,7 @@ in `google.rpc.BadRequest` and in `error.data.violations`; how long to wait stan
 `error.data.retry_after_ms`, only where waiting helps. Programs should branch on the reason: messages may change.
 
 gRPC messages say what is wrong and what to do. So do JSON-RPC messages, except where the text column says "bare":
-there the message is only what is wrong, in a fixed form.
+there the message is only what is wrong, in a fixed form, and what to do stands in `error.data.remedy`.
 """
 
 

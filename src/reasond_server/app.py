@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require
 from reasond_server.access.tokens import SigningKey, TokenMinter, TokenVerifier, ephemeral_key
+from reasond_server.addresses import split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.backends import backend_problems, model_of
 from reasond_server.config import require_servable
-from reasond_server.config.models import split_address
 from reasond_server.core import assemble, system_clock
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 _log = logging.getLogger("reasond.app")
+# All executions have ended by then; this is for their last events to reach the clients.
 _LAST_WRITES_S = 2.0
 
 
@@ -131,6 +132,7 @@ class Server:
     async def drain(self) -> None:
         """Say that the end is near, wait until callers know, then see running executions out and stop."""
         server = self._settings.server
+        # Work is still taken meanwhile: load balancers need this long to send theirs elsewhere.
         self._is_ready = False
         self._grpc.begin_drain()
         await asyncio.sleep(server.drain_delay_s)
@@ -174,13 +176,17 @@ class Server:
         return HttpServer(app=app, host=host, port=port, tls=_http_tls(server))
 
     def _card(self) -> Json:
-        """Return this server's card, with the addresses that it listens on."""
-        base = self._http_base_url()
+        """Return this server's card, with the addresses that others reach it at; an A2A card holds URLs."""
+        server = self._settings.server
+        base = (server.public_http_url or self._http_base_url()).rstrip("/") if self._http else ""
+        grpc_scheme = "https" if server.tls == "files" else "http"
+        target = self._grpc_target()
+        own = target if target.startswith("unix:") else f"{grpc_scheme}://{target}"
         strategies = {strategy.name: strategy.description for strategy in self._core.registry}
         return server_card(
             name="reasond",
             version=version("reasond-server"),
-            grpc_url=self._grpc_target(),
+            grpc_url=server.public_grpc_url or own,
             jsonrpc_url=f"{base}{JSONRPC_PATH}" if base else "",
             strategies=strategies,
             supported_methods=[name for name in METHODS if ALIASES.get(name, name) in {name, *strategies}],

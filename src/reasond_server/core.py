@@ -47,6 +47,7 @@ def assemble(
     """
     clock = clock or system_clock()
     tables = settings.reasoning.strategies
+    # A registry that is handed in knows strategies that are not installed, and whose tables are as good.
     if registry is None:
         check_tables(tables)
         registry = discover(settings.reasoning.enabled_strategies)

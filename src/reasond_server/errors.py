@@ -49,20 +49,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Self
 
-_MAX_SHOWN = 120
+_MAX_SHOWN_CHARACTERS = 120
 
 
 def shown(value: object) -> str:
     """Return `value` as error messages show it: `repr`, at most 120 characters, no control characters."""
-    if isinstance(value, str) and len(value) > _MAX_SHOWN:
-        value = value[:_MAX_SHOWN]
+    if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARACTERS:
+        value = value[:_MAX_SHOWN_CHARACTERS]
     text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,29 +109,23 @@ class ReasondError(Exception):
 class RequestError(ReasondError):
     """The request as such is wrong."""
 
+    @classmethod
+    def of(cls, *violations: Violation) -> Self:
+        """Make the error that lists `violations`; programs match on how its message begins."""
+        text = "; ".join(f"{violation.field} {violation.description}".strip() for violation in violations)
+        return cls(f"Request validation failed: {text}", violations=violations)
+
 
 class InvalidRequestError(RequestError):
     """A field of the request is missing or out of range."""
 
     reason = "INVALID_REQUEST"
 
-    @classmethod
-    def of(cls, *violations: Violation) -> InvalidRequestError:
-        """Make the error for `violations`, in seed 001's message form."""
-        text = "; ".join(f"{violation.field} {violation.description}".strip() for violation in violations)
-        return cls(f"Request validation failed: {text}", violations=violations)
-
 
 class InvalidConfigError(RequestError):
     """The configuration of a strategy is not valid, or above a ceiling of the operator."""
 
     reason = "INVALID_CONFIG"
-
-    @classmethod
-    def of(cls, *violations: Violation) -> InvalidConfigError:
-        """Make the error for `violations`, in seed 001's message form."""
-        text = "; ".join(f"{violation.field} {violation.description}".strip() for violation in violations)
-        return cls(f"Request validation failed: {text}", violations=violations)
 
 
 class ParseError(RequestError):
@@ -319,6 +314,10 @@ class ModelTimeoutError(ModelError):
     """The model did not begin to answer in time; nothing was spent."""
 
     reason = "MODEL_TIMEOUT"
+
+
+UNSPENT: Final = (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError, ContextExhaustedError)
+"""What a model raises in place of its first text: the call was refused, and nothing is owed for it."""
 
 
 class ModelFailedError(ModelError):

@@ -216,7 +216,7 @@ class WindowMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedContextMetrics:
-    """What bounded context reports; capacities in tokens as in BR-5 of seed 000."""
+    """What bounded context reports; `context.windows` says how the two capacities, in tokens, are worked out."""
 
     iterations: Sequence[WindowMetrics]
     carryover_compressions: int
@@ -242,7 +242,7 @@ class BoundedContextMetrics:
 
     @property
     def compute_savings_pct(self) -> float:
-        """Seed 001's scalar: attention saved, 0 where one window was enough."""
+        """The attention saved, 0 where one window was enough; the older name of `savings.attention_pct`."""
         return self.savings.attention_pct if self.savings else 0.0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import Violation, shown
@@ -40,6 +42,8 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "tuple_type": lambda _: "must be a list",
     "value_error": lambda ctx: str(ctx["error"]),
 }
+_MAX_NAME = 120
+# The value is not there, is too long to be shown, or is told in the words already.
 _WITHOUT_INPUT = {"missing", "string_too_long", "string_too_short", "too_long", "too_short", "value_error"}
 
 
@@ -49,19 +53,37 @@ def words_of(finding: ErrorDetails) -> str:
     return words(finding.get("ctx", {})) if words else "is not valid"
 
 
-def violations_of(error: ValidationError, *, known: Iterable[str] = ()) -> list[Violation]:
-    """Return one violation per finding, with the value; `known` are the names to suggest for an unknown one."""
-    names = sorted(known)
-    return [
-        Violation(field=".".join(str(part) for part in finding["loc"]), description=_description(finding, names))
-        for finding in error.errors(include_url=False)
-    ]
+def violations_of(
+    error: ValidationError,
+    *,
+    known: Iterable[str] = (),
+    within: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    most: int = 100,
+) -> list[Violation]:
+    """Return one violation per finding, with the value; of `most` findings at most, as somebody may send 100,000.
+
+    `known` are the names to suggest for an unknown one, `within` those in the object that a field holds.
+    """
+    found = []
+    for finding in error.errors(include_url=False)[:most]:
+        *owner, _ = finding["loc"] or ("",)
+        names = within.get(str(owner[0]), ()) if owner else known
+        path = ".".join(str(part)[:_MAX_NAME] for part in finding["loc"])
+        found.append(Violation(field=path, description=_description(finding, sorted(names))))
+    return found
+
+
+def with_few_unknown(values: Mapping[str, Any], known: Iterable[str], *, most: int = 100) -> Mapping[str, Any]:
+    """Return `values` with at most `most` names that are not `known`: Pydantic takes long to describe 100,000."""
+    names = frozenset(known)
+    surplus = frozenset(islice((name for name in values if name not in names), most, None))
+    return {name: value for name, value in values.items() if name not in surplus} if surplus else values
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the nearest known name, or which names there are."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, n=1) if len(name) <= _MAX_NAME else []
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known are {', '.join(map(repr, names))}" if names else ""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from reasond import AsyncClient, ReasondError
 from reasond.v1 import execution_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.config import load
 from reasond_server.core import assemble
-from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.errors import ModelUnavailableError
+from reasond_server.testing import Reply, ScriptedModel, running_server
 from tests.unit.grpc_api.parts import AUTHORIZED, SOON, refused, serving
 
 if TYPE_CHECKING:
@@ -96,6 +98,29 @@ async def test_a_request_id_stands_for_one_request() -> None:
 
     assert first == second
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.ALREADY_EXISTS, "REQUEST_ID_REUSED")
+
+
+async def test_the_retries_of_a_client_get_the_answer_once_the_model_is_back() -> None:
+    away = Reply(error=ModelUnavailableError("The model cannot be reached"))
+    model = ScriptedModel([away, "<answer>42</answer>"])
+    async with running_server(model=model) as listening, AsyncClient(listening.grpc, token=listening.token) as client:
+        found = await client.reason("What is six times seven?", strategy="chain_of_thought")
+
+    assert (found.answer, found.metrics.usage.model_calls) == ("42", 1)
+    assert len(model.requests) == 2
+
+
+async def test_what_follows_spent_tokens_is_never_a_failure_that_clients_retry_by_themselves() -> None:
+    away = Reply(error=ModelUnavailableError("The model cannot be reached"))
+    model = ScriptedModel(["<continue>so far</continue>", away])
+    async with running_server(model=model) as listening, AsyncClient(listening.grpc, token=listening.token) as client:
+        with pytest.raises(ReasondError) as failed:
+            await client.reason("What is six times seven?", strategy="bounded_context")
+        kept = await client.get_execution(failed.value.execution_id or "")
+
+    assert (failed.value.code, failed.value.reason) == (grpc.StatusCode.ABORTED, "MODEL_FAILED")
+    assert kept.reasoning.metrics.usage.model_calls == 1
+    assert len(model.requests) == 2
 
 
 async def test_a_draining_core_refuses_new_work_and_says_when_to_retry() -> None:

@@ -193,5 +193,20 @@ async def test_the_card_names_what_can_be_called_here() -> None:
     assert "reasoning.chain_of_thought" in methods
     assert "reasoning.bounded_context" not in methods
     assert [skill["id"] for skill in card["skills"]] == ["reasoning.strategy.chain_of_thought"]
-    assert [one["url"] for one in card["supportedInterfaces"]] == [f"{listening.http}/api/v1/jsonrpc", listening.grpc]
+    own = [f"{listening.http}/api/v1/jsonrpc", f"http://{listening.grpc}"]
+    assert [one["url"] for one in card["supportedInterfaces"]] == own
+    await server.stop()
+
+
+async def test_the_card_says_where_others_reach_a_server_behind_a_proxy() -> None:
+    server = server_with(
+        SERVER__PUBLIC_GRPC_URL="https://grpc.example.com:443", SERVER__PUBLIC_HTTP_URL="https://example.com/reason/"
+    )
+    listening = await server.start()
+    async with httpx.AsyncClient() as client:
+        card = (await client.get(f"{listening.http}/.well-known/agent-card.json")).json()
+    assert [one["url"] for one in card["supportedInterfaces"]] == [
+        "https://example.com/reason/api/v1/jsonrpc",
+        "https://grpc.example.com:443",
+    ]
     await server.stop()

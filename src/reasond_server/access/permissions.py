@@ -51,6 +51,7 @@ def require(principal: Principal, operation: str) -> None:
     permission = OPERATIONS.get(operation)
     if permission is None:
         raise InternalError(f"operation {operation!r} has no permission in OPERATIONS")
+    # Which strategy is chosen is not known here, so a token for one of them passes; `require_strategy` decides.
     is_granted = bool(principal.permissions & {permission, ADMIN})
     if not is_granted and not (permission == EXECUTE and allowed_strategies(principal)):
         raise _missing(permission)
@@ -81,7 +82,7 @@ def require_strategy(principal: Principal, strategy: str) -> None:
 
 
 def _missing(permission: str) -> PermissionMissingError:
-    """Make the error that names `permission`, in seed 001's message form."""
+    """Make the error that names `permission`; existing clients read its words (seed 001)."""
     return PermissionMissingError(
         f"Authorization failed: Missing required permission '{permission}'", metadata={"permission": permission}
     )

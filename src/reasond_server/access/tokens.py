@@ -31,8 +31,8 @@ MAX_TOKEN_BYTES = 8 * 1024
 
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _REQUIRED = ("exp", "iat", "sub", "aud", "iss")
-_MAX_SUBJECT = 256
-_MAX_TENANT = 128
+_MAX_SUBJECT_CHARACTERS = 256
+_MAX_TENANT_CHARACTERS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,26 @@ def ephemeral_key() -> SigningKey:
 def missing(hint: str = "Provide 'auth_token' in params") -> TokenMissingError:
     """Make the error of a call without a token; `hint` says where the transport looks for one (seed 001)."""
     return TokenMissingError(f"Authentication required: Missing JWT token. {hint}")
+
+
+def bearer_token(headers: Sequence[str]) -> str:
+    """Return the token of a call's Authorization headers; empty where there is no header.
+
+    Raises:
+        TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
+    """
+    if not headers:
+        return ""
+    if len(headers) > 1:
+        raise TokenInvalidError("Authentication failed: more than one authorization header", remedy="Send exactly one.")
+    scheme, _, token = headers[0].strip().partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token or " " in token:
+        raise TokenInvalidError(
+            "Authentication failed: the authorization header is not 'Bearer <token>'",
+            remedy="Send 'authorization: Bearer <token>'.",
+        )
+    return token
 
 
 class TokenVerifier:
@@ -99,6 +119,7 @@ class TokenVerifier:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
             raise _invalid("Token header is malformed") from None
+        # A key that is named but unknown is not looked for among the others: whoever signs says with what.
         if "kid" not in header:
             return self._keys
         named = [key for key in self._keys if key.id == header["kid"]]
@@ -128,6 +149,7 @@ class TokenVerifier:
                     "require": list(_REQUIRED),
                     "strict_aud": True,
                     "enforce_minimum_key_length": True,
+                    # The library reads the clock of the machine; ours is handed in, see `_check_times`.
                     "verify_exp": False,
                     "verify_iat": False,
                     "verify_nbf": False,
@@ -235,10 +257,10 @@ def _principal(claims: Mapping[str, Any]) -> Principal:
     subject = claims["sub"]
     tenant = claims.get("tenant", subject)
     permissions = claims.get("permissions", [])
-    if not _is_name(subject, _MAX_SUBJECT):
-        raise _invalid(f"Token subject must have 1-{_MAX_SUBJECT} printable characters")
-    if "tenant" in claims and not _is_name(tenant, _MAX_TENANT):
-        raise _invalid(f"Token tenant must have 1-{_MAX_TENANT} printable characters")
+    if not _is_name(subject, _MAX_SUBJECT_CHARACTERS):
+        raise _invalid(f"Token subject must have 1-{_MAX_SUBJECT_CHARACTERS} printable characters")
+    if "tenant" in claims and not _is_name(tenant, _MAX_TENANT_CHARACTERS):
+        raise _invalid(f"Token tenant must have 1-{_MAX_TENANT_CHARACTERS} printable characters")
     if not isinstance(permissions, list) or not all(isinstance(permission, str) for permission in permissions):
         raise _invalid("Token permissions must be a list of strings")
     return Principal(subject=subject, tenant=tenant, permissions=frozenset(permissions))

@@ -143,6 +143,8 @@ def _parse_json(text: str, max_bytes: int) -> dict[str, Any]:
     if len(text) > max_bytes or len(text.encode(errors="replace")) > max_bytes:
         raise _wrong_json(f"must have at most {max_bytes} bytes")
     try:
+        # The first reader is strict and bounded in depth; the second, which is not, sees only what the first took,
+        # and finds keys that stand twice. Numbers stay text there, because a long one takes long to read.
         data = from_json(text.encode(), allow_inf_nan=False)
         json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
     except _DuplicateKeyError as error:

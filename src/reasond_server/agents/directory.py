@@ -30,7 +30,7 @@ DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 100
 
 _AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_MAX_TOKEN = 512
+_MAX_TOKEN_CHARACTERS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class MemoryAgentDirectory:
         """See AgentDirectory."""
         if page_size < 0:
             raise InvalidRequestError.of(
-                Violation(field="page_size", description=f"must be 0-{MAX_PAGE_SIZE}, not {page_size}")
+                Violation(field="page_size", description=f"must be at least 0, got {page_size}")
             )
         size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         after = _after(page_token, capabilities) if page_token else ""
@@ -236,7 +236,9 @@ def _after(token: str, capabilities: Sequence[str]) -> str:
     """Return the id after which the page of `token` starts."""
     try:
         text = (
-            base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode() if len(token) <= _MAX_TOKEN else ""
+            base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+            if len(token) <= _MAX_TOKEN_CHARACTERS
+            else ""
         )
     except ValueError:
         text = ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MIN_TTL_S = 1
 _MAX_TTL_S = 30 * 86_400
 _MAX_CAPABILITIES = 50
-_MAX_CAPABILITY = 256
+_MAX_CAPABILITY_CHARACTERS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,10 @@ class AgentService:
         Raises:
             InvalidRequestError: a field is out of range.
         """
-        if len(capabilities) > _MAX_CAPABILITIES or any(not 0 < len(one) <= _MAX_CAPABILITY for one in capabilities):
-            description = f"must have at most {_MAX_CAPABILITIES} entries of 1-{_MAX_CAPABILITY} characters"
+        if len(capabilities) > _MAX_CAPABILITIES or any(
+            not 0 < len(one) <= _MAX_CAPABILITY_CHARACTERS for one in capabilities
+        ):
+            description = f"must have at most {_MAX_CAPABILITIES} entries of 1-{_MAX_CAPABILITY_CHARACTERS} characters"
             raise InvalidRequestError.of(Violation(field="capabilities", description=description))
         return await self._directory.list(
             tenant=caller.tenant, capabilities=capabilities, page_size=page_size, page_token=page_token

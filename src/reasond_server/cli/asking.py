@@ -6,9 +6,10 @@ import contextlib
 import json
 import math
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.json_format import MessageToJson
 
@@ -87,13 +88,14 @@ def _interrupted(client: Client, stream: ReasoningStream, viewer: _Viewer, *, is
     if is_kept_running:
         warn(f"interrupted; the run goes on: reasond ask --resume {stream.execution_id}:{stream.last_sequence}")
         return
+    # Leaving the stream cancels the run too, but only this waits until the log has its end to be shown.
     client.cancel_execution(stream.execution_id, timeout_s=_CANCEL_LIMIT_S)
     rest = client.resume(stream.execution_id, after_sequence=stream.last_sequence, timeout_s=_CANCEL_LIMIT_S)
     with rest:
         viewer.follow(rest)
 
 
-class _Viewer:
+class _Viewer(ABC):
     """Follows the events of a run and remembers its end."""
 
     wants_deltas = False
@@ -119,19 +121,19 @@ class _Viewer:
             if event.WhichOneof("event") == "completed":
                 self.result = event.completed
 
+    @abstractmethod
     def show(self, event: ReasonIterationsResponse) -> None:
         """Show one event."""
-        raise NotImplementedError
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - not every viewer has something left to show
         """Show the end of the run, once, if there is one."""
 
 
 class _JsonLines(_Viewer):
-    """For programs: every event as one line of ProtoJSON on stdout, nothing else."""
+    """For programs: every event as one line of JSON on stdout, under the names of the protos, nothing else."""
 
     def show(self, event: ReasonIterationsResponse) -> None:
-        write(MessageToJson(event, indent=None, ensure_ascii=False))
+        write(MessageToJson(event, indent=None, ensure_ascii=False, preserving_proto_field_name=True))
 
 
 class _People(_Viewer):
@@ -166,11 +168,12 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
         return _resumed(question, client, wants_deltas=wants_deltas)
     if question.query is None:
         raise _usage("there is no question", 'Write it in quotes: reasond ask "What is 7 times 6?"')
+    strategy = question.strategy or (_default_strategy(question, client) if question.settings else None)
     return client.reason_iterations(
         _utf8(question.query, "the question"),
         material=_read(question.material) if question.material is not None else "",
-        strategy=question.strategy,
-        config=_config_of(question),
+        strategy=strategy,
+        config=dict(map(parse_setting, question.settings)) if question.settings else None,
         agent=question.agent,
         include_deltas=wants_deltas,
         keep_running=question.is_kept_running,
@@ -197,13 +200,13 @@ def parse_cursor(text: str) -> tuple[str, int]:
     return execution_id, int(sequence or "0")
 
 
-def _config_of(question: Question) -> Mapping[str, Any] | None:
-    """Return the strategy's parameters, None where none was set."""
-    if not question.settings:
-        return None
-    if not question.strategy:
+def _default_strategy(question: Question, client: Client) -> str:
+    """Return the server's default strategy, whose parameters --set means where no strategy is named."""
+    known = [] if question.agent else client.list_strategies().strategies
+    default = next((strategy.name for strategy in known if strategy.is_default), "")
+    if not default:
         raise _usage("--set needs --strategy, which gives the keys their meaning", "See `reasond strategies`.")
-    return dict(map(parse_setting, question.settings))
+    return default
 
 
 def parse_setting(text: str) -> tuple[str, str | int | float | bool]:

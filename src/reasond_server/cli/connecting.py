@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+# Longer than the client's own default: a person watches the steps and can press Ctrl-C.
 DEFAULT_TIMEOUT_S: Final = 600.0
 _DEFAULT_TARGET = "127.0.0.1:50051"
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.cli.calls import Place, calls, exports
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.cli.terminal import human_stream, write
+from reasond_server.cli.terminal import write
 
 if TYPE_CHECKING:
     from reasond import Reasoning
@@ -76,9 +76,10 @@ async def _read_the_book(listening: Listening) -> None:
     from reasond_server.cli.display import RunDisplay
 
     book = resources.files("reasond_server").joinpath(_FILE).read_text("utf-8")
-    _say(f"\n1. {_TITLE}: {len(book):,} characters, far more than one window. Read it in windows, over gRPC:")
+    _say(f"\n1. {_TITLE}: {len(book):,} characters,")
+    _say("   far more than one window holds. Read window by window, streamed over gRPC:")
     _say(f"   {QUESTION}\n")
-    display = RunDisplay(human_stream())
+    display = RunDisplay(sys.stdout)
     async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
         stream = client.reason_iterations(QUESTION, material=book, strategy="bounded_context", config=_CONFIG)
         try:
@@ -109,10 +110,10 @@ async def _ask_over_http(listening: Listening) -> None:
     try:
         response = await asyncio.to_thread(_post, listening)
         result = response["result"]
-        answer, model, spent = result["answer"], result["strategy_used"], result["metrics"]["total_tokens"]
+        answer, strategy, spent = result["answer"], result["strategy_used"], result["metrics"]["total_tokens"]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise CommandError(f"JSON-RPC gave no answer ({type(error).__name__})") from None
-    _say(f"{answer}\n\n{model}, {spent:,} tokens")
+    _say(f"{answer}\n\n{strategy}, {spent:,} tokens")
 
 
 def _post(listening: Listening) -> dict[str, Any]:
@@ -130,11 +131,13 @@ def _post(listening: Listening) -> dict[str, Any]:
 
 def _show_calls() -> None:
     """Print the same call for every client, for a server that stays."""
-    _say("\n3. Now you: `make serve` (or `reasond serve --dev`) keeps a server running and prints a token. Then:\n")
+    _say("\n3. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
+    _say("   prints an export line with its token. Paste that into another terminal, then:\n")
     _say(f"  {exports(_SERVED, '<the token that serve prints>')}")
     for name, command in calls(SHORT_QUESTION, _SERVED):
         _say(f"  # {name}\n  {command}")
 
 
 def _say(text: str) -> None:
-    write(text, stream=human_stream())
+    # To stdout even where that is a pipe: what the demo shows is its product, unlike the steps of `ask`.
+    write(text)

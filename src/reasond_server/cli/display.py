@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reasond import Iteration, Reasoning, ReasonIterationsResponse
 
-_TAIL = 400
+_TAIL_CHARACTERS = 400
 
 
 class RunDisplay:
@@ -53,7 +53,7 @@ class RunDisplay:
             self._print(self._progress.start(event.started), style="dim")
             self._say_now("thinking")
         elif kind == "delta":
-            self._written = (self._written + event.delta.text)[-_TAIL:]
+            self._written = (self._written + event.delta.text)[-_TAIL_CHARACTERS:]
             self._say_now(one_line(self._written[-self._room() :], self._room()))
         elif kind == "iteration":
             self._show_step(event.iteration)
@@ -72,7 +72,9 @@ class RunDisplay:
             self._print(f"note: {printable(warning)}", style="yellow", is_cropped=False)
 
     def _show_step(self, step: Iteration) -> None:
-        self._print(self._progress.line(step), style="green" if step.answer_found else "")
+        width = self._console.width if self._console.is_terminal else None
+        for line in self._progress.lines(step, width=width):
+            self._print(line, style="green" if step.answer_found else "")
         self._written = ""
         self._say_now("thinking")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Literal
 
+from reasond_server.addresses import split_address
 from reasond_server.backends import backend_problems
 from reasond_server.cli.configuration import check_strategies, source_of
 from reasond_server.cli.outcome import ExitCode
@@ -159,28 +160,27 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
     return Finding(
         level="warn",
         subject="model",
-        text="the embedded demo model follows fixed rules",
-        remedy="Set provider and model in [llm] to use a language model.",
+        text="the embedded demo model, which follows fixed rules",
+        remedy="Adapters for language models ([llm] provider) come with a later release.",
     )
 
 
 def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:
     """Return whether `serve` would start, at least with --dev."""
     settings = loaded.settings
-    refusals = []
-    for is_dev in (False, True):
+    refusals = {}
+    for command, is_dev in (("serve", False), ("serve --dev", True)):
         try:
             require_servable(settings, dev=is_dev, also=backend_problems(settings, environ))
         except SettingsError as error:
-            refusals.append("; ".join(f"{one.field} {one.description}" for one in error.violations))
+            refusals[command] = "; ".join(f"{one.field} {one.description}" for one in error.violations)
     if not refusals:
-        return Finding(level="ok", subject="serve", text="would start, with --dev as well")
-    level: Literal["warn", "fail"] = "fail" if len(refusals) > 1 else "warn"
+        return Finding(level="ok", subject="serve", text="`reasond serve` would start, with --dev as well")
     return Finding(
-        level=level,
+        level="fail" if len(refusals) > 1 else "warn",
         subject="serve",
-        text=f"would refuse {'to start' if level == 'fail' else 'in one mode'}",
-        remedy=refusals[0],
+        text=" and ".join(f"`reasond {command}`" for command in refusals) + " would refuse to start",
+        remedy=next(iter(refusals.values())),
     )
 
 
@@ -193,12 +193,9 @@ def _ports(settings: Settings) -> Iterator[Finding]:
 
 def port_finding(name: str, address: str) -> Finding:
     """Return whether `address` (host:port) can be listened on now."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = split_address(address)
     try:
-        family, _, _, _, place = socket.getaddrinfo(
-            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)

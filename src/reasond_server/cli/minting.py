@@ -26,7 +26,7 @@ _ONE_STRATEGY = re.compile(rf"{EXECUTE}:[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class TokenRequest:
     """The token that the command line asks for."""
 
     subject: str
@@ -36,26 +36,26 @@ class Wish:
     key_id: str | None
 
 
-def mint(wish: Wish, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
+def mint(request: TokenRequest, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
     """Print a token on stdout, and nothing else there.
 
     Raises:
         SettingsError: the configuration is wrong.
         CommandError: there is no such key, or no server would accept such a token.
     """
-    lifetime_s = parse_lifetime(wish.lifetime)
+    lifetime_s = parse_lifetime(request.lifetime)
     loaded = load(config, environ)
-    key = _chosen_key(loaded.auth_keys, wish.key_id)
-    for permission in unknown_permissions(wish.permissions):
+    key = _chosen_key(loaded.auth_keys, request.key_id)
+    for permission in unknown_permissions(request.permissions):
         warn(f"nothing asks for the permission {permission!r}; known are {', '.join(_known())}, {EXECUTE}:<strategy>")
     try:
         write(
             _minter(loaded, key).mint(
-                subject=wish.subject,
-                permissions=wish.permissions,
+                subject=request.subject,
+                permissions=request.permissions,
                 lifetime_s=lifetime_s,
                 now=datetime.now(UTC),
-                tenant=wish.tenant,
+                tenant=request.tenant,
             )
         )
     except InvalidRequestError as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.cli.terminal import printable, write
 from reasond_server.errors import ReasondError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 TRACEBACK_VARIABLE = "REASOND_TRACEBACK"
 
@@ -29,6 +30,23 @@ class ExitCode(IntEnum):
     UNREACHABLE = 7
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+
+
+MEANINGS: Final[Mapping[ExitCode, str]] = MappingProxyType(
+    {
+        ExitCode.OK: "done; for `ask`: answered",
+        ExitCode.FAILURE: "a failure inside reasond",
+        ExitCode.BAD_REQUEST: "the command line, the request or the configuration is wrong",
+        ExitCode.NOT_ALLOWED: "not authenticated or not permitted",
+        ExitCode.NOT_FOUND: "no such strategy, execution or agent",
+        ExitCode.LIMIT: "a limit, a budget, a deadline or the length was reached, or the server is full",
+        ExitCode.MODEL: "the language model failed or withheld the text",
+        ExitCode.UNREACHABLE: "no server answers, or it is shutting down",
+        ExitCode.INTERRUPTED: "interrupted or cancelled",
+        ExitCode.BROKEN_PIPE: "whoever read the output stopped reading",
+    }
+)
+"""What `reasond --help` and the guide say about each exit code."""
 
 
 class CommandError(Exception):

@@ -12,21 +12,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from reasond_server.cli.outcome import ExitCode, finish
+from reasond_server.cli.outcome import MEANINGS, ExitCode, finish
 
-_EXIT_CODES = """\b
+_EXIT_CODES = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in MEANINGS.items())
+# A line of \b keeps click from filling the paragraph that follows.
+_EPILOG = f"""\b
 Exit codes:
-    0  done; for `ask`: answered
-    1  a failure inside reasond
-    2  the command line, the request or the configuration is wrong
-    3  not authenticated or not permitted
-    4  no such strategy, execution or agent
-    5  a limit, a budget, a deadline or the length was reached, or the server is full
-    6  the language model failed or withheld the text
-    7  no server answers, or it is shutting down
-  130  interrupted or cancelled
-  141  whoever read the output stopped reading
-
+{_EXIT_CODES}
 \b
 Environment:
   REASOND_CONFIG, REASOND__SECTION__KEY   configuration (see `reasond config show --origin`)
@@ -38,7 +30,7 @@ Environment:
 app = typer.Typer(
     name="reasond",
     help="A reasoning server: strategies over any language model, every step streamed over gRPC.",
-    epilog=_EXIT_CODES,
+    epilog=_EPILOG,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -51,14 +43,21 @@ app.add_typer(backends_app, name="backends")
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration instead of ./config.toml.")
 ]
-Dev = Annotated[bool, typer.Option("--dev", help="Loopback only, a signing key of its own, a ready token.")]
+Dev = Annotated[
+    bool,
+    typer.Option(
+        "--dev", help="For development: loopback only, a signing key that ends with the process, a token to start with."
+    ),
+]
 Target = Annotated[
     str | None,
     typer.Option(
         envvar="REASOND_TARGET", metavar="HOST:PORT", help="The server to call.", show_default="127.0.0.1:50051"
     ),
 ]
-Token = Annotated[str | None, typer.Option(envvar="REASOND_TOKEN", show_envvar=True, help="The token to call it with.")]
+Token = Annotated[
+    str | None, typer.Option(envvar="REASOND_TOKEN", show_envvar=True, metavar="TOKEN", help="The token to call with.")
+]
 Tls = Annotated[bool, typer.Option("--tls", help="Encrypt, trusting the roots that gRPC brings along.")]
 CaFile = Annotated[
     Path | None, typer.Option("--ca-file", metavar="FILE", help="Encrypt, trusting the authorities in this PEM file.")
@@ -68,10 +67,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def main() -> None:
     """Run the command line; ends by SystemExit with the exit code."""
+    _open_closed_streams()
+    # An answer in an alphabet that the terminal cannot show must not end in a traceback.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="reasond")
+
+
+def _open_closed_streams() -> None:
+    """Let what is written to a closed stdout or stderr (`>&-`) go nowhere, as a shell's own tools do."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _end(command: Callable[[], ExitCode]) -> NoReturn:
@@ -131,16 +139,20 @@ def demo() -> None:
 
 @app.command(short_help="Ask a question and watch the steps.")
 def ask(  # noqa: PLR0917 - one parameter per option
-    query: Annotated[str | None, typer.Argument(help="The question; left out with --resume.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="Strategy; else the agent or the server chooses.")] = None,
+    query: Annotated[
+        str | None, typer.Argument(metavar="[QUESTION]", help="The question; left out with --resume.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Strategy; else the agent or the server chooses.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the strategy; may be given several times."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the strategy; repeat for more than one."),
     ] = None,
     material: Annotated[
         str | None, typer.Option(metavar="FILE", help="The long text that the question is about; - reads stdin.")
     ] = None,
-    agent: Annotated[str, typer.Option(help="Registered agent whose strategies apply.")] = "",
+    agent: Annotated[str, typer.Option(metavar="ID", help="Registered agent whose strategies apply.")] = "",
     target: Target = None,
     token: Token = None,
     tls: Tls = False,  # noqa: FBT002 - an option
@@ -202,12 +214,17 @@ def strategies(
 @app.command("token", short_help="Mint a token for development.")
 def mint_token(
     *,
-    subject: Annotated[str, typer.Option(help="Whom the token stands for.")],
+    subject: Annotated[str, typer.Option(metavar="NAME", help="Whom the token stands for.")],
     permission: Annotated[
-        list[str], typer.Option(help="What it permits, such as reasoning:execute; may be given several times.")
+        list[str],
+        typer.Option(metavar="NAME", help="What it permits, such as reasoning:execute; repeat for more than one."),
     ],
-    tenant: Annotated[str | None, typer.Option(help="Whose executions it may see; else the subject's own.")] = None,
-    lifetime: Annotated[str, typer.Option(help="How long it lives, such as 90s, 30m, 1h or 1d.")] = "1h",
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose executions it may see; else the subject's own.")
+    ] = None,
+    lifetime: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it lives, such as 90s, 30m, 1h or 1d.")
+    ] = "1h",
     key: Annotated[
         str | None, typer.Option(metavar="ID", help="Key that signs it; else the first of [auth] keys.")
     ] = None,
@@ -218,17 +235,17 @@ def mint_token(
     def command() -> ExitCode:
         from reasond_server.cli import minting
 
-        wish = minting.Wish(
+        request = minting.TokenRequest(
             subject=subject, permissions=tuple(permission), tenant=tenant, lifetime=lifetime, key_id=key
         )
-        return minting.mint(wish, config=config, environ=os.environ)
+        return minting.mint(request, config=config, environ=os.environ)
 
     _end(command)
 
 
-@config_app.command("check")
+@config_app.command("check", short_help="Say whether a server would start.")
 def check_config(*, config: Config = None, dev: Dev = False) -> None:
-    """Say whether a server would start with the configuration: exit 0 if so, else 2."""
+    """Say whether a server would start with the configuration: exit code 0 if so, else 2."""
 
     def command() -> ExitCode:
         from reasond_server.cli import configuration
@@ -238,7 +255,7 @@ def check_config(*, config: Config = None, dev: Dev = False) -> None:
     _end(command)
 
 
-@config_app.command("show")
+@config_app.command("show", short_help="Show every key with its value.")
 def show_config(
     *,
     config: Config = None,

@@ -10,6 +10,8 @@ import logging
 import os
 import sys
 import tempfile
+import textwrap
+import threading
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Calculate the compound interest on $10,000 at 5% for 3 years"
 
+_BESIDE = " " * len("  model  ")
+_CLOSING_S = 2.0
 _log = logging.getLogger("reasond.cli")
 
 
@@ -47,9 +51,27 @@ def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None) -> Exit
         if ready_file is not None:
             write_ready_file(ready_file, listening)
 
-    with _removing(ready_file), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve_until_stopped(loaded, environ=os.environ, dev=is_dev, on_ready=announce))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with _removing(ready_file):
+            runner.run(serve_until_stopped(loaded, environ=os.environ, dev=is_dev, on_ready=announce))
+        _end_within(_CLOSING_S)
     return ExitCode.OK
+
+
+def _end_within(seconds: float) -> None:
+    """End the process with success after `seconds`, if it has not ended by itself.
+
+    The server is down by then. Only a task or a thread of a strategy that does not stop can keep the interpreter
+    up, and it would wait for it for ever.
+    """
+
+    def end() -> None:
+        _log.error("a strategy keeps the process from ending; it is ended now")
+        os._exit(ExitCode.OK)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def write_ready_file(path: Path, listening: Listening) -> None:
@@ -84,13 +106,18 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
         f"  gRPC   {listening.grpc}",
         f"  HTTP   {listening.http or 'off'}",
         f"  model  {listening.model}",
-        *(f"         {warning}" for warning in listening.warnings),
+        *(line for warning in listening.warnings for line in _wrapped(warning)),
         f"  mode   {mode}",
         "",
         "In another terminal:",
         f"  {exports(place, listening.token or '<token>')}",
     ]
     return [*lines, *(f"  {command}" for _, command in calls(EXAMPLE, place)), "", "Ctrl-C stops the server."]
+
+
+def _wrapped(warning: str) -> list[str]:
+    """Return `warning` as lines that stand below the values of the banner."""
+    return textwrap.wrap(warning, 79, initial_indent=_BESIDE, subsequent_indent=_BESIDE)
 
 
 def _announce(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> None:
@@ -110,6 +137,7 @@ def _removing(ready_file: Path | None) -> Iterator[None]:
         yield
         return
     try:
+        _require_replaceable(ready_file)
         ready_file.unlink(missing_ok=True)
     except OSError as error:
         raise CommandError(
@@ -120,6 +148,19 @@ def _removing(ready_file: Path | None) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             ready_file.unlink(missing_ok=True)
+
+
+def _require_replaceable(path: Path) -> None:
+    """Refuse a path at which a file can neither be made nor replaced, before the server has started for nothing.
+
+    A device or a pipe is not replaced: whoever runs as root would lose /dev/stdout for the whole machine.
+    """
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        text = f"The ready file {str(path)!r} cannot be written: its folder is missing or may not be written to"
+        raise CommandError(text, code=ExitCode.BAD_REQUEST)
+    if path.exists() and not (path.is_file() or path.is_symlink()):
+        text = f"The ready file {str(path)!r} cannot be replaced: it is no regular file"
+        raise CommandError(text, code=ExitCode.BAD_REQUEST)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.cli.terminal import one_line, printable
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 8
 _NOTE_WIDTH = 120
+_INDENT = "    "
+_NOTHING_NEW = "nothing new"
 _NANOS = 1e9
 _BLOCKS = ("█", "░")
 _ASCII = ("#", "-")
+_SOURCES = MappingProxyType(
+    {"REQUEST": "as asked", "AGENT": "chosen by the agent", "SYSTEM": "the default of this server"}
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,17 +40,29 @@ class Progress:
         """Take over how the run is configured, and return the line that says so."""
         self.strategy = started.strategy
         self.config = json.loads(started.config_json or "{}")
-        source = _name_of(started, "strategy_source").lower()
+        source = _name_of(started, "strategy_source")
         window = self.config.get("chunk_size")
         size = f", windows of {window:,} tokens" if isinstance(window, int) else ""
-        return f"{printable(started.strategy)} (chosen by the {source}) on {printable(started.model)}{size}"
+        chosen = _SOURCES.get(source, source.lower())
+        return f"{printable(started.strategy)} ({chosen}), model {printable(started.model)}{size}"
 
-    def line(self, step: Iteration) -> str:
-        """Return the line of `step`: which of how many, window, tokens, time, what came of it."""
+    def lines(self, step: Iteration, *, width: int | None = None) -> list[str]:
+        """Return the line of `step`: which of how many, window, tokens, time, what came of it.
+
+        What came of it stands on a line of its own where both do not fit `width` columns, and is left out if it
+        was nothing. None is as wide as it takes.
+        """
         usage = step.usage
         tokens = f"in {usage.input_tokens:>6,}  out {usage.output_tokens:>5,}"
         parts = [f"{self._place(step):<12}", *self._window(step), tokens, f"{seconds(span_of(step.elapsed)):>7}"]
-        return "  ".join([*parts, self._note(step)]).rstrip()
+        figures, note = "  ".join(parts), self._note(step)
+        if not note:
+            return [figures]
+        if width is None or len(figures) + 2 + len(note) <= width:
+            return [f"{figures}  {note}"]
+        if note == _NOTHING_NEW:
+            return [figures]
+        return [figures, _INDENT + one_line(note, max(width - len(_INDENT), 1))]
 
     def _place(self, step: Iteration) -> str:
         """Return which step of how many it is; reading is counted apart."""
@@ -80,7 +98,7 @@ class Progress:
         lines = [line.strip() for line in carryover.splitlines() if line.strip()]
         new = [line for line in lines if line not in self.notes]
         self.notes = frozenset(lines)
-        return one_line(f"noted: {new[-1]}", _NOTE_WIDTH) if new else "nothing new"
+        return one_line(f"noted: {new[-1]}", _NOTE_WIDTH) if new else _NOTHING_NEW
 
 
 def bar(share: float, *, is_ascii: bool = False) -> str:

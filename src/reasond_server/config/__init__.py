@@ -3,7 +3,7 @@
 `models` says which keys exist, `sources` reads them, `checks` refuses what must not start, `listing` shows them.
 """
 
-from reasond_server.config.checks import choose_provider, is_loopback, require_servable
+from reasond_server.config.checks import choose_provider, require_servable
 from reasond_server.config.keys import KeyDoc, key_docs
 from reasond_server.config.listing import render_example, settings_as_rows
 from reasond_server.config.models import (
@@ -36,7 +36,6 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "choose_provider",
-    "is_loopback",
     "key_docs",
     "load",
     "render_example",

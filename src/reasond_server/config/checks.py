@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 
-from reasond_server.config.models import split_address
+from reasond_server.addresses import is_loopback
 from reasond_server.config.problems import settings_error
 from reasond_server.errors import Violation
 
@@ -16,19 +15,6 @@ if TYPE_CHECKING:
     from reasond_server.config.sections import BackendSettings
 
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether `address` (host:port) is reachable from this machine only; no name is looked up."""
-    host, _ = split_address(address)
-    if host.lower() == "localhost":
-        return True
-    try:
-        parsed = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return (mapped or parsed).is_loopback
 
 
 def choose_provider(settings: Settings, environ: Mapping[str, str]) -> str:
@@ -143,6 +129,7 @@ def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violat
 def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
     """Refuse a default that somebody chose but did not enable."""
     reasoning = settings.reasoning
+    # The built-in default is nobody's choice: a server that enables other strategies need not repeat it.
     chosen = reasoning.default_strategy if "default_strategy" in reasoning.model_fields_set else ""
     if chosen and chosen not in reasoning.enabled_strategies:
         enabled = ", ".join(reasoning.enabled_strategies) or "none"

@@ -7,37 +7,22 @@ declared (a whole number will do where a fraction may stand).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, SecretStr, StringConstraints
 
-from reasond_server.config.sections import BackendSettings, EnvironmentName, Section
+from reasond_server.addresses import split_address
+from reasond_server.config.sections import BackendSettings, BaseUrl, EnvironmentName, Section
 
 STRATEGY_NAME = r"^[a-z][a-z0-9_]*$"
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _DAY_S = 86_400
-_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]*)):(?P<port>[0-9]{1,5})")
-_MAX_PORT = 65_535
 
 Scalar = bool | int | float | str
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; an IPv6 host stands in brackets.
-
-    Raises:
-        ValueError: `address` has another form; the text says which is right.
-    """
-    match = _ADDRESS.fullmatch(address)
-    if match is None or int(match["port"]) > _MAX_PORT:
-        message = 'must be "host:port" with a port of 0-65535, an IPv6 host in brackets'
-        raise ValueError(message)
-    return match["ipv6"] or match["host"], int(match["port"])
 
 
 def _address(value: str) -> str:
@@ -117,6 +102,18 @@ class ServerSettings(Section):
         default="",
         description="Where channelz listens, host:port; whoever reaches it sees all connections; empty turns it off.",
     )
+    public_grpc_url: BaseUrl = Field(
+        default="",
+        max_length=2048,
+        description="Where others reach gRPC, as the agent card shall say, such as https://reason.example.com:443; "
+        "empty: where it listens.",
+    )
+    public_http_url: BaseUrl = Field(
+        default="",
+        max_length=2048,
+        description="Where others reach HTTP, as the agent card shall say, without the path of JSON-RPC; empty: where "
+        "it listens.",
+    )
     tls: Literal["off", "files", "terminated-upstream"] = Field(
         default="off",
         description='How connections are encrypted: "off" (loopback only), "files" (with the certificate below) or '
@@ -161,7 +158,10 @@ class ServerSettings(Section):
         default=8192, ge=1024, le=64 * _KIBI, description="Most bytes of gRPC metadata that are accepted with one call."
     )
     max_concurrent_streams: int = Field(
-        default=100, ge=1, le=100_000, description="Most calls at once on one connection."
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Most calls at once on one connection; further ones wait for a place or are refused.",
     )
     keepalive_time_s: float = Field(
         default=60.0, ge=1, le=7200, description="Seconds of silence after which a connection is probed."
@@ -257,7 +257,7 @@ class ReasoningSettings(Section):
 
     @property
     def effective_default_strategy(self) -> str | None:
-        """The default strategy if it is enabled: without strategies the built-in default means none."""
+        """The default strategy, None where it is not enabled, as on a server without any strategy."""
         return self.default_strategy if self.default_strategy in self.enabled_strategies else None
 
 

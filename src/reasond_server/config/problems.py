@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+# Keys under which somebody may have put a secret by mistake, such as a key instead of the name of its variable.
 _SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends")
 _STRATEGY_PARTS = 4
 

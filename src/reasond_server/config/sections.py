@@ -51,6 +51,7 @@ def _frozen(table: Mapping[str, Capability]) -> Mapping[str, Capability]:
     return MappingProxyType(dict(table))
 
 
+BaseUrl = Annotated[str, AfterValidator(checked_base_url)]
 CapabilityTable = Annotated[
     Mapping[CapabilityName, Annotated[Capability, PlainValidator(_capability)]],
     AfterValidator(_frozen),
@@ -65,7 +66,7 @@ class BackendSettings(Section):
         default="OPENAI_API_KEY",
         description="Name of the environment variable that holds the provider's key, never the key; empty: no key.",
     )
-    base_url: Annotated[str, AfterValidator(checked_base_url)] = Field(
+    base_url: BaseUrl = Field(
         default="",
         max_length=2048,
         description="Address of the endpoint, up to what stands before /chat/completions; empty: OPENAI_BASE_URL if "

@@ -64,6 +64,7 @@ async def hear(
                 break
     if finished is None:
         finished = _closed_by_us(model, request, parser, written)
+    # Stop strings are not returned, so after STOP an open tag counts as closed.
     for fragment in parser.close(is_stop=finished.reason is ModelFinish.STOP):
         yield fragment
     yield Reply(parsed=parser.result, finish=finished.reason, usage=finished.usage)

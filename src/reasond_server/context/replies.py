@@ -18,7 +18,8 @@ _UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}",
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _UNFINISHED_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2})")
 # A fence is known for one within so many characters: what is held back stays small.
-_FENCE_LINE = 200
+_FENCE_LINE_CHARACTERS = 200
+# Far above what any model writes in one call: a bound for providers that never stop sending.
 _MAX_CHARACTERS = 2_000_000
 
 
@@ -160,8 +161,8 @@ class TagParser:
 
     def _read_line_start(self, *, is_final: bool) -> bool:
         """Open or close a fence, or find that the line is none; False while that is not known."""
-        line = self._pending[self._at : self._at + _FENCE_LINE]
-        is_short = len(line) < _FENCE_LINE and not is_final
+        line = self._pending[self._at : self._at + _FENCE_LINE_CHARACTERS]
+        is_short = len(line) < _FENCE_LINE_CHARACTERS and not is_final
         found = _FENCE.match(line)
         if found is None:
             if is_short and _UNFINISHED_FENCE.fullmatch(line):

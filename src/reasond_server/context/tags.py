@@ -3,10 +3,10 @@
 Beside our own tags, the control tokens of chat templates are kept out: a server may read `<|im_start|>` in a
 text as the beginning of a message.
 
-Contract decision 3: the model marks its answer as `<answer>…</answer>`, or its notes for the next window as
-`<continue>…</continue>`. Only model output is ever parsed for tags, never a prompt, and only plain ASCII
-spellings count there; in the other direction every spelling that a model might take for a tag is
-neutralised. Look-alike letters of other alphabets are not covered, and neither is injection of meaning.
+The model marks its answer as `<answer>…</answer>`, or its notes for the next window as `<continue>…</continue>`
+(docs/decisions/0006-closing-tags-as-stop-strings.md). Only model output is ever parsed for tags, never a prompt,
+and only plain ASCII spellings count there; in the other direction every spelling that a model might take for a
+tag is neutralised. Look-alike letters of other alphabets are not covered, and neither is injection of meaning.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _WRITING_SHARE = 8
 _WHOLE_WRITING_SHARE = 4
 _QUESTION_SHARE = 4
 _MIN_FREE_TOKENS = 128
-# Where sections meet, a tokenizer may count a few tokens more than for the parts.
+# Where two sections meet, a tokenizer may count a few tokens more than for the two alone.
 _JOINT_TOKENS = 16
 _LEFT_OUT = "\n[...]\n"
 
@@ -99,7 +99,7 @@ class WindowPlan:
 
     @property
     def capacity_tokens(self) -> int:
-        """BR-5 of seed 000: C + (max_iterations - 1)(C - m)."""
+        """Tokens of reasoning that all windows hold together: C + (max_iterations - 1)(C - m) (seed 000, BR-5)."""
         return self._capacity(prompt_tokens=0)
 
     @property

@@ -59,6 +59,8 @@ class Follower:
                     if event is not None:
                         yield event
                     continue
+                # Asked before the read: a run that ends in between has written its last event by then, and the
+                # next round reads it. Asked afterwards, that event could be missed.
                 is_live = self._runner.live(execution.execution_id) is not None
                 for logged in await self._store.read(execution.tenant, execution.execution_id, after=after):
                     after = logged.sequence

@@ -7,6 +7,7 @@ from collections import deque
 
 from reasond_server.types import TextDelta
 
+# Enough for a reader that is late by a moment; one that is later loses deltas, never steps.
 _MAX_ITEMS = 256
 _MAX_DELTA_CHARACTERS = 65_536
 _FLUSHED_CHARACTERS = 8192

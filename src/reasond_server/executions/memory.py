@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from reasond_server.executions.store import ExecutionFilter
     from reasond_server.types import Execution, LoggedEvent
 
+# What an event takes beside its texts, roughly, as a few nested dataclasses with their fields.
 _BYTES_PER_EVENT = 512
+_LARGEST_LOG = 64 * 1024 * 1024
 _FORGOTTEN_KEPT = 10_000
 
 
@@ -40,13 +42,15 @@ class _Log:
 class MemoryExecutionStore:
     """Keeps at most `max_executions` and about `max_bytes`; forgets what ended longest ago first.
 
-    What ended is kept until its `expire_time`; a running execution is never forgotten. The ids of the last
+    What ended is kept until its `expire_time`; a running execution is never forgotten, but its log grows to
+    `max_bytes` or 64 MiB at most, whichever is more. The ids of the last
     10,000 forgotten ones are remembered, so that a late reader is told that it came too late.
     """
 
     def __init__(self, *, max_executions: int, max_bytes: int, now: Callable[[], datetime]) -> None:
         self._max_executions = max_executions
         self._max_bytes = max_bytes
+        self._largest_log = max(max_bytes, _LARGEST_LOG)
         self._now = now
         self._logs: OrderedDict[str, _Log] = OrderedDict()
         self._claims: dict[tuple[str, str], Claim] = {}
@@ -67,17 +71,28 @@ class MemoryExecutionStore:
             self._claims[execution.tenant, execution.request_id] = claim
         return claim
 
+    async def release(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        self._release(self._log(tenant, execution_id).execution)
+
     async def append(self, execution: Execution, event: LoggedEvent) -> None:
         """See ExecutionStore."""
         log = self._log(execution.tenant, execution.execution_id)
         if event.sequence != len(log.events) + 1 or (log.events and isinstance(log.events[-1].event, Result)):
             raise InternalError(f"event {event.sequence} does not continue the log of {execution.execution_id}")
         size = _size_of(event)
+        if log.size + size > self._largest_log and not isinstance(event.event, Result):
+            raise StoreFullError(
+                f"The execution wrote more than the {self._largest_log} bytes that one log may hold",
+                remedy="What it wrote until then is kept. Ask for less.",
+                metadata={"max_log_bytes": str(self._largest_log)},
+            )
         log.events.append(event)
         log.execution = execution
         log.size += size
         self._size += size
         if execution.state is not ExecutionState.RUNNING:
+            # What ended stands in the order in which it ended, which is the order of being forgotten.
             self._logs.move_to_end(execution.execution_id)
         if self._size > self._max_bytes:
             self._make_room(for_new=0, sparing=execution.execution_id)
@@ -128,8 +143,15 @@ class MemoryExecutionStore:
     def _remove(self, execution_id: str) -> _Log:
         log = self._logs.pop(execution_id)
         self._size -= log.size
-        self._claims.pop((log.execution.tenant, log.execution.request_id), None)
+        self._release(log.execution)
         return log
+
+    def _release(self, execution: Execution) -> None:
+        """Give the request id of `execution` up, unless another execution has it by now."""
+        key = (execution.tenant, execution.request_id)
+        claim = self._claims.get(key)
+        if claim is not None and claim.execution_id == execution.execution_id:
+            del self._claims[key]
 
     def _forget(self, execution_id: str) -> None:
         self._forgotten[execution_id] = self._remove(execution_id).execution.tenant

@@ -1,17 +1,34 @@
-"""What a third party's strategy may put into a log: JSON, not too deep, so that every transport can carry it."""
+"""What a third party's strategy may put into a log: only what every transport can carry."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError
-from reasond_server.types import CustomMetrics, CustomStep
+from reasond_server.types import (
+    BoundedContextMetrics,
+    BoundedContextStep,
+    ChainOfThoughtMetrics,
+    CustomMetrics,
+    CustomStep,
+    FinishReason,
+    Thought,
+)
 
 if TYPE_CHECKING:
-    from reasond_server.types import StepDetail, StrategyMetrics
+    from reasond_server.errors import ReasondError
+    from reasond_server.strategies.strategy import Outcome, Step, Wrote
 
 MAX_DEPTH = 16
+_DETAILS: Final = (Thought, BoundedContextStep, CustomStep)
+_METRICS: Final = (ChainOfThoughtMetrics, BoundedContextMetrics, CustomMetrics, type(None))
+_NOT_ITS_OWN: Final = (FinishReason.FAILED, FinishReason.CANCELLED)
+
+_LONGEST_WAIT_S: Final = 30 * 86_400.0
+
+ValueT = TypeVar("ValueT")
 
 
 def depth_of(value: object) -> int:
@@ -27,20 +44,79 @@ def depth_of(value: object) -> int:
     return depth - 1
 
 
-def require_payload(value: StepDetail | StrategyMetrics | None, *, strategy: str) -> None:
-    """Refuse a custom step or custom metrics that are no JSON object or nested too deep.
+def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
+    """Return `wrote`.
 
     Raises:
-        InternalError: it names the strategy and what is wrong, for the author of the strategy.
+        InternalError: it is no text in valid Unicode; names the strategy, for its author.
     """
+    if not _is_unicode(wrote.text):
+        raise InternalError(f"strategy {strategy!r} yielded a Wrote that is no text in valid Unicode")
+    return wrote
+
+
+def require_step(step: Step, *, strategy: str) -> Step:
+    """Return `step` as it is kept: its JSON is a copy, which the strategy cannot change any more.
+
+    Raises:
+        InternalError: its kind, its JSON or its texts are none that a transport can carry; names the strategy.
+    """
+    if not (_is_one_of(step.detail, _DETAILS) and _is_one_of(step.metrics, _METRICS)):
+        raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
+    return replace(step, detail=_kept(step.detail, strategy), metrics=_kept(step.metrics, strategy))
+
+
+def require_outcome(outcome: Outcome, *, strategy: str) -> Outcome:
+    """Return `outcome` as it is kept. Raises as `require_step`; how a run fails, an error says."""
+    if not all(map(_is_unicode, (outcome.answer, *outcome.warnings))):
+        raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
+    if not _is_one_of(outcome.finish_reason, (FinishReason,)) or outcome.finish_reason in _NOT_ITS_OWN:
+        raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")
+    if not _is_one_of(outcome.metrics, _METRICS):
+        raise InternalError(f"strategy {strategy!r} ended with metrics of no known kind")
+    return replace(outcome, metrics=_kept(outcome.metrics, strategy))
+
+
+def carriable(error: ReasondError) -> ReasondError:
+    """Return `error` with texts that can be encoded, metadata of texts, and a finite wait or none."""
+    error.message, error.remedy = _encodable(error.message), _encodable(error.remedy)
+    error.metadata = {_encodable(name): _encodable(value) for name, value in error.metadata.items()}
+    if error.retry_after_s is not None and not 0 <= error.retry_after_s <= _LONGEST_WAIT_S:
+        error.retry_after_s = None
+    return error
+
+
+def _kept(value: ValueT, strategy: str) -> ValueT:
+    """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
+    kind = type(value).__name__
     if not isinstance(value, CustomStep | CustomMetrics):
-        return
+        texts = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else []
+        if not all(_is_unicode(text) for text in texts if isinstance(text, str)):
+            raise InternalError(f"strategy {strategy!r} yielded a {kind} with text that is not valid Unicode")
+        return value
     try:
-        text = json.dumps(value.data, allow_nan=False)
+        data = json.loads(json.dumps(value.data, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError):
-        text = ""
-    if not text.startswith("{") or depth_of(json.loads(text)) > MAX_DEPTH:
-        kind = type(value).__name__
+        data = None
+    if not isinstance(data, dict) or depth_of(data) > MAX_DEPTH:
         raise InternalError(
             f"strategy {strategy!r} yielded a {kind} that is no JSON object of {MAX_DEPTH} levels at most"
         )
+    return replace(value, data=data)
+
+
+def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:
+    """Return whether a strategy kept to the types that it declares, which nothing else enforces."""
+    return isinstance(value, kinds)
+
+
+def _is_unicode(text: object) -> bool:
+    """Return whether `text` is one that can be encoded: a lone surrogate cannot."""
+    try:
+        return isinstance(text, str) and text.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _encodable(text: object) -> str:
+    return str(text).encode("utf-8", "replace").decode("utf-8")

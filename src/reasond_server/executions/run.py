@@ -37,7 +37,7 @@ class Assignment:
 
     @property
     def limit_s(self) -> float | None:
-        """The stricter of both bounds on the time; None if there is neither."""
+        """The seconds that the caller and the budget allow; None where neither sets a bound."""
         limits = (self.time_limit_s, self.task.budget.max_elapsed_s)
         return min((limit for limit in limits if limit is not None), default=None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,17 +14,23 @@ from reasond_server.errors import (
     DrainingError,
     ExecutionNotFoundError,
     InternalError,
-    ModelTimeoutError,
     OverloadedError,
     ReasondError,
     RequestIdReusedError,
-    TokenBudgetExhaustedError,
     shown,
 )
-from reasond_server.executions.payloads import require_payload
+from reasond_server.executions.endings import (
+    Ending,
+    cancelled,
+    ending_of_error,
+    ending_of_limit,
+    ending_of_outcome,
+    frees_request_id,
+)
+from reasond_server.executions.payloads import carriable, require_step, require_wrote
 from reasond_server.executions.run import Run
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
+from reasond_server.strategies.strategy import RunContext, Step, Wrote
 from reasond_server.types import (
     Execution,
     ExecutionFailure,
@@ -38,7 +44,7 @@ from reasond_server.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from reasond_server.executions.run import Assignment
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reasond.executions")
 _RETRY_AFTER_S = 1.0
 _NATURAL_SHARE_OF_GRACE = 0.8
+_FRAGMENTS_PER_TURN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +68,21 @@ class Clock:
     new_nonce: Callable[[], str] = new_nonce
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ending:
-    """How a run ends, before it is written down."""
-
-    finish_reason: FinishReason
-    answer: str = ""
-    warnings: tuple[str, ...] = ()
-    error: ReasondError | None = None
-
-
 class Runner:
-    """Starts, tracks and stops executions; admits at most `max_concurrent` at a time."""
+    """Starts, tracks and stops executions; admits at most `max_concurrent` at a time.
+
+    A strategy has `unwinding_s` seconds to clean up after its outcome, and as long again once it is cancelled.
+    """
 
     def __init__(
-        self, *, store: ExecutionStore, model: ChatModel, clock: Clock, max_concurrent: int, retention_s: float
+        self,
+        *,
+        store: ExecutionStore,
+        model: ChatModel,
+        clock: Clock,
+        max_concurrent: int,
+        retention_s: float,
+        unwinding_s: float = 2.0,
     ) -> None:
         self._store = store
         self._model = model
@@ -83,11 +90,28 @@ class Runner:
         self._max_concurrent = max_concurrent
         self._retention = timedelta(seconds=retention_s)
         self._runs: dict[str, Run] = {}
+        self._unwinding_s = unwinding_s
+        self._preparing = 0
         self._is_draining = False
 
     def live(self, execution_id: str) -> Run | None:
         """Return the run of an execution that is at work in this process."""
         return self._runs.get(execution_id)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place for an execution while it is prepared, so that preparing costs nothing where there is none.
+
+        Raises:
+            DrainingError: the server is shutting down.
+            OverloadedError: as many executions run, or are prepared, as may.
+        """
+        self._admit(len(self._runs) + self._preparing)
+        self._preparing += 1
+        try:
+            yield
+        finally:
+            self._preparing -= 1
 
     async def start(self, assignment: Assignment) -> Execution:
         """Start an execution, or return the one that the request id stands for.
@@ -98,7 +122,7 @@ class Runner:
             RequestIdReusedError: the request id stands for another request.
             StoreFullError: there is no room for another log.
         """
-        self._admit()
+        self._admit(len(self._runs))
         execution = self._new_execution(assignment)
         claim = await self._store.create(execution, digest=assignment.digest)
         if claim.execution_id != execution.execution_id:
@@ -108,7 +132,12 @@ class Runner:
                     remedy="Send the same request again, or a new request id.",
                     metadata={"execution_id": claim.execution_id},
                 )
-            return await self._store.find(assignment.tenant, claim.execution_id)
+            going = self._runs.get(claim.execution_id)
+            if going is None or not going.is_cancelled:
+                return await self._store.find(assignment.tenant, claim.execution_id)
+            # Whoever asked first has left; asking again is no wish to see the end of that.
+            await going.ended()
+            return await self.start(assignment)
         metered = MeteredModel(model=self._model, budget=assignment.task.budget, time_left=self._time_left(assignment))
         run = Run(assignment=assignment, execution=execution, model=metered)
         self._runs[execution.execution_id] = run
@@ -144,14 +173,14 @@ class Runner:
         if drivers:
             await asyncio.wait(drivers, timeout=timeout_s)
 
-    def _admit(self) -> None:
+    def _admit(self, busy: int) -> None:
         if self._is_draining:
             raise DrainingError(
                 "The server is shutting down", remedy="Retry; another instance answers.", retry_after_s=_RETRY_AFTER_S
             )
-        if len(self._runs) >= self._max_concurrent:
+        if busy >= self._max_concurrent:
             raise OverloadedError(
-                f"{len(self._runs)} executions are running, as many as max_concurrent_requests allows",
+                f"{busy} executions are running, as many as max_concurrent_requests allows",
                 remedy="Retry after the time given, or raise [reasoning.performance] max_concurrent_requests.",
                 metadata={"max_concurrent_requests": str(self._max_concurrent)},
                 retry_after_s=_RETRY_AFTER_S,
@@ -182,85 +211,122 @@ class Runner:
             ending = await self._ending_of(run)
             run.is_ending = True
             run.error = ending.error
+            if frees_request_id(run, ending):
+                await self._store.release(run.execution.tenant, run.execution.execution_id)
             await self._append(run, self._result(run, ending, self._clock.monotonic() - began))
         except ExecutionNotFoundError:
             _log.info("execution deleted while it ran", extra={"execution_id": run.execution.execution_id})
         except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.execution.execution_id})
         finally:
+            # In this order: followers that wake up must find the run gone, or they would wait for more.
             del self._runs[run.execution.execution_id]
             run.log_grew()
             _log_end(run)
 
-    async def _ending_of(self, run: Run) -> _Ending:
-        """Work, and turn every way in which that can end into an ending."""
+    async def _ending_of(self, run: Run) -> Ending:
+        """Let the strategy work in a task of its own and return how that ended, within its limits of time.
+
+        A strategy that does not stop when it is cancelled is left behind after a while: its task may live on, but
+        the run is over, its log ends, and its model makes no more calls.
+        """
         if run.is_cancelled:
-            return _Ending(finish_reason=FinishReason.CANCELLED)
+            return cancelled()
+        told: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        work = asyncio.create_task(self._work_and_tell(run, told), name=f"strategy of {run.execution.execution_id}")
+        limit_s = run.assignment.limit_s
+        is_out_of_time = False
         try:
-            return await self._within_limit(run)
+            done, _ = await asyncio.wait({told}, timeout=limit_s)
+            is_out_of_time = not done
         except asyncio.CancelledError:
-            if run.driver is not None and run.driver.cancelling():
-                return _Ending(finish_reason=FinishReason.CANCELLED)
+            if not run.is_cancelled:
+                raise
+        run.is_ending = True
+        has_stopped = await self._stopped(work, at_once=not told.done())
+        run.model.close()
+        if told.done():
+            ending = told.result()
+        elif is_out_of_time and limit_s is not None:
+            ending = ending_of_limit(run, limit_s)
+        else:
+            ending = cancelled()
+        return ending if has_stopped else _left_behind(run, ending)
+
+    async def _stopped(self, work: asyncio.Task[None], *, at_once: bool) -> bool:
+        """Wait until `work` has cleaned up, cancelling it first or after a while; return whether it has."""
+        for is_cancelled in (True,) if at_once else (False, True):
+            if is_cancelled:
+                work.cancel()
+            await asyncio.wait({work}, timeout=self._unwinding_s)
+            if work.done():
+                return True
+        return False
+
+    async def _work_and_tell(self, run: Run, told: asyncio.Future[Ending]) -> None:
+        """Work, and tell how it ended; nothing that a strategy raises gets past this.
+
+        SystemExit and KeyboardInterrupt would end the whole process, and any other exception the log without a result.
+        """
+        try:
+            await self._work(run, told)
+        except asyncio.CancelledError:
+            if run.is_ending:
+                return
             _log.exception("strategy cancelled itself", extra={"execution_id": run.execution.execution_id})
             error: ReasondError = InternalError("internal error")
-        except ExecutionNotFoundError:
-            raise
         except ReasondError as caught:
-            error = caught
-        except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
+            error = carriable(caught)
+        except BaseException:  # noqa: BLE001 - as the docstring says
             _log.exception("strategy failed", extra={"execution_id": run.execution.execution_id})
             error = InternalError("internal error")
-        return _ending_of_error(run, error)
+        else:
+            return
+        if not told.done():
+            told.set_result(ending_of_error(run, error))
 
-    async def _within_limit(self, run: Run) -> _Ending:
-        """Work, but no longer than the caller and the budget allow."""
-        limit_s = run.assignment.limit_s
-        try:
-            async with asyncio.timeout(limit_s) as limit:
-                return await self._work(run)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-        text = f"stopped after {limit_s:.3g} s, the caller's deadline or budget.max_elapsed"
-        if not run.model.usage.model_calls:
-            return _failed(ModelTimeoutError(f"The execution was {text}", remedy="Allow more time."))
-        return _Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(f"The execution was {text}.",))
-
-    async def _work(self, run: Run) -> _Ending:
-        """Run the strategy and log its steps as they complete."""
-        assignment, model = run.assignment, run.model
+    async def _work(self, run: Run, told: asyncio.Future[Ending]) -> None:
+        """Run the strategy, log its steps as they complete, and tell its outcome before it cleans up."""
+        assignment, model, name = run.assignment, run.model, run.assignment.strategy.name
         context = RunContext(
             config=assignment.config,
             model=model,
             monotonic=self._clock.monotonic,
             new_nonce=self._clock.new_nonce,
         )
-        spent, since = model.usage, self._clock.monotonic()
+        spent, since, fragments = model.usage, self._clock.monotonic(), 0
         async with aclosing(assignment.strategy.run(assignment.task, context)) as events:
             async for event in events:
+                if run.is_ending:
+                    return
                 if isinstance(event, Wrote):
-                    run.wrote(event.text)
+                    run.wrote(require_wrote(event, strategy=name).text)
+                    fragments += 1
+                    if fragments % _FRAGMENTS_PER_TURN:
+                        continue
                 elif isinstance(event, Step):
                     used, now = model.usage, self._clock.monotonic()
                     await self._append_step(run, event, used=used - spent, elapsed_s=now - since)
                     spent, since = used, now
                     if run.stops_at_step:
-                        warning = "The server was shut down; the steps until then are kept."
-                        return _Ending(finish_reason=FinishReason.CANCELLED, warnings=(warning,))
+                        told.set_result(cancelled("The server was shut down; the steps until then are kept."))
+                        return
                 else:
-                    return _ending_of_outcome(run, event)
-        raise InternalError(f"strategy {assignment.strategy.name!r} ended without an outcome")
+                    told.set_result(ending_of_outcome(run, event))
+                    return
+                # A strategy that never waits for anything would keep all others from working.
+                await asyncio.sleep(0)
+        raise InternalError(f"strategy {name!r} ended without an outcome")
 
     async def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
-        require_payload(step.detail, strategy=run.execution.strategy)
-        require_payload(step.metrics, strategy=run.execution.strategy)
-        run.metrics = step.metrics
+        kept = require_step(step, strategy=run.execution.strategy)
+        run.metrics = kept.metrics
         iteration = Iteration(
             index=run.step_count,
-            answer_found=step.answer_found,
+            answer_found=kept.answer_found,
             usage=used,
             elapsed_s=elapsed_s,
-            detail=step.detail,
+            detail=kept.detail,
         )
         run.step_count += 1
         await self._append(run, iteration)
@@ -282,7 +348,7 @@ class Runner:
         run.execution = execution
         run.log_grew()
 
-    def _result(self, run: Run, ending: _Ending, elapsed_s: float) -> Result:
+    def _result(self, run: Run, ending: Ending, elapsed_s: float) -> Result:
         error = ending.error
         return Result(
             execution_id=run.execution.execution_id,
@@ -311,25 +377,12 @@ def _started(assignment: Assignment, model: str) -> ExecutionStarted:
     )
 
 
-def _failed(error: ReasondError) -> _Ending:
-    return _Ending(finish_reason=FinishReason.FAILED, error=error)
-
-
-def _ending_of_error(run: Run, error: ReasondError) -> _Ending:
-    """Return how `error` ends the run: a budget that is gone after the first call is no failure."""
-    if isinstance(error, TokenBudgetExhaustedError) and run.model.usage.model_calls:
-        return _Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(error.full_message,))
-    return _failed(error)
-
-
-def _ending_of_outcome(run: Run, outcome: Outcome) -> _Ending:
-    require_payload(outcome.metrics, strategy=run.execution.strategy)
-    run.metrics = outcome.metrics
-    reason, warnings = outcome.finish_reason, tuple(outcome.warnings)
-    if reason is FinishReason.TRUNCATED and run.model.is_clamped:
-        reason = FinishReason.BUDGET_EXHAUSTED
-        warnings += ("The token budget cut the last model call short.",)
-    return _Ending(finish_reason=reason, answer=outcome.answer, warnings=warnings)
+def _left_behind(run: Run, ending: Ending) -> Ending:
+    """Return `ending` with a warning, and say in the log which strategy is at fault."""
+    facts = {"execution_id": run.execution.execution_id, "strategy": run.execution.strategy}
+    _log.error("strategy does not stop and was left behind", extra=facts)
+    warning = "The strategy did not stop when it was told to and was left behind."
+    return replace(ending, warnings=(*ending.warnings, warning))
 
 
 def _log_end(run: Run) -> None:

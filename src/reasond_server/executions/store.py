@@ -41,11 +41,16 @@ class ExecutionStore(Protocol):
         """
         ...
 
+    async def release(self, tenant: str, execution_id: str) -> None:
+        """Let another execution have the request id of this one, which stays. Raises as `find`."""
+        ...
+
     async def append(self, execution: Execution, event: LoggedEvent) -> None:
         """Add `event` and replace what is known of the execution, both or neither.
 
         Raises:
             ExecutionNotFoundError: it was deleted.
+            StoreFullError: the log is as large as one may get; a Result is still taken.
             InternalError: `event.sequence` is not the next one, or the log has ended.
         """
         ...

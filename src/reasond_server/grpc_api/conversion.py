@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 MAX_TRACE_BYTES: Final = 3 * 1024 * 1024
 _NANOS: Final = 10**9
+# What protobuf writes before each entry of a repeated field, at most: its tag and a length of up to 4 GiB.
+_FIELD_BYTES: Final = 6
 
 
 def _numbers(kind: type[StrEnum], proto: Any, prefix: str) -> Mapping[Any, Any]:  # noqa: ANN401 - wrappers of generated enums share no type
@@ -217,7 +219,7 @@ def traced_message(
     size = 0
     for count, step in enumerate(steps):
         one = iteration_message(step, has_texts=view == known.TRACE_VIEW_FULL)
-        size += one.ByteSize() + 6
+        size += one.ByteSize() + _FIELD_BYTES
         if size > max_bytes:
             message.warnings.append(
                 f"The trace is cut after {count} of {len(steps)} steps, because it would be over {max_bytes} bytes; "
@@ -239,6 +241,7 @@ def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsR
         case Iteration() as iteration:
             message.iteration.CopyFrom(iteration_message(iteration))
         case TextDelta() as delta:
+            # Setting fields to their defaults does not choose an alternative of a oneof; this does.
             message.delta.SetInParent()
             message.delta.iteration_index, message.delta.text = delta.iteration_index, delta.text
         case Heartbeat():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,14 +15,15 @@ from reasond_server.grpc_api.calls import RpcCall, begin, remaining_s
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
+from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REQUEST_ID_KEY: Final = "x-request-id"
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
+
 STATUS_KEY: Final = "grpc-status-details-bin"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", re.ASCII)
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _log = logging.getLogger("reasond.grpc")
 
@@ -66,6 +66,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     async def _guard(self, method: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
         call = RpcCall(method=method, request_id=self._request_id(context))
         begin(call)
+        # Set before anything can fail: grpc sends it with every status, those of its own making included.
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         task, started = _this_task(), self._monotonic()
         self._running.add(task)
@@ -73,8 +74,9 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         try:
             response, failure = await _outcome(run, task)
             if failure:
+                failure, status = _told(failure, call.request_id)
                 code = _announce(call, failure)
-                await _abort(context, call, failure)
+                await _abort(context, call, failure, status)
         except asyncio.CancelledError:
             code = code or _code_of_cancellation(context)
             raise
@@ -88,10 +90,8 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             _log_access(call, code or _code_set_on(context), self._monotonic() - started)
 
     def _request_id(self, context: Context) -> str:
-        for key, value in context.invocation_metadata() or ():
-            if key == REQUEST_ID_KEY and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
-                return value
-        return self._new_request_id()
+        given = (str(value) for key, value in context.invocation_metadata() or () if key == REQUEST_ID_KEY)
+        return request_id_of(given, new_request_id=self._new_request_id)
 
 
 async def _outcome(run: Run, task: asyncio.Task[Any]) -> tuple[Any, ReasondError | None]:
@@ -105,6 +105,7 @@ async def _outcome(run: Run, task: asyncio.Task[Any]) -> tuple[Any, ReasondError
     try:
         return await run(), None
     except asyncio.CancelledError as error:
+        # grpc.aio cancels this very task when the peer leaves; any other CancelledError is a stray one.
         if task.cancelling():
             raise
         return None, _fault("a task inside the handler was cancelled", error)
@@ -140,8 +141,16 @@ def _announce(call: RpcCall, failure: ReasondError) -> str:
     return code_of(failure).name
 
 
-async def _abort(context: Context, call: RpcCall, failure: ReasondError) -> None:
-    status = status_of(failure, request_id=call.request_id)
+def _told(failure: ReasondError, request_id: str) -> tuple[ReasondError, Status]:
+    """Return the failure and its status; one that no status can hold is a fault of the server."""
+    try:
+        return failure, status_of(failure, request_id=request_id)
+    except Exception as error:  # noqa: BLE001 - left to grpc.aio its text would reach the peer
+        fault = _fault("a failure could not be told", error)
+        return fault, status_of(fault, request_id=request_id)
+
+
+async def _abort(context: Context, call: RpcCall, failure: ReasondError, status: Status) -> None:
     trailers = ((REQUEST_ID_KEY, call.request_id), (STATUS_KEY, status.SerializeToString()))
     await context.abort(code_of(failure), status.message, trailing_metadata=trailers)
 

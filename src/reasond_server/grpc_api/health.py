@@ -67,6 +67,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         """Write the status now and whenever it changes, until the server drains."""
         last = None
         while True:
+            # The event is taken before the status is read: a change in between wakes the wait at once.
             changed, is_last = self._changed, self._is_draining
             status = self._status(request.service)
             if status != last:

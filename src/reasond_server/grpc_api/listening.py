@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import socket
 import stat
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.addresses import split_address
 from reasond_server.errors import SettingsError, shown
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import grpc
 
-_MAX_SOCKET_PATH: Final = 107
+_MAX_SOCKET_PATH_BYTES: Final = 107
 
 
 def bind_tcp(server: grpc.aio.Server, address: str, *, credentials: grpc.ServerCredentials | None, setting: str) -> int:
@@ -26,7 +26,7 @@ def bind_tcp(server: grpc.aio.Server, address: str, *, credentials: grpc.ServerC
     Raises:
         SettingsError: the address is malformed, in use or not of this machine; `setting` names its key.
     """
-    host_of(address, setting=setting)
+    require_address(address, setting=setting)
     try:
         if credentials is None:
             return server.add_insecure_port(address)
@@ -39,28 +39,19 @@ def bind_tcp(server: grpc.aio.Server, address: str, *, credentials: grpc.ServerC
         ) from error
 
 
-def host_of(address: str, *, setting: str) -> str:
-    """Return the host of host:port, without the brackets of IPv6.
+def require_address(address: str, *, setting: str) -> None:
+    """Refuse what is not host:port, before grpc takes it for a name to look up.
 
     Raises:
-        SettingsError: `address` is not host:port.
+        SettingsError: `address` has another form; `setting` names its key.
     """
-    host, separator, port = address.rpartition(":")
-    is_bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not host or not port.isdecimal() or int(port) > 65535 or (":" in host and not is_bracketed):  # noqa: PLR2004 - the largest port
+    try:
+        split_address(address)
+    except ValueError:
         raise SettingsError(
             f"{shown(address)} is not host:port",
             remedy=f"Write [server] {setting} as '127.0.0.1:50051' or '[::1]:50051'.",
-        )
-    return host[1:-1] if is_bracketed else host
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        ) from None
 
 
 def bind_unix(server: grpc.aio.Server, path: Path) -> None:
@@ -74,6 +65,7 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
     _check_folder(path)
     _clear(path)
     try:
+        # The socket is made with its final mode: set afterwards, others could connect in between.
         with _umask(0o117):
             server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:
@@ -83,9 +75,9 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
 
 
 def _check_folder(path: Path) -> None:
-    if not path.is_absolute() or len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+    if not path.is_absolute() or len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
         raise SettingsError(
-            f"The Unix socket {shown(str(path))} is not an absolute path of at most {_MAX_SOCKET_PATH} bytes",
+            f"The Unix socket {shown(str(path))} is not an absolute path of at most {_MAX_SOCKET_PATH_BYTES} bytes",
             remedy="Change [server] grpc_unix_socket.",
         )
     folder = path.parent
@@ -115,6 +107,7 @@ def _clear(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
+            # Only this proves that nobody listens; any other failure may be a server that is busy.
             path.unlink()
             return
         except OSError:

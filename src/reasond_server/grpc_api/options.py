@@ -27,7 +27,7 @@ class GrpcOptions:
     max_receive_bytes: int = 4 * _MEBI
     max_send_bytes: int = 4 * _MEBI
     max_metadata_bytes: int = 8192
-    max_concurrent_streams: int = 100
+    max_concurrent_streams: int = 1000
     keepalive_time_s: float = 60.0
     keepalive_timeout_s: float = 20.0
     min_ping_interval_s: float = 10.0
@@ -55,6 +55,7 @@ def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
         ("grpc.max_concurrent_streams", options.max_concurrent_streams),
         ("grpc.keepalive_time_ms", _ms(options.keepalive_time_s)),
         ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
+        # Idle connections are probed too, or a dead client would hold its place for ever.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(options.min_ping_interval_s)),
         ("grpc.max_connection_age_ms", _ms(options.max_connection_age_s)),

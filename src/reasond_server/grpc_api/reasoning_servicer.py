@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from reasond_server.types import StreamEvent
 
 _LARGEST_PAGE: Final = 100
-_RESULT_ROOM: Final = 512 * 1024
+_RESULT_ROOM_BYTES: Final = 512 * 1024
 
 
 class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
@@ -77,7 +77,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         del context
         found = list(self._service.strategies())
         first = _place_after(request.page_token, [info.name for info in found])
-        last = first + (_page_size(request.page_size) or _LARGEST_PAGE)
+        last = first + _page_size(request.page_size)
         page = found[first:last]
         return pb.ListStrategiesResponse(
             strategies=map(_strategy, page),
@@ -164,7 +164,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             raise error from None
 
     def _traced(self, found: ExecutionView, view: pb.TraceView.ValueType) -> execution_pb2.Reasoning:
-        room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM))
+        room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM_BYTES))
         return traced_message(found.result, found.steps, view, max_bytes=room)
 
 
@@ -185,9 +185,10 @@ def _required_id(execution_id: str, *, field: str = "execution_id") -> str:
 
 
 def _page_size(size: int) -> int:
-    if not 0 <= size <= _LARGEST_PAGE:
-        raise invalid("page_size", f"must be between 0 and {_LARGEST_PAGE}, got {size}")
-    return size
+    """Return the size to use: 0 and what is over the largest mean the largest (AIP-158)."""
+    if size < 0:
+        raise invalid("page_size", f"must be at least 0, got {size}")
+    return min(size or _LARGEST_PAGE, _LARGEST_PAGE)
 
 
 def _place_after(token: str, names: list[str]) -> int:

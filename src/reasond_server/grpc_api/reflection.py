@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -47,6 +49,17 @@ def _v1_pool() -> descriptor_pool.DescriptorPool:
     return pool
 
 
+def _file_of_member(pool: Any, symbol: str) -> Any:  # noqa: ANN401 - pools and files come untyped
+    """Return the file of the method or the value of an enum called `symbol`, which pools do not look for."""
+    owner, _, name = symbol.rpartition(".")
+    for find, members in ((pool.FindServiceByName, "methods_by_name"), (pool.FindEnumTypeByName, "values_by_name")):
+        with suppress(KeyError):
+            found = find(owner)
+            if name in getattr(found, members):
+                return found.file
+    raise KeyError(symbol)
+
+
 class _Pools:
     """The default pool, then one more; the file of v1 stays out of the process-wide pool of all packages."""
 
@@ -62,11 +75,12 @@ class _Pools:
             return self._second.FindFileByName(name)
 
     def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802, ANN401 - the interface of a pool
-        """Return the file that declares a symbol."""
-        try:
-            return self._first.FindFileContainingSymbol(symbol)
-        except KeyError:
-            return self._second.FindFileContainingSymbol(symbol)
+        """Return the file that declares a symbol, which may be a method or a value of an enum as well."""
+        for pool in (self._first, self._second):
+            for find in (pool.FindFileContainingSymbol, partial(_file_of_member, pool)):
+                with suppress(KeyError):
+                    return find(symbol)
+        raise KeyError(symbol)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the rest of the interface
         return getattr(self._first, name)

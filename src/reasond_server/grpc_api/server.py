@@ -11,13 +11,14 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
+from reasond_server.addresses import is_loopback
 from reasond_server.errors import SettingsError, shown
 from reasond_server.grpc_api.agent_servicer import AgentServicer
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.codec import Codec
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.health import HEALTH_SERVICE
-from reasond_server.grpc_api.listening import bind_tcp, bind_unix, host_of, is_loopback
+from reasond_server.grpc_api.listening import bind_tcp, bind_unix, require_address
 from reasond_server.grpc_api.options import channel_arguments
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.grpc_api.reflection import add_reflection
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 SERVICES: Final = ("reasond.v1.ReasoningService", "reasond.v1.AgentService")
+# How long a handler that was cut may take to clean up; one that never ends must not keep the process alive.
 _UNWINDING_S: Final = 5.0
 
 
@@ -155,7 +157,8 @@ class GrpcServer:
     def _bind_admin(self) -> None:
         """Open the listener for channelz, which shows every connection and therefore stays on this machine."""
         address = self._options.admin_address
-        if not is_loopback(host_of(address, setting="admin_address")):
+        require_address(address, setting="admin_address")
+        if not is_loopback(address):
             raise SettingsError(
                 f"The admin listener {shown(address)} is not on a loopback address, and has no authentication",
                 remedy="Set [server] admin_address to '127.0.0.1:port' or leave it empty.",

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 DOMAIN: Final = "reasond"
 MAX_STATUS_BYTES: Final = 4096
-_MAX_MESSAGE_ENCODED: Final = 1536
-_MAX_TEXT: Final = 256
+# Tags and lengths of an Any and its two fields, which hold at most 4 KiB here.
+_WRAPPING_BYTES: Final = 12
+_MAX_MESSAGE_BYTES: Final = 1536
+_MAX_TEXT_CHARACTERS: Final = 256
 _QUOTA_REASONS: Final = frozenset({"RATE_LIMITED", "TOKEN_BUDGET_EXHAUSTED", "MODEL_RATE_LIMITED"})
 _CODES: Final = {code.name: code for code in grpc.StatusCode}
 
@@ -62,12 +64,12 @@ def status_of(error: ReasondError, *, request_id: str) -> status_pb2.Status:
 def clipped_message(text: str) -> str:
     """Return `text` cut so that its percent-encoded form fits the trailers."""
     text = _encodable(text)
-    if _encoded_length(text) <= _MAX_MESSAGE_ENCODED:
+    if _encoded_length(text) <= _MAX_MESSAGE_BYTES:
         return text
-    low, high = 0, min(len(text), _MAX_MESSAGE_ENCODED)
+    low, high = 0, min(len(text), _MAX_MESSAGE_BYTES)
     while low < high:
         middle = (low + high + 1) // 2
-        if _encoded_length(f"{text[:middle]}…") <= _MAX_MESSAGE_ENCODED:
+        if _encoded_length(f"{text[:middle]}…") <= _MAX_MESSAGE_BYTES:
             low = middle
         else:
             high = middle - 1
@@ -84,7 +86,7 @@ def _encodable(text: str) -> str:
 
 def _clip(text: str) -> str:
     text = _encodable(text)
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+    return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[: _MAX_TEXT_CHARACTERS - 1]}…"
 
 
 def _standing_details(error: ReasondError, grpc_status: str) -> list[Message]:
@@ -132,7 +134,7 @@ def _fill_violations(
 
 def _packed_size(detail: Message) -> int:
     """Return the bytes that `detail` takes inside a Status, wrapping included."""
-    return detail.ByteSize() + len(f"type.googleapis.com/{detail.DESCRIPTOR.full_name}") + 12
+    return detail.ByteSize() + len(f"type.googleapis.com/{detail.DESCRIPTOR.full_name}") + _WRAPPING_BYTES
 
 
 def _add(status: status_pb2.Status, detail: Message) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import struct_pb2
 
 from reasond_server.errors import InternalError, InvalidRequestError, Violation, shown
+from reasond_server.executions.payloads import MAX_DEPTH
 
 if TYPE_CHECKING:
     from reasond_server.types import Json
 
-MAX_DEPTH: Final = 16
 _MAX_EXACT: Final = 2**53
 
 

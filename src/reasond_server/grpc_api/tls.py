@@ -61,6 +61,7 @@ class CertificateReloader:
             self._stamp = stamp
             _log.error("changed TLS files cannot be used, the old ones stay: %s", _plain(error))
             return None
+        # Written to while they were read: the next handshake looks again.
         if self._files.stamp() != stamp:
             return None
         self._stamp = stamp

@@ -136,6 +136,7 @@ class Call:
         """Return the method that is called."""
         method = self._methods.get(self._name)
         if method is None:
+            # What the caller wrote is not repeated in the access log.
             self._exchange.methods.append("unknown")
             raise MethodNotFoundError(f"Method not found: {shown(self._name)}{nearest(self._name, METHODS)}")
         self._exchange.methods.append(self._name)

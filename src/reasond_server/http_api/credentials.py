@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.access.tokens import missing
+from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import TokenInvalidError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
     given = params.get("auth_token")
     if given is not None and not isinstance(given, str):
         raise TokenInvalidError("Authentication failed: 'auth_token' must be a string")
-    from_header = _bearer(authorization)
+    from_header = bearer_token(authorization)
     if given and from_header and given != from_header:
         raise TokenInvalidError(
             "Authentication failed: 'auth_token' in params and the Authorization header differ",
@@ -32,19 +32,3 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
     if not token:
         raise missing()
     return token, rest
-
-
-def _bearer(authorization: Sequence[str]) -> str:
-    """Return the bearer token of the header; empty where there is no header."""
-    if not authorization:
-        return ""
-    if len(authorization) > 1:
-        raise TokenInvalidError("Authentication failed: more than one Authorization header", remedy="Send exactly one.")
-    scheme, _, token = authorization[0].strip().partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token or " " in token:
-        raise TokenInvalidError(
-            "Authentication failed: the Authorization header is not 'Bearer <token>'",
-            remedy="Send 'Authorization: Bearer <token>'.",
-        )
-    return token

@@ -8,6 +8,7 @@ from typing import Final
 
 from reasond_server.errors import InvalidRequestError, Violation, shown
 
+# Eighteen digits stay below the largest sequence number that the protos can hold.
 _CURSOR: Final = re.compile(r"([A-Za-z0-9_-]{1,128}):(0|[1-9][0-9]{0,17})", re.ASCII)
 
 

@@ -56,6 +56,7 @@ class JsonRpcEndpoint:
         try:
             request = read_request(parse(body))
         except (ParseError, InvalidJsonRpcError):
+            # `dispatch` meets the same body and answers it as any other that is wrong.
             return None
         method = self._methods.get(request.method)
         return request if method is not None and method.can_stream and not request.is_notification else None

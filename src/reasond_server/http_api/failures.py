@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def error_object(error: ReasondError, *, request_id: str, partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return `error` as `{code, message, data}`; `partial` is the result that a failed execution left.
 
-    `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}: `remedy` only
-    where the message is seed 001's and so leaves it out. A fault of the server tells its request id alone.
+    `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is there
+    only where the message does not say it (`ErrorRow.is_bare`). A fault of the server tells its request id alone.
     """
     row = row_of(error)
     data: dict[str, Any] = {"reason": row.reason, "grpc_code": row.grpc_status, "request_id": request_id}

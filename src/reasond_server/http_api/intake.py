@@ -78,6 +78,7 @@ class Intake:
 
     def _check_declared(self, length: str) -> None:
         """Refuse by Content-Length what need not be read at all."""
+        # Twenty digits are over every limit already, and reading thousands of them would take time.
         if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
             raise self._too_large()
 
@@ -95,6 +96,7 @@ async def unless_client_leaves(work: Coroutine[Any, Any, T], receive: Receive) -
     Raises:
         ClientGoneError: the client left.
     """
+    # ASGI tells of a departure only to whoever is waiting for a message.
     task = asyncio.create_task(work)
     watch = asyncio.create_task(_departure(receive))
     try:

@@ -76,6 +76,7 @@ async def dispatch(body: bytes, handler: Handler, *, max_batch: int = MAX_BATCH)
     if not payload or len(payload) > max_batch:
         refusal = InvalidJsonRpcError(f"Invalid Request: a batch has 1 to {max_batch} entries, not {len(payload)}")
         return _encoded({"error": handler.refuse(refusal)}, None, handler)
+    # No entry can cancel its neighbours: an answer is made of every failure but the cancellation of all.
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_answer(entry, handler)) for entry in payload]
     answers = [answer for task in tasks if (answer := task.result()) is not None]
@@ -165,6 +166,7 @@ def _echoed(entry: object) -> RpcId:
 
 def _bound(value: object) -> None:
     """Refuse what is nested too deep, too many values, and infinite numbers such as 1e400."""
+    # Level by level instead of recursively: what is too deep must not exhaust the stack first.
     level = [value]
     seen = 0
     for depth in range(MAX_DEPTH + 1):

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reasond_server.errors import InvalidRequestError, Violation
 from reasond_server.types import Budget, FinishReason, Task
-from reasond_server.violations import violations_of
+from reasond_server.violations import violations_of, with_few_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MAX_VIOLATIONS: Final = 20
-_MAX_FIELD: Final = 120
+_MAX_FIELD_CHARACTERS: Final = 120
 _STREAM_OPTIONS: Final = ("include_deltas", "keep_running")
 # Whole numbers that every JSON reader holds exactly (RFC 8259, section 6).
 _Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
@@ -36,7 +36,8 @@ class BudgetParams(Params):
     max_total_tokens: _Whole | None = None
     max_model_calls: _Whole | None = None
     max_tool_calls: _Whole | None = None
-    max_elapsed_ms: _Whole | None = None
+    # The core speaks of `max_elapsed`, which is no name of this wire.
+    max_elapsed_ms: Annotated[_Whole, Field(ge=1)] | None = None
 
     def budget(self) -> Budget:
         """Return the budget in the core's terms."""
@@ -49,9 +50,10 @@ class BudgetParams(Params):
 
 
 class ExecuteParams(Params):
-    """Parameters of `reasoning.execute` and its aliases: seed 001's, and those that contract.md adds.
+    """Parameters of `reasoning.execute` and its aliases: four of seed 001, and from `material` on our own.
 
-    `include_deltas` and `keep_running` are for streams only. A query that is left out is an empty one.
+    `include_deltas` and `keep_running` are for streams only. A query that is left out counts as an empty one, so
+    that both are refused in the same words.
     """
 
     query: str = ""
@@ -138,10 +140,10 @@ def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
         InvalidRequestError: with one violation per finding, 20 at most, none in Pydantic's words.
     """
     try:
-        return kind.model_validate(params)
+        return kind.model_validate(with_few_unknown(params, kind.model_fields))
     except ValidationError as error:
-        known = {*kind.model_fields, *(BudgetParams.model_fields if kind is ExecuteParams else ())}
-        found = violations_of(error, known=known)[:_MAX_VIOLATIONS]
+        within = {"budget": BudgetParams.model_fields}
+        found = violations_of(error, known=kind.model_fields, within=within, most=_MAX_VIOLATIONS)
     raise InvalidRequestError.of(
-        *(Violation(field=each.field[:_MAX_FIELD], description=each.description) for each in found)
+        *(Violation(field=each.field[:_MAX_FIELD_CHARACTERS], description=each.description) for each in found)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ from starlette.datastructures import Headers
 from reasond_server.errors import shown
 from reasond_server.http_api.exchange import ClientGoneError, Exchange, RefusalError, attach, send_refusal
 from reasond_server.wire.errors import INTERNAL_MESSAGE
+from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 QUIET_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Probes come every second; their lines are logged at DEBUG."""
 
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}", re.ASCII)
 _CLIENT_GONE: Final = 499
 _log = logging.getLogger("reasond.http")
 
@@ -47,7 +46,7 @@ class Reception:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                extra = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff")]
+                extra = [(REQUEST_ID_KEY.encode("ascii"), request_id), (b"x-content-type-options", b"nosniff")]
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
             await send(message)
 
@@ -77,9 +76,8 @@ class Reception:
 
     def _exchange(self, scope: Scope) -> Exchange:
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        is_fit = _REQUEST_ID.fullmatch(given) is not None
-        return Exchange(request_id=given if is_fit else self._new_request_id(), headers=headers)
+        given = headers.getlist(REQUEST_ID_KEY)
+        return Exchange(request_id=request_id_of(given, new_request_id=self._new_request_id), headers=headers)
 
 
 def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:

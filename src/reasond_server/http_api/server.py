@@ -121,6 +121,7 @@ def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
+            # "[::]" would take IPv4 along on some systems and not on others.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
     except OSError:

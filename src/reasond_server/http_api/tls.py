@@ -40,6 +40,8 @@ class FollowingContext:
                 "together, the key without a password.",
             ) from error
         self._current = listening
+        # OpenSSL asks it in every handshake, also without a server name: the one place to change certificates
+        # under an open listener.
         listening.sni_callback = self._choose
         return listening
 

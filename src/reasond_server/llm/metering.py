@@ -8,11 +8,12 @@ what calls really had.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.errors import UNSPENT, InternalError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import Learner
 from reasond_server.llm.model import Finished, ModelFinish, ToolCall
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget
 
 _BYTES_PER_MESSAGE = 64
+_LONG_TEXT_CHARACTERS = 50_000
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class _Call:
     text: str = ""
     counted_tokens: int = 0
     uncounted_bytes: int = 0
+    is_cut: bool = False
 
 
 class MeteredModel:
@@ -46,7 +49,8 @@ class MeteredModel:
     are those of the calls that ended, each once.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
-    (UsageSource.ESTIMATED). `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
+    (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing.
+    `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
     that writes past `max_tokens` is closed there, by an estimate only where even a lower one says so.
     """
 
@@ -58,6 +62,7 @@ class MeteredModel:
         self._settled = Usage()
         self._open: list[_Call] = []
         self._time_left = time_left
+        self._is_closed = False
         self.is_clamped = False
         self.warnings_of_calls: dict[str, None] = {}
 
@@ -93,6 +98,10 @@ class MeteredModel:
     async def aclose(self) -> None:
         """The model outlives the run: nothing is closed."""
 
+    def close(self) -> None:
+        """End what is open at its next event and refuse every further call: the run is over."""
+        self._is_closed = True
+
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model within the budget.
 
@@ -100,13 +109,19 @@ class MeteredModel:
             TokenBudgetExhaustedError: the budget does not cover the prompt and one token more.
             ModelError: as the model says.
         """
-        call = self._reserve(request, await self._counted(request))
+        if self._is_closed:
+            raise InternalError("the run is over and makes no more calls")
+        told = await self._counted(request)
+        prompt = await self._prompt_tokens(request.messages) if told is None else told
+        call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
         self._open.append(call)
         spent: Usage | None = None
         try:
             bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
             async with aclosing(self._model.stream(bounded)) as events:
                 async for event in events:
+                    if self._is_closed:
+                        return
                     if isinstance(event, Finished):
                         spent = event.usage
                         self._learn(request, spent)
@@ -118,13 +133,16 @@ class MeteredModel:
                         continue
                     kept = self._bounded(call, event.text)
                     yield replace(event, text=kept)
-                    if kept != event.text:
+                    if call.is_cut:
                         spent = self._estimate(call)
                         yield Finished(reason=ModelFinish.LENGTH, usage=spent)
                         return
+        except UNSPENT:
+            spent = None if call.text else Usage()
+            raise
         finally:
             self._open.remove(call)
-            self._settled += spent or self._estimate(call)
+            self._settled += self._estimate(call) if spent is None else spent
 
     async def _counted(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""
@@ -140,15 +158,19 @@ class MeteredModel:
         if is_plain and usage.source is UsageSource.REPORTED and isinstance(counter, Learner):
             counter.learn(request.messages, usage.input_tokens)
 
-    def _reserve(self, request: ChatRequest, told: int | None) -> _Call:
+    async def _prompt_tokens(self, messages: Sequence[Message]) -> int:
+        """Return the tokens of a prompt; a long one is counted beside the event loop."""
+        if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(self.counter.count_prompt, messages)
+        return self.counter.count_prompt(messages)
+
+    def _reserve(self, request: ChatRequest, prompt: int, *, is_exact: bool) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
-        prompt = self.counter.count_prompt(request.messages) if told is None else told
         budget, calls = self._budget, self._settled.model_calls + len(self._open)
         if budget.max_model_calls is not None and calls >= budget.max_model_calls:
             raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
         most = request.max_tokens
-        is_bound = self.counter.is_exact or told is not None
-        prompt_bound = prompt if is_bound else _bytes_of(request.messages)
+        prompt_bound = prompt if is_exact else _bytes_of(request.messages)
         if budget.max_total_tokens is not None:
             spent = self._settled.total_tokens + sum(call.reserved_tokens for call in self._open)
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
@@ -159,19 +181,20 @@ class MeteredModel:
         return _Call(prompt_tokens=prompt, reserved_tokens=prompt_bound + most, max_tokens=most)
 
     def _bounded(self, call: _Call, text: str) -> str:
-        """Note `text` and return it, cut where the call passes its `max_tokens`.
+        """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?".
 
         A token is at least one byte, so nothing is counted before that many bytes have come.
         """
-        before, counter = len(call.text), self.counter
+        before, encoded, counter = len(call.text), text.encode("utf-8", "replace"), self.counter
         count = counter.count_at_least if isinstance(counter, EstimatingCounter) else counter.count_text
-        call.text += text
-        call.uncounted_bytes += len(text.encode("utf-8", "replace"))
+        call.text += encoded.decode()
+        call.uncounted_bytes += len(encoded)
         if call.counted_tokens + call.uncounted_bytes > call.max_tokens:
             call.counted_tokens, call.uncounted_bytes = count(call.text), 0
         if call.counted_tokens > call.max_tokens:
             # What was passed on already stays, though by an upper estimate it may be too much.
             call.text = call.text[: max(before, len(counter.head(call.text, call.max_tokens)))]
+            call.is_cut = True
         return call.text[before:]
 
     def _estimate(self, call: _Call) -> Usage:

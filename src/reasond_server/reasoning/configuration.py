@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from reasond_server.errors import InvalidConfigError, SettingsError, Violation, shown
-from reasond_server.violations import nearest, violations_of
+from reasond_server.violations import nearest, violations_of, with_few_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,11 +45,12 @@ class StrategyConfiguration:
             InvalidConfigError: a value is unknown, out of range or above a ceiling.
         """
         system = self._defaults[strategy.name]
-        values = {**system, **(agent or {}), **request}
+        known = strategy.config_type.model_fields
+        values = with_few_unknown({**system, **(agent or {}), **request}, known)
         try:
             config: StrategyConfig = strategy.config_type.model_validate(values)
         except ValidationError as error:
-            found = violations_of(error, known=strategy.config_type.model_fields)
+            found = violations_of(error, known=known)
             raise InvalidConfigError.of(*(_with_level(one, request, agent or {}) for one in found)) from None
         over = [
             Violation(field=name, description=f"must be at most {ceiling} on this server, got {shown(value)}")

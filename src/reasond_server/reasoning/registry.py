@@ -72,6 +72,7 @@ def discover(enabled: Sequence[str], *, installed: Iterable[EntryPoint] | None =
     """
     found = tuple(entry_points(group=ENTRY_POINT_GROUP) if installed is None else installed)
     by_name = {point.name: point for point in found}
+    # Only what is enabled is imported: an installed package that is broken or slow must not matter.
     return StrategyRegistry(_load(name, by_name) for name in dict.fromkeys(enabled))
 
 
@@ -105,6 +106,7 @@ def _load(name: str, by_name: dict[str, EntryPoint]) -> ReasoningStrategy[Any]:
             f"Strategy {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
             remedy="Update its package or remove the name from [reasoning] enabled_strategies.",
         ) from error
+    # Configuration, permissions and cards go by the name of the entry point, results by the strategy's own.
     if not isinstance(strategy, ReasoningStrategy) or strategy.name != name:
         raise SettingsError(
             f"Entry point {name!r} ({point.value}) does not give a ReasoningStrategy of that name",

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What bears on the choice. None means: no say; an empty sequence would allow nothing.
+    """What the choice depends on. None leaves the choice to others; an empty sequence allows nothing.
 
-    `offered` are the strategies of the agent, in its order. `narrowed_to` are those of the request's
-    `agent_capabilities`. `allowed` are those that the caller's permissions name: they are preferred where the
-    agent offers several, and the caller of `select` refuses the others.
+    `requested` is the strategy that the request names. `offered` are those of the agent, in its order of
+    preference. `narrowed_to` are those that the request's `agent_capabilities` name. `allowed` are those that the
+    caller's permissions name: where the agent offers several, the first of these is taken. `select` checks no
+    permission; its caller does. `default` is the operator's choice, empty for none.
     """
 
     requested: str | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import allowed_strategies, require_strategy
 from reasond_server.agents.cards import strategies_of
-from reasond_server.errors import InvalidRequestError, StoreUnavailableError, Violation
+from reasond_server.errors import InternalError, InvalidRequestError, StoreUnavailableError, Violation
 from reasond_server.executions.following import Follower
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Execution, FinishReason, Json, Principal, StreamEvent, Task
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
+# The rest of a caller's time is for the last event to be written and sent.
 _DEADLINE_SHARE = 0.95
 # Checking a longer text takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT = 50_000
+_LONG_TEXT_CHARACTERS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,15 +161,15 @@ class ReasoningService:
         Closing the iterator cancels the run, unless somebody else follows it or `keep_running` is set.
         """
         check_task(task, request_id=request_id)
-        assignment = await self._assignment(caller, task)
-        assignment = replace(
-            assignment,
-            request_id=request_id,
-            digest=digest_of(task) if request_id else "",
-            keep_running=keep_running,
-            time_limit_s=None if deadline_s is None else deadline_s * _DEADLINE_SHARE,
-        )
-        execution = await self._runner.start(assignment)
+        with self._runner.place():
+            assignment = replace(
+                await self._assignment(caller, task),
+                request_id=request_id,
+                digest=digest_of(task) if request_id else "",
+                keep_running=keep_running,
+                time_limit_s=None if deadline_s is None else deadline_s * _DEADLINE_SHARE,
+            )
+            execution = await self._runner.start(assignment)
         events = self._follower.follow(execution, after=0, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
             async for event in events:
@@ -273,10 +275,7 @@ class ReasoningService:
         selection = self._selection(caller, task, agent)
         strategy = selection.strategy
         config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
-        if len(task.query) + len(task.material) > _LONG_TEXT:
-            await asyncio.to_thread(strategy.check, task, config, self._model)
-        else:
-            strategy.check(task, config, self._model)
+        await self._check(strategy, task, config)
         return Assignment(
             tenant=caller.tenant,
             task=task,
@@ -286,11 +285,28 @@ class ReasoningService:
             shown_config=config.model_dump(mode="json"),
         )
 
+    async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
+        """Let the strategy refuse the task.
+
+        Raises:
+            InternalError: it raised what would end the whole process, such as SystemExit.
+        """
+        try:
+            if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+                await asyncio.to_thread(strategy.check, task, config, self._model)
+            else:
+                strategy.check(task, config, self._model)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            raise InternalError(f"the check of strategy {strategy.name!r} failed") from error
+
     def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
         """Choose a strategy that the caller may use."""
         wish = Wish(
             requested=task.strategy,
             offered=None if agent is None else agent.strategies,
+            # Capabilities that name no strategy say nothing about strategies, so they narrow nothing.
             narrowed_to=strategies_of(task.agent_capabilities) or None,
             allowed=allowed_strategies(caller),
             default=self._policy.default_strategy,

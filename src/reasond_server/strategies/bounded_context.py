@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from reasond_server.types import Task, Usage
 
 # Counting a text longer than this takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT = 50_000
-_MAX_EMPTY = 2
+_LONG_TEXT_CHARACTERS = 50_000
+_MAX_EMPTY_REPLIES = 2
 
 
 class BoundedContextConfig(StrategyConfig):
-    """Parameters, defaults and ranges of seed 001, and those that contract decision 9 adds.
+    """The parameters, with the defaults and ranges of seed 001; `carryover_mode` and `max_segments` are our own.
 
     `carryover_mode` defaults to "tail", the only mode of this release. "hybrid", the default that the
     contract plans, and "summary" come with a later one; until then they are refused.
@@ -64,9 +64,15 @@ class BoundedContextConfig(StrategyConfig):
     max_iterations: Annotated[
         int, Field(ge=1, le=50, description="Most reasoning iterations; reading material is not counted.")
     ] = 5
-    # JSON has no enums, and strict Pydantic takes no strings for them.
+    # Not strict, because JSON has no enums and strict Pydantic takes no strings for them. The schema says what is
+    # accepted today rather than what the contract plans.
     carryover_mode: Annotated[
-        CarryoverMode, Field(strict=False, description="How progress is carried over; only 'tail' works now.")
+        CarryoverMode,
+        Field(
+            strict=False,
+            description="How progress is carried over; only 'tail' works now.",
+            json_schema_extra={"enum": [CarryoverMode.TAIL.value]},
+        ),
     ] = CarryoverMode.TAIL
     max_segments: Annotated[
         int, Field(ge=1, le=MAX_SEGMENTS, description="Most segments that the material may be read in.")
@@ -95,9 +101,9 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     Latency: that of the calls, one after the other.
 
     Failure modes: facts that the notes drop are lost; untrained models lose quality at C = 8192 against one
-    pass (arXiv 2510.06557, figures for models off the shelf), less at 16384; seed 000's C = 2m is the
-    costliest choice of m. Two empty replies in a row end the run as TRUNCATED. A budget that ends after the
-    first step ends the run as BUDGET_EXHAUSTED with the best answer so far.
+    pass (arXiv 2510.06557, figures for models off the shelf), less at 16384; the default carryover of half a
+    window (seed 000) is the costliest choice of m. Two empty replies in a row end the run as TRUNCATED. A budget
+    that ends after the first step ends the run as BUDGET_EXHAUSTED with the best answer so far.
 
     Source: seeds 000 (FR-3 to FR-5, BR-4, BR-5) and 001; Delethink, arXiv 2510.06557.
     """
@@ -143,7 +149,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
             ContextExhaustedError: by the server's count nothing useful fits a window.
         """
         config, model, nonce = context.config, context.model, context.new_nonce()
-        if len(task.query) + len(task.material) > _LONG_TEXT:
+        if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
             plan = await asyncio.to_thread(_plan, task, config, model, nonce)
         else:
             plan = _plan(task, config, model, nonce)
@@ -220,7 +226,8 @@ class _Progress:
             return _Ending(answer=self.best, finish_reason=FinishReason.CONTENT_FILTERED)
         if answer and parsed.is_closed and window.may_answer:
             return _Ending(answer=answer, finish_reason=FinishReason.ANSWERED)
-        if self.empty_in_a_row == _MAX_EMPTY:
+        # Once may be an accident of sampling; twice in a row every further window would be paid for nothing.
+        if self.empty_in_a_row == _MAX_EMPTY_REPLIES:
             return _Ending(answer=self.best, finish_reason=FinishReason.TRUNCATED)
         if window.reading is None and reply.finish is ModelFinish.STOP and _is_untagged(parsed):
             return _Ending(answer=parsed.text.strip(), finish_reason=FinishReason.ANSWERED_UNTAGGED)

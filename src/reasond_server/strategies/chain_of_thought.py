@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
+# Counting a text longer than this takes long enough to be felt by other runs in the same event loop.
+_LONG_TEXT_CHARACTERS = 50_000
 _MIN_TOKENS = 100
 _RULES = (
     "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
@@ -32,7 +36,7 @@ _RULES = (
 
 
 class ChainOfThoughtConfig(StrategyConfig):
-    """Parameters, defaults and ranges of seed 001."""
+    """The parameters, with the defaults and ranges of seed 001."""
 
     max_tokens: Annotated[int, Field(ge=_MIN_TOKENS, le=32768, description="Most tokens the model may write.")] = 4096
     temperature: Annotated[
@@ -84,9 +88,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             ContextExhaustedError: the prompt leaves no room in the model's context window.
         """
         config, model = context.config, context.model
-        messages = build_prompt(
-            instructions=_RULES, question=task.query, nonce=context.new_nonce(), material=task.material
-        )
+        messages = await _prompt(task, context.new_nonce())
         max_tokens, warnings = await _writing_room(messages, config, model)
         call = hear(
             model=model,
@@ -113,6 +115,24 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
 
 
+async def _prompt(task: Task, nonce: str) -> Sequence[Message]:
+    """Return the prompt; one that takes long to build is built beside the event loop."""
+    build = partial(build_prompt, instructions=_RULES, question=task.query, nonce=nonce, material=task.material)
+    if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(build)
+    return build()
+
+
+async def _prompt_tokens(messages: Sequence[Message], model: ChatModel) -> int:
+    """Return the tokens of the prompt: the server's count if it gives one, else our own."""
+    told = await model.count_exactly(messages)
+    if told is not None:
+        return told
+    if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(model.counter.count_prompt, messages)
+    return model.counter.count_prompt(messages)
+
+
 async def _writing_room(
     messages: Sequence[Message], config: ChainOfThoughtConfig, model: ChatModel
 ) -> tuple[int, tuple[str, ...]]:
@@ -120,8 +140,7 @@ async def _writing_room(
     window = model.context_window
     if window is None:
         return config.max_tokens, ()
-    told = await model.count_exactly(messages)
-    prompt = model.counter.count_prompt(messages) if told is None else told
+    prompt = await _prompt_tokens(messages, model)
     room = window - prompt
     if room < _MIN_TOKENS:
         raise ContextExhaustedError(

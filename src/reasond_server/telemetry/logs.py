@@ -28,7 +28,7 @@ _SECRETS = re.compile(
 )
 _SECRET_FIELDS = frozenset({"authorization", "auth_token", "token", "api_key", "secret", "password"})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_MAX_TEXT = 8192
+_MAX_TEXT_CHARACTERS = 8192
 
 
 def redacted(text: str) -> str:
@@ -84,6 +84,7 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO) -> N
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    # Our own access log has the calls already.
     logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
     logging.captureWarnings(True)
 
@@ -110,7 +111,7 @@ def _scalar(value: object) -> str | int | float | bool | None:
 
 def _text(text: str) -> str:
     """Return `text` redacted, in a length that a log can take, and encodable."""
-    return redacted(text[:_MAX_TEXT]).encode("utf-8", "backslashreplace").decode("utf-8")
+    return redacted(text[:_MAX_TEXT_CHARACTERS]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _traceback_of(record: logging.LogRecord) -> str:
@@ -118,7 +119,7 @@ def _traceback_of(record: logging.LogRecord) -> str:
     if not record.exc_info:
         return ""
     text = logging.Formatter().formatException(record.exc_info)
-    return _text(text[-_MAX_TEXT:])
+    return _text(text[-_MAX_TEXT_CHARACTERS:])
 
 
 def _escaped(found: re.Match[str]) -> str:

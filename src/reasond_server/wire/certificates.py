@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Stamp = tuple[tuple[int, ...], ...]
+"""Modification time, size and inode of each file; an empty tuple for one that is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

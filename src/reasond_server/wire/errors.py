@@ -24,7 +24,8 @@ class ErrorRow:
     """How one reason crosses the wires.
 
     `grpc_status` is the name of a gRPC status code, `jsonrpc_code` the code of JSON-RPC 2.0. `is_bare`
-    says that the JSON-RPC message is `message` alone, as seed 001 writes it; otherwise `full_message`.
+    says that the JSON-RPC message is `message` alone, because existing clients compare it word for word
+    (seed 001); otherwise it is `full_message`.
     """
 
     reason: str

@@ -1,9 +1,9 @@
-"""Domain values as JSON: hand-written, one function per value, keys in the order of seed 001.
+"""Domain values as JSON: hand-written, one function per value, keys in the order that clients know (seed 001).
 
 Keys are snake_case, enumerations are their lower-case words, durations whole milliseconds (`_ms`) and
 times RFC 3339 in UTC. Every key is always present and null where nothing is known, except the `error` of a
-result, which only failed ones have. Keys beyond seed 001's
-(`execution_id`, `finish_reason`, `strategy_source`, `model`, `warnings`, `usage` and so on) only add to it.
+result, which only failed ones have. Keys that seed 001 does not know (`execution_id`, `finish_reason`, `usage`
+and so on) are added; none of its keys is changed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def usage_json(usage: Usage) -> JsonObject:
 
 
 def trace_items(step: Iteration) -> list[JsonObject]:
-    """Return what a trace shows of `step`: for chain of thought seed 001's pair, else one item."""
+    """Return what a trace shows of `step`: one item, or for chain of thought a `reasoning` and an `answer`."""
     detail = step.detail
     if isinstance(detail, Thought):
         pair = (("reasoning", detail.text), ("answer", detail.answer))
@@ -263,7 +263,7 @@ def _detail(detail: StepDetail) -> tuple[str, JsonObject]:
 
 
 def _window_item(step: Iteration, detail: BoundedContextStep) -> JsonObject:
-    """Return a window as a trace shows it; `type`, `content`, `iteration` and `tokens` as elsewhere in seed 001."""
+    """Return a window as a trace shows it; `type` and `content` are those of every trace item."""
     return {
         "type": "reading" if detail.reading else "reasoning",
         "iteration": step.index,

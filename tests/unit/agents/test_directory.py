@@ -190,5 +190,5 @@ async def test_a_token_that_we_did_not_make_is_refused(directory: MemoryAgentDir
 
 
 async def test_a_negative_page_is_refused(directory: MemoryAgentDirectory) -> None:
-    with pytest.raises(InvalidRequestError, match=r"page_size must be 0-100, not -1"):
+    with pytest.raises(InvalidRequestError, match=r"page_size must be at least 0, got -1"):
         await directory.list(tenant="acme", page_size=-1)

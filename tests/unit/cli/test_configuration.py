@@ -14,6 +14,38 @@ if TYPE_CHECKING:
 
 KEY = {"SIGNING": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "SIGNING" }]'}
 NO_FILE = Path("/dev/null")
+SEED_000 = """
+[llm]
+provider = "openai"
+model = "gpt-4.1"
+api_key_env = "OPENAI_API_KEY"
+
+[reasoning]
+# Default strategy for reasoning requests (null = no default, must be specified)
+default_strategy = "chain_of_thought"  # or null
+
+# List of enabled strategies (empty list = no strategies enabled)
+enabled_strategies = ["chain_of_thought", "bounded_context", "react"]
+
+# Strategy-specific configurations
+[reasoning.strategies.bounded_context]
+default_chunk_size = 8192
+default_carryover_size = 4096
+default_max_iterations = 5
+max_allowed_iterations = 50
+
+[reasoning.strategies.chain_of_thought]
+default_max_tokens = 32768
+
+[reasoning.strategies.react]
+default_max_tool_calls = 10
+
+# Performance settings
+[reasoning.performance]
+max_concurrent_requests = 100
+strategy_selection_timeout_ms = 50
+enable_metrics = true
+"""
 
 
 def test_a_configuration_that_serves_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,6 +76,23 @@ def test_without_a_key_only_dev_would_start(capsys: pytest.CaptureFixture[str]) 
 def test_check_refuses_what_serve_would_refuse(environ: Mapping[str, str], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         configuration.check(NO_FILE, environ={**KEY, **environ}, is_dev=False)
+
+
+def test_check_names_all_that_is_wrong_at_once_with_the_example_of_seed_000(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(SEED_000, "utf-8")
+    with pytest.raises(SettingsError) as refused:
+        configuration.check(file, environ={}, is_dev=False)
+    head, *problems = refused.value.message.splitlines()
+    beginnings = (
+        "[reasoning] enabled_strategies names 'react', which is not installed",
+        "[reasoning.strategies.react] names no installed strategy",
+        "llm.api_key_env: ",
+        "auth.keys: ",
+    )
+    assert head == "The configuration has 4 problems:"
+    assert all(one.strip().startswith(other) for one, other in zip(problems, beginnings, strict=True))
+    assert "Installed are: bounded_context, chain_of_thought." in problems[0]
 
 
 def test_no_strategy_at_all_is_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,9 @@ def test_a_working_environment_has_no_failure_and_one_line_per_finding(capsys: p
     assert subjects >= {"python", "package", "stubs", "sqlite", "strategy", "extra", "config", "model", "serve", "port"}
     assert any("bounded_context" in line for line in lines)
     assert any(line.startswith("warn  model") and "[llm]" in line for line in lines)
+    assert any(
+        line.startswith("warn  serve         `reasond serve` would refuse to start. auth.keys") for line in lines
+    )
 
 
 def test_a_wrong_configuration_is_a_failure_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reasond_server.access.tokens import SigningKey, TokenVerifier
-from reasond_server.cli.minting import Wish, mint, parse_lifetime, unknown_permissions
+from reasond_server.cli.minting import TokenRequest, mint, parse_lifetime, unknown_permissions
 from reasond_server.cli.outcome import CommandError
 
 SECRETS = {"FIRST": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "SECOND": "Zt8Wn4Hq2Vb7Jx5Mc9Rk3Fy6Gd1Ls0Pe"}
@@ -15,9 +15,9 @@ ENVIRON = {**SECRETS, "REASOND__AUTH__KEYS": KEYS}
 NO_FILE = Path("/dev/null")
 
 
-def wish(**changes: object) -> Wish:
+def request(**changes: object) -> TokenRequest:
     values: dict[str, object] = {"subject": "ada", "permissions": ("admin",), "tenant": None, "lifetime": "1h"}
-    return Wish(**{"key_id": None, **values, **changes})  # type: ignore[arg-type]  # values by their names
+    return TokenRequest(**{"key_id": None, **values, **changes})  # type: ignore[arg-type]  # values by their names
 
 
 def verifier(secret: str, key_id: str) -> TokenVerifier:
@@ -36,7 +36,7 @@ def verifier(secret: str, key_id: str) -> TokenVerifier:
 def test_stdout_gets_a_token_that_a_server_with_the_key_accepts(
     key_id: str | None, used: str, secret: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert mint(wish(key_id=key_id, tenant="lab"), config=NO_FILE, environ=ENVIRON) == 0
+    assert mint(request(key_id=key_id, tenant="lab"), config=NO_FILE, environ=ENVIRON) == 0
     out, err = capsys.readouterr()
     principal = verifier(SECRETS[secret], used).verify(out.removesuffix("\n"))
     assert (principal.subject, principal.tenant, principal.permissions) == ("ada", "lab", frozenset({"admin"}))
@@ -59,7 +59,7 @@ def test_a_token_that_no_server_would_accept_is_refused_clearly(
     changes: dict[str, object], environ: dict[str, str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(CommandError, match=words) as caught:
-        mint(wish(**changes), config=NO_FILE, environ=environ)
+        mint(request(**changes), config=NO_FILE, environ=environ)
     assert caught.value.code == 2
     assert capsys.readouterr().out == ""
 
@@ -78,7 +78,7 @@ def test_other_lifetimes_are_refused(text: str) -> None:
 
 
 def test_a_permission_that_opens_nothing_is_minted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    mint(wish(permissions=("reasoning:exceute",)), config=NO_FILE, environ=ENVIRON)
+    mint(request(permissions=("reasoning:exceute",)), config=NO_FILE, environ=ENVIRON)
     out, err = capsys.readouterr()
     assert out.count(".") == 2
     assert "'reasoning:exceute'" in err

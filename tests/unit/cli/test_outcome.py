@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.cli.outcome import CommandError, ExitCode, finish, warn
+from reasond_server.cli.outcome import MEANINGS, CommandError, ExitCode, finish, warn
 from reasond_server.errors import InternalError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "clients.md"
 
 
 def raising(error: BaseException) -> Callable[[], ExitCode]:
@@ -74,3 +79,8 @@ def test_codes_are_the_documented_ones() -> None:
         "INTERRUPTED": 130,
         "BROKEN_PIPE": 141,
     }
+
+
+def test_help_and_guide_say_the_same_of_every_code() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [(str(code.value), MEANINGS[code]) for code in ExitCode]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import pytest
 
 from reasond_server.app import Listening
 from reasond_server.cli.outcome import CommandError
+from reasond_server.cli.serving import _removing as removing
 from reasond_server.cli.serving import banner, write_ready_file
 
 if TYPE_CHECKING:
@@ -57,3 +59,26 @@ def test_without_dev_the_banner_asks_for_a_token_and_http_may_be_off() -> None:
     assert "HTTP   off" in text
     assert "curl -s" not in text
     assert "loopback" not in text
+
+
+def test_a_device_is_never_replaced_by_a_ready_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CommandError, match="pipe' cannot be replaced: it is no regular file"), removing(pipe):
+        pytest.fail("the server would have started")
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+
+
+def test_a_ready_file_without_a_folder_is_refused_before_the_server_starts(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "ready.json"
+    with pytest.raises(CommandError, match="its folder is missing or may not be written to"), removing(path):
+        pytest.fail("the server would have started")
+
+
+def test_a_ready_file_lasts_no_longer_than_its_server(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text("left by a server that was killed", "utf-8")
+    with removing(path):
+        assert not path.exists()
+        path.write_text("{}", "utf-8")
+    assert not path.exists()

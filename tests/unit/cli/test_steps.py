@@ -38,34 +38,70 @@ def reading(segment: int, carryover: str, *, is_exact: bool = True) -> Iteration
     )
 
 
+def line_of(progress: Progress, step: Iteration) -> str:
+    """Return the one line of a step where there is room enough."""
+    (line,) = progress.lines(step)
+    return line
+
+
 def test_the_first_line_names_strategy_source_model_and_window() -> None:
-    assert Progress().start(started()) == ("bounded_context (chosen by the agent) on demo, windows of 2,048 tokens")
-    assert Progress().start(started("{}", "other")) == "other (chosen by the agent) on demo"
+    line = Progress().start(started())
+    assert line == "bounded_context (chosen by the agent), model demo, windows of 2,048 tokens"
+    assert Progress().start(started("{}", "other")) == "other (chosen by the agent), model demo"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (StrategySource.STRATEGY_SOURCE_REQUEST, "as asked"),
+        (StrategySource.STRATEGY_SOURCE_SYSTEM, "the default of this server"),
+        (StrategySource.STRATEGY_SOURCE_UNSPECIFIED, "unspecified"),
+    ],
+)
+def test_the_first_line_says_in_plain_words_who_chose(source: StrategySource.ValueType, words: str) -> None:
+    one = ExecutionStarted(strategy="s", strategy_source=source, model="m")
+    assert Progress().start(one) == f"s ({words}), model m"
 
 
 def test_a_reading_step_shows_segment_window_tokens_time_and_what_was_newly_noted() -> None:
     progress = Progress()
     progress.start(started())
-    assert progress.line(reading(1, "First.\nSecond.")) == (
+    assert line_of(progress, reading(1, "First.\nSecond.")) == (
         "read 1/3      ██████░░  1,500/2,048  in  1,400  out   100     7 ms  noted: Second."
     )
-    assert progress.line(reading(2, "First.\nSecond.")).endswith("nothing new")
-    assert progress.line(reading(3, "First.\nThird.")).endswith("noted: Third.")
+    assert line_of(progress, reading(2, "First.\nSecond.")).endswith("nothing new")
+    assert line_of(progress, reading(3, "First.\nThird.")).endswith("noted: Third.")
+
+
+def test_what_does_not_fit_beside_the_figures_gets_a_line_of_its_own_and_what_is_short_does_not() -> None:
+    progress = Progress()
+    progress.start(started())
+    note = "The only Remedy is a most serene and quiet Air, found on the tops of the highest Mountains."
+    figures, below = progress.lines(reading(1, note), width=80)
+    assert figures == "read 1/3      ██████░░  1,500/2,048  in  1,400  out   100     7 ms"
+    assert below.startswith("    noted: The only Remedy is")
+    assert below.endswith("…")
+    assert len(below) <= 80
+    (line,) = progress.lines(reading(2, note), width=80)
+    assert line.endswith("7 ms  nothing new")
+    assert progress.lines(reading(2, note), width=70) == [line.removesuffix("  nothing new")]
+    (line,) = progress.lines(reading(3, f"{note}\nMore."), width=200)
+    assert line.endswith("7 ms  noted: More.")
 
 
 def test_an_estimated_window_says_so_and_terminals_without_unicode_get_ascii() -> None:
     progress = Progress(is_ascii=True)
     progress.start(started())
-    assert "######--" in (line := progress.line(reading(1, "a", is_exact=False)))
+    assert "######--" in (line := line_of(progress, reading(1, "a", is_exact=False)))
     assert "~1,500/2,048" in line
 
 
 def test_reasoning_steps_are_counted_apart_from_reading() -> None:
     progress = Progress()
     progress.start(started())
-    progress.line(reading(1, "a"))
+    line_of(progress, reading(1, "a"))
     step = Iteration(index=1, answer_found=True, bounded_context=BoundedContextStep(text="\nBecause.\nMore."))
-    line = progress.line(step)
+    line = line_of(progress, step)
     assert line.startswith("step 1/5 ")
     assert line.endswith("answer found; Because.")
 
@@ -73,16 +109,16 @@ def test_reasoning_steps_are_counted_apart_from_reading() -> None:
 def test_steps_of_other_strategies_have_no_window() -> None:
     progress = Progress()
     progress.start(started("{}", "chain_of_thought"))
-    line = progress.line(Iteration(usage=Usage(input_tokens=1, output_tokens=2), thought=Thought(text="So.")))
+    line = line_of(progress, Iteration(usage=Usage(input_tokens=1, output_tokens=2), thought=Thought(text="So.")))
     assert line == "step 1/1      in      1  out     2     0 ms  So."
     progress.start(started("{}", "unknown"))
-    assert progress.line(Iteration(index=1)) == "step 2        in      0  out     0     0 ms"
+    assert line_of(progress, Iteration(index=1)) == "step 2        in      0  out     0     0 ms"
 
 
 def test_what_a_model_wrote_cannot_command_the_terminal_or_break_the_line() -> None:
     progress = Progress()
     progress.start(started("{}", "chain_of_thought"))
-    line = progress.line(Iteration(thought=Thought(text="a\x1b[2J\rb" + "c" * 1000)))
+    line = line_of(progress, Iteration(thought=Thought(text="a\x1b[2J\rb" + "c" * 1000)))
     assert not {"\x1b", "\r", "\n"} & set(line)
     assert len(line) < 200
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.config import Settings, choose_provider, is_loopback, require_servable
+from reasond_server.config import Settings, choose_provider, require_servable
 from reasond_server.config.checks import cross_check
 from reasond_server.errors import SettingsError, Violation
 
@@ -18,29 +18,6 @@ def settings(**sections: Any) -> Settings:
 def found(checked: Settings) -> dict[str, str]:
     """Return what the checks find, by key."""
     return {violation.field: violation.description for violation in cross_check(checked)}
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("127.0.0.1:1", True),
-        ("127.9.9.9:1", True),
-        ("localhost:1", True),
-        ("LocalHost:1", True),
-        ("[::1]:1", True),
-        ("[::ffff:127.0.0.1]:1", True),
-        ("[::ffff:8.8.8.8]:1", False),
-        ("0.0.0.0:1", False),
-        ("[::]:1", False),
-        (":1", False),
-        ("192.168.0.1:1", False),
-        ("example.com:1", False),
-        ("localhost.example.com:1", False),
-        ("127.0.0.1.example.com:1", False),
-    ],
-)
-def test_loopback_is_told_without_asking_anybody(address: str, *, expected: bool) -> None:
-    assert is_loopback(address) is expected
 
 
 def test_the_defaults_have_no_problems() -> None:

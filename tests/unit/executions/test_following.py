@@ -140,7 +140,7 @@ async def test_a_failed_run_ends_with_its_result_and_then_its_error(
 async def test_the_error_of_a_run_that_ended_long_ago_is_raised_again(
     runner: Runner, follower: Follower, assign: Assign
 ) -> None:
-    execution = await runner.start(assign(Script(error=ModelUnavailableError("gone", remedy="Wait."))))
+    execution = await runner.start(assign(Script(words=(), error=ModelUnavailableError("gone", remedy="Wait."))))
     for _ in range(2):
         with pytest.raises(ModelUnavailableError, match="gone"):
             await everything(follower, execution)

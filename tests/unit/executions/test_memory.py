@@ -151,6 +151,16 @@ async def test_deleting_forgets_the_execution_and_its_request_id(book: Book) -> 
     assert await book.names() == ["b"]
 
 
+async def test_a_released_request_id_belongs_to_the_next_and_stays_with_it(book: Book) -> None:
+    await book.begin("a", request_id="r")
+    await book.store.release("acme", "a")
+    second = await book.begin("b", request_id="r")
+    await book.store.release("acme", "a")
+    await book.store.delete("acme", "a")
+    claim = await book.store.create(replace(second, execution_id="c"), digest="")
+    assert claim.execution_id == "b"
+
+
 async def test_a_request_id_is_held_per_tenant(book: Book) -> None:
     first = await book.begin("a", request_id="r")
     held = await book.store.create(replace(first, execution_id="b"), digest="other")
@@ -187,3 +197,12 @@ async def test_only_the_last_forgotten_ids_are_remembered(time: ManualClock, mon
         await book.store.find("acme", "a")
     with pytest.raises(CursorExpiredError):
         await book.store.find("acme", "b")
+
+
+async def test_a_log_stops_growing_at_its_limit_and_can_still_end(book: Book) -> None:
+    execution = await book.begin("a")
+    execution = await book.step(execution, "x" * 15_000_000)
+    with pytest.raises(StoreFullError, match="67108864 bytes that one log may hold"):
+        await book.step(execution, "x" * 15_000_000)
+    ended = await book.end(execution)
+    assert (await book.store.find("acme", "a")).last_sequence == ended.last_sequence == 3

@@ -6,8 +6,12 @@ import pytest
 
 from reasond_server.errors import (
     DrainingError,
+    ModelFailedError,
+    ModelRateLimitedError,
+    ModelTimeoutError,
     ModelUnavailableError,
     OverloadedError,
+    ReasondError,
     RequestIdReusedError,
 )
 from reasond_server.executions.memory import MemoryExecutionStore
@@ -17,6 +21,7 @@ from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConf
 from reasond_server.types import (
     Budget,
     CustomMetrics,
+    CustomStep,
     Event,
     Execution,
     ExecutionStarted,
@@ -73,18 +78,29 @@ async def test_the_usage_of_the_steps_adds_up_to_the_usage_of_the_run(
 async def test_an_error_keeps_the_steps_and_is_written_down(
     runner: Runner, store: MemoryExecutionStore, assign: Assign
 ) -> None:
-    error = ModelUnavailableError("the model cannot be reached", remedy="Try later.")
+    error = ModelFailedError("the model broke off", remedy="Try later.")
     execution = await runner.start(assign(Script(error=error)))
     events = await log_of(store, runner, execution)
     result = result_of(events)
     assert len(events) == 4
     assert result.finish_reason is FinishReason.FAILED
     assert result.error is not None
-    assert (result.error.reason, result.error.message) == (
-        "MODEL_UNAVAILABLE",
-        "the model cannot be reached. Try later.",
-    )
+    assert (result.error.reason, result.error.message) == ("MODEL_FAILED", "the model broke off. Try later.")
     assert (await store.find("acme", execution.execution_id)).state is ExecutionState.FAILED
+
+
+@pytest.mark.parametrize("kind", [ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError])
+async def test_a_refusal_that_costs_nothing_to_retry_is_none_after_tokens_were_spent(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign, kind: type[ReasondError]
+) -> None:
+    refusal = kind("the model is gone", remedy="Try later.", retry_after_s=2.0)
+    at_first = result_of(await log_of(store, runner, await runner.start(assign(Script(words=(), error=refusal)))))
+    later = result_of(await log_of(store, runner, await runner.start(assign(Script(error=refusal)))))
+    assert at_first.error is not None
+    assert later.error is not None
+    assert (at_first.error.reason, at_first.metrics.usage.model_calls) == (kind.reason, 0)
+    assert (later.error.reason, later.metrics.usage.model_calls) == ("MODEL_FAILED", 2)
+    assert later.error.message == f"the model is gone, after tokens were spent ({kind.reason}). Try later."
 
 
 @pytest.mark.parametrize("error", [ValueError("dsn=secret"), asyncio.CancelledError()])
@@ -152,6 +168,42 @@ async def test_the_same_request_id_makes_one_run(runner: Runner, store: MemoryEx
     after = await runner.start(assign(request_id="r1", digest="d"))
     assert after.execution_id == first.execution_id
     assert after.state is ExecutionState.SUCCEEDED
+
+
+async def test_a_request_that_failed_before_anything_was_spent_starts_anew_with_its_id(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign
+) -> None:
+    first = await runner.start(assign(Script(words=(), error=ModelUnavailableError("gone")), request_id="r1"))
+    await log_of(store, runner, first)
+    again = await runner.start(assign(request_id="r1"))
+    assert result_of(await log_of(store, runner, again)).finish_reason is FinishReason.ANSWERED
+    assert again.execution_id != first.execution_id
+    assert (await runner.start(assign(request_id="r1"))).execution_id == again.execution_id
+
+
+async def test_a_request_that_failed_after_tokens_were_spent_is_not_paid_for_again(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign
+) -> None:
+    first = await runner.start(assign(Script(error=ModelFailedError("broke off")), request_id="r1"))
+    await log_of(store, runner, first)
+    assert (await runner.start(assign(request_id="r1"))).execution_id == first.execution_id
+
+
+async def test_a_request_that_was_cancelled_starts_anew_with_its_id(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign, model: EchoModel
+) -> None:
+    model.gate.clear()
+    first = await runner.start(assign(request_id="r1"))
+    await model.waited.wait()
+    run = runner.live(first.execution_id)
+    assert run is not None
+    run.cancel()
+    await run.ended()
+    model.gate.set()
+    again = await runner.start(assign(request_id="r1"))
+    assert again.execution_id != first.execution_id
+    assert result_of(await log_of(store, runner, again)).finish_reason is FinishReason.ANSWERED
+    assert (await store.find("acme", first.execution_id)).state is ExecutionState.CANCELLED
 
 
 async def test_a_request_id_for_another_request_is_refused(runner: Runner, assign: Assign) -> None:
@@ -311,3 +363,29 @@ async def test_a_step_of_as_many_levels_as_allowed_is_kept(
 ) -> None:
     result = result_of(await log_of(store, runner, await runner.start(assign(Script(extra=nested(15))))))
     assert result.finish_reason is FinishReason.ANSWERED
+
+
+async def test_asking_again_for_a_run_that_is_being_left_starts_anew_once_that_has_ended(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign, model: EchoModel
+) -> None:
+    model.gate.clear()
+    first = await runner.start(assign(request_id="r1"))
+    await model.waited.wait()
+    run = runner.live(first.execution_id)
+    assert run is not None
+    run.cancel()
+    model.gate.set()
+    again = await runner.start(assign(request_id="r1"))
+    assert again.execution_id != first.execution_id
+    assert result_of(await log_of(store, runner, again)).finish_reason is FinishReason.ANSWERED
+
+
+async def test_what_a_strategy_changes_after_a_step_does_not_change_the_log(
+    runner: Runner, store: MemoryExecutionStore, assign: Assign
+) -> None:
+    shared = ["first"]
+    script = Script(extra=shared, before_step=lambda index: shared.append("second") if index else None)
+    events = await log_of(store, runner, await runner.start(assign(script)))
+    assert isinstance(events[1], Iteration)
+    assert isinstance(events[1].detail, CustomStep)
+    assert events[1].detail.data["extra"] == ["first"]

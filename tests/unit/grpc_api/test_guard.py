@@ -161,3 +161,18 @@ async def test_a_write_that_fails_while_the_peer_is_there_is_answered_internal()
 
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, "internal error")
     assert status_in(caught.value) is None
+
+
+async def test_an_error_that_no_status_can_hold_is_a_fault_and_does_not_show_its_cause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(_request: bytes, _context: Any) -> bytes:
+        raise OverloadedError("full", retry_after_s=float("nan"))
+
+    async with bare_server({"Fail": grpc.unary_unary_rpc_method_handler(fail)}, (guard(),)) as channel:
+        with caplog.at_level(logging.ERROR, "reasond.grpc"):
+            code, message, details = await refused(channel.unary_unary("/test.Bare/Fail")(b""))
+
+    assert (code, message) == (grpc.StatusCode.INTERNAL, "internal error")
+    assert details["ErrorInfo"].reason == "INTERNAL"
+    assert "cannot convert float NaN" in caplog.text

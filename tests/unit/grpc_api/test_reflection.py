@@ -60,6 +60,33 @@ async def test_both_versions_know_every_symbol(version: str, name: str) -> None:
     assert {dependency for file in files for dependency in file.dependency} <= {file.name for file in files}
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("reasond.v1.ReasoningService.Reason", "reasond/v1/reasoning_service.proto"),
+        ("reasond.v1.ReasonRequest.task", "reasond/v1/reasoning_service.proto"),
+        ("reasond.v1.FinishReason.FINISH_REASON_ANSWERED", "reasond/v1/execution.proto"),
+        ("grpc.reflection.v1.ServerReflection.ServerReflectionInfo", "grpc/reflection/v1/reflection.proto"),
+    ],
+)
+async def test_methods_fields_and_values_of_enums_are_symbols_too(name: str, file: str) -> None:
+    async with serving(ScriptedReasoning()) as served:
+        answers = await ask(served.channel, "v1", Request(file_containing_symbol=name))
+
+    raw = answers[0].file_descriptor_response.file_descriptor_proto[0]
+    assert descriptor_pb2.FileDescriptorProto.FromString(raw).name == file
+
+
+@pytest.mark.parametrize(
+    "name", ["reasond.v1.ReasoningService.Guess", "reasond.v1.FinishReason.BORED", "reasond.v1.Nothing", "Reason", ""]
+)
+async def test_a_symbol_that_does_not_exist_is_not_found(name: str) -> None:
+    async with serving(ScriptedReasoning()) as served:
+        answers = await ask(served.channel, "v1", Request(file_containing_symbol=name))
+
+    assert answers[0].error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
 async def test_files_are_found_by_name_and_unknown_ones_are_not() -> None:
     async with serving(ScriptedReasoning()) as served:
         answers = await ask(

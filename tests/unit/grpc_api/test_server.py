@@ -115,6 +115,28 @@ async def test_metadata_over_the_limit_is_refused(size: int, *, is_refused: bool
             await call
 
 
+async def test_a_call_over_the_limit_of_a_connection_waits_for_a_place_instead_of_being_refused() -> None:
+    release = asyncio.Event()
+
+    async def execute() -> ExecutionView:
+        await release.wait()
+        return VIEW
+
+    reasoning = ScriptedReasoning(on_execute=execute)
+    async with serving(reasoning, max_concurrent_streams=1) as served:
+        first = served.reasoning.Reason(REASON, metadata=AUTHORIZED)
+        await asyncio.wait_for(reasoning.entered.wait(), SOON)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served.reasoning.Reason(REASON, metadata=AUTHORIZED, timeout=0.2)
+        waiting = served.reasoning.Reason(REASON, metadata=AUTHORIZED)
+        assert len(reasoning.calls) == 1
+        release.set()
+        await asyncio.wait_for(asyncio.gather(first, waiting), SOON)
+
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert len(reasoning.calls) == 2
+
+
 async def test_the_admin_listener_shows_the_servers_of_the_process_and_health() -> None:
     async with (
         serving(ScriptedReasoning(), admin_address="127.0.0.1:0") as served,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import InternalError, InvalidRequestError
-from reasond_server.grpc_api.structs import MAX_DEPTH, json_of_struct, struct_of_json
+from reasond_server.executions.payloads import MAX_DEPTH
+from reasond_server.grpc_api.structs import json_of_struct, struct_of_json
 
 SCALARS = (
     st.none()

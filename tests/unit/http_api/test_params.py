@@ -74,6 +74,12 @@ def test_an_alias_sets_the_strategy_and_only_agrees_with_itself() -> None:
         ({"budget": {"max_total_tokens": "5"}}, "budget.max_total_tokens", "must be a whole number"),
         ({"budget": {"max_total_tokens": True}}, "budget.max_total_tokens", "must be a whole number"),
         ({"budget": {"max_elapsed_ms": 1.5}}, "budget.max_elapsed_ms", "must be a whole number"),
+        ({"budget": {"max_elapsed_ms": 0}}, "budget.max_elapsed_ms", "must be at least 1, got 0"),
+        (
+            {"budget": {"tokens": 1}},
+            "budget.tokens",
+            "is not known; known are 'max_elapsed_ms', 'max_model_calls', 'max_tool_calls', 'max_total_tokens'",
+        ),
         ({"budget": {"max_elapsed_ms": 10**400}}, "budget.max_elapsed_ms", "must be at most 9007199254740991"),
         ({"budget": {"max_tokens": 5}}, "budget.max_tokens", "did you mean 'max_total_tokens'?"),
         ({"querry": "q"}, "querry", "did you mean 'query'?"),

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -8,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import ModelFailedError, TokenBudgetExhaustedError
+from reasond_server.errors import (
+    UNSPENT,
+    InternalError,
+    ModelFailedError,
+    ModelUnavailableError,
+    ReasondError,
+    TokenBudgetExhaustedError,
+)
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (
@@ -76,6 +84,23 @@ async def test_a_call_that_is_broken_off_is_charged_with_what_came() -> None:
         model_calls=1,
         source=UsageSource.ESTIMATED,
     )
+
+
+@pytest.mark.parametrize("kind", UNSPENT)
+async def test_a_call_that_is_refused_before_any_text_costs_nothing(kind: type[ReasondError]) -> None:
+    model = metered(ScriptedModel([Reply(error=kind("not now")), "yes"]), max_model_calls=1)
+    with pytest.raises(kind):
+        await played(model)
+    assert model.usage == Usage()
+    assert text_of(await played(model)) == "yes"
+    assert model.usage.model_calls == 1
+
+
+async def test_a_call_that_fails_after_some_text_is_charged() -> None:
+    model = metered(ScriptedModel([Reply(text="one two", error=ModelUnavailableError("gone"), error_after=3)]))
+    with pytest.raises(ModelUnavailableError):
+        await played(model)
+    assert (model.usage.input_tokens, model.usage.output_tokens, model.usage.model_calls) == (PROMPT, 1, 1)
 
 
 async def test_a_call_in_progress_counts_already() -> None:
@@ -235,3 +260,37 @@ async def test_by_an_estimate_a_call_is_closed_only_where_even_a_lower_one_passe
     assert events[-1].reason is ModelFinish.LENGTH
     assert 100 <= counter.count_at_least(text) < 110 < counter.count_text(text)
     assert events[-1].usage.output_tokens == 100
+
+
+async def test_half_a_character_from_a_model_becomes_one_that_every_wire_can_carry() -> None:
+    model = metered(ScriptedModel([Reply(pieces=["yes \ud800", "and \udfff no"])]))
+    assert text_of(await played(model)) == "yes ?and ? no"
+
+
+async def test_a_run_that_is_over_ends_the_open_call_and_makes_no_other() -> None:
+    model = metered(scripted := ScriptedModel(["one two three", "never"]))
+    async with aclosing(model.stream(ASK)) as stream:
+        await anext(stream)
+        model.close()
+        assert [event async for event in stream] == []
+    assert scripted.closed == 1
+    with pytest.raises(InternalError, match="makes no more calls"):
+        await played(model)
+    assert model.usage.model_calls == 1
+
+
+async def test_a_long_prompt_is_counted_beside_the_event_loop() -> None:
+    threads = []
+
+    class Counter(WordPieceCounter):
+        def count_prompt(self, messages: Sequence[Message]) -> int:
+            threads.append(threading.current_thread())
+            return super().count_prompt(messages)
+
+    model = metered(FunctionModel(lambda _: "yes", counter=Counter()))
+    long = ChatRequest(messages=[Message(role=Role.USER, content="x" * 50_001)], max_tokens=5)
+    assert text_of(await played(model, long)) == "yes"
+    assert text_of(await played(model)) == "yes"
+    first, *_, last = threads
+    assert first is not threading.main_thread()
+    assert last is threading.main_thread()

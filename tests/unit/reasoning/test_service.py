@@ -1,6 +1,7 @@
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -12,17 +13,22 @@ from reasond_server.core import Core, assemble
 from reasond_server.errors import (
     AgentNotFoundError,
     ExecutionNotFoundError,
+    InternalError,
     InvalidConfigError,
     InvalidRequestError,
     ModelUnavailableError,
+    OverloadedError,
     PermissionMissingError,
     RequestIdReusedError,
     StoreUnavailableError,
     StrategyNotSupportedError,
 )
+from reasond_server.llm.model import ChatModel
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, StrategyConfig, StrategyEvent
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import (
+    CustomMetrics,
     ExecutionStarted,
     ExecutionState,
     FinishReason,
@@ -207,3 +213,58 @@ async def test_strategies_are_described_with_what_applies_here(make_core: MakeCo
     assert infos[0].default_config == {"max_tokens": 9, "temperature": 0.5, "shout": False}
     assert infos[0].config_schema["properties"]["max_tokens"]["default"] == 9
     assert (infos[0].is_default, infos[1].is_default) == (True, False)
+
+
+class Careful(ReasoningStrategy[StrategyConfig]):
+    """Says when it checks a task, and holds the check until it is told."""
+
+    name = "careful"
+    description = "Checks for long."
+    config_type = StrategyConfig
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.checks = 0
+        self.checking = threading.Event()
+        self.go_on = threading.Event()
+        self.error = error
+
+    def check(self, task: Task, config: StrategyConfig, model: ChatModel) -> None:
+        del config, model
+        self.checks += 1
+        self.checking.set()
+        if task.material:
+            self.go_on.wait(20)
+        if self.error is not None:
+            raise self.error
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del task, context
+        yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+
+
+def careful_core(strategy: Careful) -> Core:
+    sections = {"performance": {"max_concurrent_requests": 1}, "enabled_strategies": [], "default_strategy": "careful"}
+    settings = Settings.model_validate_json(json.dumps({"reasoning": sections}))
+    return assemble(settings, model=ScriptedModel([]), registry=StrategyRegistry([strategy]))
+
+
+async def test_a_task_for_which_there_is_no_place_is_refused_before_it_is_looked_at() -> None:
+    strategy = Careful()
+    service = careful_core(strategy).reasoning
+    first = asyncio.create_task(service.execute(ALICE, Task(query="why?", strategy="careful", material="x" * 60_000)))
+    await asyncio.to_thread(strategy.checking.wait, 20)
+    with pytest.raises(OverloadedError):
+        await service.execute(ALICE, Task(query="why?", strategy="careful"))
+    strategy.go_on.set()
+    assert (await first).result.answer == "done"
+    assert strategy.checks == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("material", ["", "x" * 60_000])
+async def test_a_check_cannot_end_the_process(error: BaseException, material: str) -> None:
+    strategy = Careful(error)
+    strategy.go_on.set()
+    service = careful_core(strategy).reasoning
+    with pytest.raises(InternalError, match="the check of strategy 'careful' failed"):
+        await service.execute(ALICE, Task(query="why?", strategy="careful", material=material))

@@ -61,6 +61,13 @@ def test_every_link_leads_to_a_heading(made: dict[Path, str]) -> None:
         assert anchor is None or anchor in headings(made[path.parent / target]), f"{path}: {target}#{anchor}"
 
 
+def test_shared_types_begin_with_executions_end_with_cards_and_list_what_follows(made: dict[Path, str]) -> None:
+    page = made[FOLDER / "types.md"]
+    sections = [line for line in page.splitlines() if line.startswith("## ")]
+    assert sections == ["## execution.proto", "## strategies.proto", "## agent_card.proto"]
+    assert "[Budget](types.md#budget) · [Usage](types.md#usage) · " in page
+
+
 def test_a_stream_is_called_a_stream(made: dict[Path, str]) -> None:
     page = made[FOLDER / "reasoning_service.md"]
     assert "| stream of [ReasonIterationsResponse]" in page

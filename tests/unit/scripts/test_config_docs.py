@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.config.keys import KeyDoc, key_docs
-from scripts.config_docs import PATH, environment_variable, filled
+from scripts.config_docs import PATH, environment_variable, filled, size
 from scripts.pages import ROOT
 
 TEXT = KeyDoc(
@@ -28,6 +28,18 @@ def test_filling_twice_changes_nothing() -> None:
 def test_a_section_without_exactly_one_place_is_an_error(guide: str) -> None:
     with pytest.raises(ValueError, match="has tables for"):
         filled(guide, [TEXT])
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1 << 30, "1 GiB"), (4 << 20, "4 MiB"), (8192, "8 KiB"), (8193, "8193 bytes")]
+)
+def test_bytes_are_told_in_the_largest_unit_that_divides_them(count: int, expected: str) -> None:
+    assert size(count) == expected
+
+
+def test_limits_in_bytes_can_be_read() -> None:
+    guide = (ROOT / PATH).read_text(encoding="utf-8")
+    assert "| `max_send_bytes` | whole number: 65536-67108864 (64 KiB-64 MiB) | `4194304` (4 MiB) |" in guide
 
 
 def test_every_key_is_described_in_the_guide() -> None:

@@ -375,6 +375,7 @@ def test_the_configuration_is_that_of_the_seeds() -> None:
         "max_segments": (1, 4096),
         "temperature": (0.0, 2.0),
     }
+    assert properties["carryover_mode"]["enum"] == ["tail"]
     assert BoundedContext().get_capabilities() == ["reasoning.strategy.bounded_context"]
 
 

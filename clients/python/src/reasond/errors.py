@@ -187,6 +187,7 @@ class _Details:
         request = error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
         if detail.Unpack(info):
+            # A proxy may add details of its own, whose reasons mean something else.
             if info.domain == DOMAIN:
                 self.reason = info.reason
                 self.metadata = dict(info.metadata)

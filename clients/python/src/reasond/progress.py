@@ -92,7 +92,7 @@ class Progress:
             self.result = event.completed
 
     def remaining_s(self) -> float | None:
-        """Return the seconds until the deadline, which starts to run with the first call of this."""
+        """Return the seconds until the deadline; its time starts to run when this is first asked."""
         if self.timeout_s is None:
             return None
         if self.deadline is None:

@@ -44,6 +44,8 @@ class ReasoningStream(Iterator[ReasonIterationsResponse]):
 
     def __init__(self, open_call: OpenSyncCall, progress: Progress) -> None:
         self._progress = progress
+        # As in AsyncReasoningStream, the generator does not know this object, so that an abandoned stream is
+        # finalized, and its call cancelled, at once.
         self._events = _events(open_call, progress)
         self._is_entered = False
 

@@ -259,6 +259,7 @@ def _raised(base: Fraction, exponent: Fraction) -> Fraction:
         if exponent < 0:
             raise UncomputableError("division by zero has no result")
         return Fraction(int(exponent == 0))
+    # Estimated before it is computed: 9^9^9 would take all memory before any limit could refuse it.
     digits = (math.log10(abs(base.numerator)) - math.log10(base.denominator)) * float(
         min(abs(exponent), Fraction(10**12))
     )

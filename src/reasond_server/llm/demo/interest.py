@@ -84,6 +84,7 @@ def _read_loan(text: str) -> _Loan | None:
     if len(rates) != 1 or len(times) != 1:
         return None
     rate, time = rates[0], times[0]
+    # Rate and time are blanked out, so that none of their figures is taken for the amount.
     rest = _blanked(_blanked(text, rate), time)
     amounts = list(_AMOUNT.finditer(rest))
     if len(amounts) != 1:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PIECES_PER_TURN = 8
 _WARNING = (
     "answered by the embedded demo model, which follows fixed rules; "
-    "set provider and model in the [llm] section of config.toml to use a language model"
+    "adapters for language models ([llm] provider) come with a later release"
 )
 
 
@@ -74,6 +74,7 @@ class DemoModel:
         Raises:
             ContextExhaustedError: the prompt alone is larger than the window.
         """
+        # Ranking a long text takes many milliseconds, in which every other call would stand still.
         prompt_tokens, room, pieces = await asyncio.to_thread(self._prepare, request)
         stop = StopFilter(request.stop)
         written = 0

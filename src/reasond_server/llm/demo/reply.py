@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import TokenCounter
 
 REFUSAL = (
-    "This needs a language model: set provider and model in the [llm] section of config.toml, or OPENAI_API_KEY. "
+    "This needs a language model, and this release has no adapter for one yet; provider in the [llm] section of "
+    "config.toml will select it. "
     "The embedded demo model works out arithmetic, percentages and interest, and answers questions about a text "
     "that comes with them."
 )
@@ -25,6 +26,7 @@ SILENCE = "The text does not say."
 NO_FINDINGS = "No findings yet."
 
 _MAX_FINDINGS = 6
+# Within the smallest carryover of bounded_context, 512 tokens, so that no finding is cut in half.
 _MAX_FINDINGS_TOKENS = 360
 _MAX_ANSWER_SENTENCES = 3
 _CLOSE_TO_BEST = 0.8
@@ -38,7 +40,11 @@ _RESERVED = re.compile(r"<(?=\s*/?\s*(?:answer|continue|question|notes|material|
 
 
 def write_reply(prompt: Prompt, *, counter: TokenCounter, max_tokens: int) -> str:
-    """Return the whole reply to `prompt`; its closing tag is within `max_tokens` if any reply can be."""
+    """Return the whole reply to `prompt`, within `max_tokens` if it can be.
+
+    An answer whose best sentence alone is longer is returned whole: the limit then cuts it before its closing tag,
+    and half an answer does not pass for one. Findings are cut to fit.
+    """
     writer = _Writer(counter, max_tokens)
     asked, text = split_question(prompt.question)
     if worked := compute(asked):
@@ -73,6 +79,7 @@ def _write_findings(prompt: Prompt, words: Sequence[str], noted: Sequence[str], 
     what = "1 new sentence bears" if new == 1 else f"{new} new sentences bear"
     reasoning = f"Segment {prompt.segment} of {prompt.segment_count}: {what} on the question."
     lines = [one.sentence for one in best] or [NO_FINDINGS]
+    # Best last, because what is carried to the next window is the tail of the notes.
     return writer.write(reasoning, "continue", lines, best_last=True, body_tokens=_MAX_FINDINGS_TOKENS)
 
 
@@ -88,7 +95,7 @@ def _write_answer(words: Sequence[str], candidates: Sequence[str], writer: _Writ
 
 
 class _Writer:
-    """Fits a reply into a number of tokens: drops the least sentences, then the reasoning, then cuts the best."""
+    """Fits a reply into a number of tokens: drops the least sentences, then the reasoning."""
 
     def __init__(self, counter: TokenCounter, max_tokens: int) -> None:
         self._counter = counter
@@ -97,7 +104,7 @@ class _Writer:
     def write(
         self, reasoning: str, tag: str, lines: Sequence[str], *, best_last: bool = False, body_tokens: int | None = None
     ) -> str:
-        """Return the reply; `lines` come best first, and at least one of them is kept, cut if it must be."""
+        """Return the reply; `lines` come best first, and at least one of them is kept."""
         kept = [_RESERVED.sub("&lt;", line) for line in lines]
         for lead in dict.fromkeys((f"{reasoning}\n" if reasoning else "", "")):
             room = self._max_tokens - self._counter.count_text(f"{lead}<{tag}></{tag}>")
@@ -106,7 +113,7 @@ class _Writer:
             if fitting:
                 break
         else:
-            fitting = [self._counter.head(kept[0], room)]
+            fitting = [kept[0] if tag == "answer" else self._counter.head(kept[0], room)]
         body = "\n".join(reversed(fitting) if best_last else fitting)
         return f"{lead}<{tag}>{body}</{tag}>"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -109,3 +110,14 @@ def test_two_megabytes_of_anything_are_counted_and_cut_in_linear_time(counter: T
     assert len(counter.head(text, 4096)) >= 1365
     assert len(counter.tail(text, 4096)) >= 1365
     assert time.perf_counter() - started < 10
+
+
+@given(st.text(alphabet="ab1 \n漢<", min_size=1, max_size=50), st.integers(min_value=32_760, max_value=32_776))
+def test_a_text_that_is_looked_at_in_parts_has_the_same_pieces(end: str, size: int) -> None:
+    """Whatever is repeated up to the end of a part, the pieces are those of one look at everything."""
+    text = (end * size)[:size] + end
+    one_look = re.findall(r" ?(?:[^\W\d_]{1,8}|\d{1,3})|\s{1,16}|[\s\S]", text)
+    assert WORDS.pieces(text) == one_look
+    assert WORDS.count_text(text) == len(one_look)
+    assert WORDS.head(text, len(one_look) - 1) == "".join(one_look[:-1])
+    assert WORDS.count_text(WORDS.tail(text, len(one_look) - 1)) == len(one_look) - 1

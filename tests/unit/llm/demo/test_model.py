@@ -55,6 +55,13 @@ async def test_max_tokens_cuts_the_reply() -> None:
     assert finished.usage.output_tokens == 5
 
 
+@pytest.mark.parametrize("max_tokens", range(1, 40))
+async def test_an_answer_is_whole_or_it_is_cut_off(max_tokens: int) -> None:
+    texts, finished = await _call(DemoModel(), _request(SUM, max_tokens=max_tokens))
+    is_whole = "".join(texts).endswith(SUM_REPLY[SUM_REPLY.index("<") :])
+    assert is_whole is (finished.reason is ModelFinish.STOP)
+
+
 async def test_a_stop_string_that_spans_tokens_ends_the_reply_before_it() -> None:
     texts, finished = await _call(DemoModel(), _request(SUM, stop=("</answer>", "nowhere")))
     assert "".join(texts) == SUM_REPLY.removesuffix("</answer>")

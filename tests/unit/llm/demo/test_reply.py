@@ -140,13 +140,28 @@ def test_steps_that_are_very_long_are_left_out() -> None:
 def test_the_closing_tag_fits_into_a_small_limit(max_tokens: int) -> None:
     for prompt in (
         _reading("How broad was the mirror and the air?"),
-        Prompt(question="How broad was the mirror?", material=PASSAGE),
-        Prompt(question="What is love?"),
-        Prompt(question="Calculate the compound interest on $10,000 at 5% for 3 years"),
+        Prompt(question="How broad was the mirror?", material="It was broad. The mirror was broad."),
+        Prompt(question="What is (3 + 4) * 12.5?"),
     ):
         reply = _write(prompt, max_tokens)
         assert COUNTER.count_text(reply) <= max_tokens
         assert reply.endswith(("</answer>", "</continue>"))
+
+
+@pytest.mark.parametrize("max_tokens", [7, 12, 20])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        Prompt(question="How did the mirror come to be as it was?", material=f"{'The mirror was old and ' * 9} worn."),
+        Prompt(question="What is love?"),
+        Prompt(question="Calculate the compound interest on $10,000 at 5% for 3 years"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_left_for_the_limit_to_cut(prompt: Prompt, max_tokens: int) -> None:
+    reply = _write(prompt, max_tokens)
+    assert reply.startswith("<answer>")
+    assert COUNTER.count_text(reply) > max_tokens
+    assert _answer(prompt, max_tokens) == _answer(prompt)
 
 
 _CHARS = st.text(alphabet="mirobadgne .?!<>/\n`&12+", max_size=150)
@@ -161,4 +176,5 @@ def test_any_prompt_gets_one_tagged_reply_within_the_limit(
     is_reading: bool,  # noqa: FBT001 - hypothesis passes by position
 ) -> None:
     prompt = Prompt(question=question, notes=notes, passage=text, segment=1, segment_count=1, is_reading=is_reading)
-    assert COUNTER.count_text(_write(prompt, max_tokens)) <= max_tokens
+    reply = _write(prompt, max_tokens)
+    assert COUNTER.count_text(reply) <= max_tokens or reply.startswith("<answer>")

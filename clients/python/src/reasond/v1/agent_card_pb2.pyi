@@ -55,18 +55,18 @@ class AgentCard(google.protobuf.message.Message):
     SIGNATURES_FIELD_NUMBER: builtins.int
     ICON_URL_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Name for people."""
+    """Name for people. Required."""
     description: builtins.str
-    """What the agent is for."""
+    """What the agent is for. Required."""
     version: builtins.str
-    """Version of the agent."""
+    """Version of the agent. Required."""
     documentation_url: builtins.str
     """Where its documentation is."""
     icon_url: builtins.str
     """Picture of the agent."""
     @property
     def supported_interfaces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentInterface]:
-        """Where and how it is reached, most preferred first."""
+        """Where and how it is reached, most preferred first. Required."""
 
     @property
     def provider(self) -> global___AgentProvider:
@@ -74,7 +74,7 @@ class AgentCard(google.protobuf.message.Message):
 
     @property
     def capabilities(self) -> global___AgentCapabilities:
-        """Optional parts of the protocol that it supports."""
+        """Optional parts of the protocol that it supports. Required."""
 
     @property
     def security_schemes(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___SecurityScheme]:
@@ -86,15 +86,15 @@ class AgentCard(google.protobuf.message.Message):
 
     @property
     def default_input_modes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Media types accepted by default."""
+        """Media types accepted by default. Required."""
 
     @property
     def default_output_modes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Media types returned by default."""
+        """Media types returned by default. Required."""
 
     @property
     def skills(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentSkill]:
-        """What the agent can do."""
+        """What the agent can do. Required."""
 
     @property
     def signatures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentCardSignature]:
@@ -138,13 +138,13 @@ class AgentInterface(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
     url: builtins.str
-    """Address."""
+    """Address. Required."""
     protocol_binding: builtins.str
-    """"JSONRPC", "GRPC", "HTTP+JSON" or a URI for another protocol."""
+    """"JSONRPC", "GRPC", "HTTP+JSON" or a URI for another protocol. Required."""
     tenant: builtins.str
     """Tenant to name in requests, if any."""
     protocol_version: builtins.str
-    """Version of the protocol."""
+    """Version of the protocol. Required."""
     def __init__(
         self,
         *,
@@ -166,9 +166,9 @@ class AgentProvider(google.protobuf.message.Message):
     URL_FIELD_NUMBER: builtins.int
     ORGANIZATION_FIELD_NUMBER: builtins.int
     url: builtins.str
-    """Home page."""
+    """Home page. Required."""
     organization: builtins.str
-    """Name of the organisation."""
+    """Name of the organisation. Required."""
     def __init__(
         self,
         *,
@@ -266,14 +266,14 @@ class AgentSkill(google.protobuf.message.Message):
     OUTPUT_MODES_FIELD_NUMBER: builtins.int
     SECURITY_REQUIREMENTS_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """Identifies the skill within the card."""
+    """Identifies the skill within the card. Required."""
     name: builtins.str
-    """Name for people."""
+    """Name for people. Required."""
     description: builtins.str
-    """What it does."""
+    """What it does. Required."""
     @property
     def tags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Words to find it by."""
+        """Words to find it by. Required."""
 
     @property
     def examples(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -317,9 +317,9 @@ class AgentCardSignature(google.protobuf.message.Message):
     SIGNATURE_FIELD_NUMBER: builtins.int
     HEADER_FIELD_NUMBER: builtins.int
     protected: builtins.str
-    """Protected header, base64url."""
+    """Protected header, base64url. Required."""
     signature: builtins.str
-    """Signature, base64url."""
+    """Signature, base64url. Required."""
     @property
     def header(self) -> google.protobuf.struct_pb2.Struct:
         """Unprotected header."""
@@ -452,9 +452,9 @@ class APIKeySecurityScheme(google.protobuf.message.Message):
     description: builtins.str
     """For people."""
     location: builtins.str
-    """"query", "header" or "cookie"."""
+    """"query", "header" or "cookie". Required."""
     name: builtins.str
-    """Name of the header, query parameter or cookie."""
+    """Name of the header, query parameter or cookie. Required."""
     def __init__(
         self,
         *,
@@ -478,7 +478,7 @@ class HTTPAuthSecurityScheme(google.protobuf.message.Message):
     description: builtins.str
     """For people."""
     scheme: builtins.str
-    """Such as "Bearer"."""
+    """Such as "Bearer". Required."""
     bearer_format: builtins.str
     """Such as "JWT"."""
     def __init__(
@@ -507,7 +507,7 @@ class OAuth2SecurityScheme(google.protobuf.message.Message):
     """Metadata of the authorization server (RFC 8414)."""
     @property
     def flows(self) -> global___OAuthFlows:
-        """The flows offered."""
+        """The flows offered. Required."""
 
     def __init__(
         self,
@@ -532,7 +532,7 @@ class OpenIdConnectSecurityScheme(google.protobuf.message.Message):
     description: builtins.str
     """For people."""
     open_id_connect_url: builtins.str
-    """Discovery document."""
+    """Discovery document. Required."""
     def __init__(
         self,
         *,
@@ -635,16 +635,16 @@ class AuthorizationCodeOAuthFlow(google.protobuf.message.Message):
     SCOPES_FIELD_NUMBER: builtins.int
     PKCE_REQUIRED_FIELD_NUMBER: builtins.int
     authorization_url: builtins.str
-    """Where the user agrees."""
+    """Where the user agrees. Required."""
     token_url: builtins.str
-    """Where tokens are issued."""
+    """Where tokens are issued. Required."""
     refresh_url: builtins.str
     """Where tokens are renewed."""
     pkce_required: builtins.bool
     """Whether PKCE (RFC 7636) is required."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Descriptions by scope."""
+        """Descriptions by scope. Required."""
 
     def __init__(
         self,
@@ -685,12 +685,12 @@ class ClientCredentialsOAuthFlow(google.protobuf.message.Message):
     REFRESH_URL_FIELD_NUMBER: builtins.int
     SCOPES_FIELD_NUMBER: builtins.int
     token_url: builtins.str
-    """Where tokens are issued."""
+    """Where tokens are issued. Required."""
     refresh_url: builtins.str
     """Where tokens are renewed."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Descriptions by scope."""
+        """Descriptions by scope. Required."""
 
     def __init__(
         self,
@@ -818,14 +818,14 @@ class DeviceCodeOAuthFlow(google.protobuf.message.Message):
     REFRESH_URL_FIELD_NUMBER: builtins.int
     SCOPES_FIELD_NUMBER: builtins.int
     device_authorization_url: builtins.str
-    """Where the device asks for a code."""
+    """Where the device asks for a code. Required."""
     token_url: builtins.str
-    """Where tokens are issued."""
+    """Where tokens are issued. Required."""
     refresh_url: builtins.str
     """Where tokens are renewed."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Descriptions by scope."""
+        """Descriptions by scope. Required."""
 
     def __init__(
         self,

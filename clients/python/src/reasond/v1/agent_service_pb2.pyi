@@ -118,11 +118,11 @@ class GetAgentCardResponse(google.protobuf.message.Message):
 
     @property
     def supported_methods(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Methods that can be called here, `reasoning.execute` among them (seed 000 FR-7.2)."""
+        """Methods that can be called here, `reasoning.execute` among them."""
 
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Capabilities such as `reasoning.strategy.bounded_context` (seed 000 FR-7.1)."""
+        """Capabilities such as `reasoning.strategy.bounded_context`."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class RegisterAgentRequest(google.protobuf.message.Message):
     carries `id`.
     """
     card_json: builtins.str
-    """An A2A 1.0 card, or seed 000's small card {id, capabilities, supported_methods}, as JSON text of
+    """An A2A 1.0 card, or a small card {id, capabilities, supported_methods}, as JSON text of
     at most 256 KiB; kept verbatim.
     """
     etag: builtins.str

@@ -61,7 +61,8 @@ class ReasonRequest(google.protobuf.message.Message):
     TRACE_VIEW_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """Chosen by the client, at most 128 characters: the same id with the same request returns the same
-    execution instead of paying for it again; with another request it is refused.
+    execution instead of paying for it again, unless that one was cancelled or failed before anything
+    was spent: then it starts anew. With another request it is refused.
     """
     trace_view: global___TraceView.ValueType
     """How much of the steps to return."""

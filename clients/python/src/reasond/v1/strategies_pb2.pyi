@@ -731,9 +731,9 @@ class BoundedContextMetrics(google.protobuf.message.Message):
     carryover_compressions: builtins.int
     """How often progress was compressed into a carryover."""
     compute_savings_pct: builtins.float
-    """Same as `savings.attention_pct`, 0 where `savings` is absent (seed 001's scalar)."""
+    """Same as `savings.attention_pct`, 0 where `savings` is absent; the older name."""
     capacity_tokens: builtins.int
-    """Reasoning capacity by BR-5: C + (max_iterations - 1) * (C - m)."""
+    """Tokens of reasoning that all windows hold together: C + (max_iterations - 1) * (C - m)."""
     effective_capacity_tokens: builtins.int
     """Capacity less the prompt's share: (C - q) + (max_iterations - 1) * (C - q - m)."""
     is_window_exact: builtins.bool

@@ -1,0 +1,40 @@
+"""Addresses of the form host:port: their parts, and whether other machines reach them; no name is looked up."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
+_MAX_PORT = 65_535
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        ValueError: `address` has another form; the text says which is right.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > _MAX_PORT:
+        message = 'must be "host:port" with a port of 0-65535, an IPv6 host in brackets'
+        raise ValueError(message)
+    return match["ipv6"] or match["host"], int(match["port"])
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches `address` (host:port).
+
+    Raises:
+        ValueError: `address` has another form.
+    """
+    host, _ = split_address(address)
+    if host.lower() == "localhost":
+        return True
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # Python 3.11 calls ::ffff:127.0.0.1 no loopback, although it is 127.0.0.1 to every socket.
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback

@@ -1,0 +1,91 @@
+"""How a run ends, before it is written down: what its strategy said, or what went wrong instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import (
+    UNSPENT,
+    ContextExhaustedError,
+    ModelFailedError,
+    ModelTimeoutError,
+    TokenBudgetExhaustedError,
+)
+from reasond_server.executions.payloads import require_outcome
+from reasond_server.types import FinishReason
+
+if TYPE_CHECKING:
+    from reasond_server.errors import ReasondError
+    from reasond_server.executions.run import Run
+    from reasond_server.strategies.strategy import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What the result of a run will say; `error` is set where it failed."""
+
+    finish_reason: FinishReason
+    answer: str = ""
+    warnings: tuple[str, ...] = ()
+    error: ReasondError | None = None
+
+
+def failed(error: ReasondError) -> Ending:
+    """Return the ending of a run that `error` ended."""
+    return Ending(finish_reason=FinishReason.FAILED, error=error)
+
+
+def cancelled(*warnings: str) -> Ending:
+    """Return the ending of a run that was stopped from outside."""
+    return Ending(finish_reason=FinishReason.CANCELLED, warnings=warnings)
+
+
+def ending_of_error(run: Run, error: ReasondError) -> Ending:
+    """Return how `error` ends the run: after the first call a budget that is gone is no failure.
+
+    A call that is refused then is one, but not one that retrying pays nothing for.
+    """
+    if not run.model.usage.model_calls:
+        return failed(error)
+    if isinstance(error, TokenBudgetExhaustedError):
+        return Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(error.full_message,))
+    if isinstance(error, UNSPENT) and not isinstance(error, ContextExhaustedError):
+        failure = ModelFailedError(
+            f"{error.message.rstrip('.')}, after tokens were spent ({error.reason})",
+            remedy=error.remedy,
+            metadata=error.metadata,
+        )
+        failure.__cause__ = error
+        return failed(failure)
+    return failed(error)
+
+
+def frees_request_id(run: Run, ending: Ending) -> bool:
+    """Return whether the same request may start anew: the run was cancelled, or failed for nothing spent."""
+    if not run.execution.request_id:
+        return False
+    is_free_failure = ending.error is not None and not run.model.usage.model_calls
+    return ending.finish_reason is FinishReason.CANCELLED or is_free_failure
+
+
+def ending_of_limit(run: Run, limit_s: float) -> Ending:
+    """Return how a run ends whose time is up."""
+    text = f"stopped after {limit_s:.3g} s, the caller's deadline or budget.max_elapsed"
+    if not run.model.usage.model_calls:
+        return failed(ModelTimeoutError(f"The execution was {text}", remedy="Allow more time."))
+    return Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(f"The execution was {text}.",))
+
+
+def ending_of_outcome(run: Run, outcome: Outcome) -> Ending:
+    """Return the ending that the strategy itself brought about.
+
+    Raises:
+        InternalError: no transport could carry the outcome.
+    """
+    run.metrics = require_outcome(outcome, strategy=run.execution.strategy).metrics
+    reason, warnings = outcome.finish_reason, tuple(outcome.warnings)
+    if reason is FinishReason.TRUNCATED and run.model.is_clamped:
+        reason = FinishReason.BUDGET_EXHAUSTED
+        warnings += ("The token budget cut the last model call short.",)
+    return Ending(finish_reason=reason, answer=outcome.answer, warnings=warnings)
