@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NOW = 1_800_000_000.0
 KEY = "sk-not-to-be-seen"
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
-SHORT = Timeouts(connect_s=0.2, first_token_s=0.2, idle_s=0.2, total_s=5.0)
+SHORT = Timeouts(connect_s=0.5, first_token_s=0.5, idle_s=0.5, total_s=5.0)
 
 
 @dataclass(slots=True)

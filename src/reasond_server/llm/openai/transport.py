@@ -274,7 +274,7 @@ def _client(options: BackendOptions, *, on_response: Callable[[httpx2.Response],
     except (ImportError, RuntimeError):
         raise SettingsError(
             "The provider 'openai' needs the openai package with its aiohttp transport, which is not installed",
-            remedy="Run: pip install 'reasond-server[openai]'",
+            remedy="Install reasond-server again: its dependencies are not complete.",
         ) from None
     try:
         shared: dict[str, Any] = {
