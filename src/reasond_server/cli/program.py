@@ -39,6 +39,8 @@ config_app = typer.Typer(help="Check or show the configuration.", rich_markup_mo
 app.add_typer(config_app, name="config")
 backends_app = typer.Typer(help="Examine the servers of language models.", rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(backends_app, name="backends")
+tokenizer_app = typer.Typer(help="Bring tokenizers to this machine.", rich_markup_mode=None, no_args_is_help=True)
+app.add_typer(tokenizer_app, name="tokenizer")
 
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration instead of ./config.toml.")
@@ -291,6 +293,30 @@ def check_backend(
         from reasond_server.cli import backends
 
         return backends.check(name, config=config, environ=os.environ, limit_s=limit, as_json=as_json)
+
+    _end(command)
+
+
+@tokenizer_app.command("fetch", short_help="Bring the ranks of one of OpenAI's encodings to this machine.")
+def fetch_tokenizer(
+    encoding: Annotated[str, typer.Argument(help="o200k_base or cl100k_base.")] = "o200k_base",
+    *,
+    source: Annotated[
+        str, typer.Option(metavar="URL|FILE", help="Where to read it; left out: where OpenAI publishes it.")
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to keep it; left out: where `serve` looks for it.")
+    ] = None,
+) -> None:
+    """Bring the ranks of one of OpenAI's encodings to this machine, so that `count = "tiktoken"` can use them.
+
+    Nothing is kept unless its checksum is right. The server itself never fetches anything.
+    """
+
+    def command() -> ExitCode:
+        from reasond_server.cli import tokenizer
+
+        return tokenizer.fetch(encoding, source=source, folder=folder, environ=os.environ)
 
     _end(command)
 

@@ -39,9 +39,14 @@ class Ranks:
     pattern: str
 
     @property
+    def source(self) -> str:
+        """Where OpenAI publishes the file."""
+        return _SOURCE.format(name=self.name)
+
+    @property
     def file_names(self) -> tuple[str, str]:
         """Under which names the file may lie: that of tiktoken's cache, and its plain one."""
-        key = hashlib.sha1(_SOURCE.format(name=self.name).encode(), usedforsecurity=False).hexdigest()
+        key = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         return key, f"{self.name}.tiktoken"
 
 

@@ -1,0 +1,39 @@
+"""`reasond tokenizer fetch`: brings OpenAI's ranks to this machine, so that tokens can be counted here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.backends import rank_folders
+from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.cli.terminal import write
+from reasond_server.errors import ModelProtocolError, ModelUnavailableError
+from reasond_server.llm.counting.fetching import fetch_ranks
+from reasond_server.llm.counting.tiktoken_counter import KNOWN_RANKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def fetch(encoding: str, *, source: str, folder: Path | None, environ: Mapping[str, str]) -> ExitCode:
+    """Fetch the ranks of `encoding` from `source`, by default where OpenAI publishes them.
+
+    Raises:
+        CommandError: there is no such encoding, or its file cannot be had.
+    """
+    ranks = next((one for one in KNOWN_RANKS if one.name == encoding), None)
+    folders = [folder] if folder else list(rank_folders(environ))
+    if ranks is None:
+        names = ", ".join(one.name for one in KNOWN_RANKS)
+        raise CommandError(f"{encoding!r} is no encoding that is known here", remedy=f"Known are {names}.")
+    if not folders:
+        raise CommandError("There is no folder to keep the ranks in", remedy="Name one with --folder, or set HOME.")
+    try:
+        path = fetch_ranks(ranks, source=source or ranks.source, folder=folders[0])
+    except ModelUnavailableError as error:
+        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.UNREACHABLE) from error
+    except ModelProtocolError as error:
+        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.MODEL) from error
+    write(f"ok: {path}")
+    return ExitCode.OK
