@@ -432,22 +432,6 @@ def test_every_call_of_the_banner_can_be_pasted(dev_server: Mapping[str, str], g
         assert "42" in done.stdout, name
 
 
-def test_config_check_and_show_answer(tmp_path: Path) -> None:
-    assert run("config", "check").returncode == 2
-    assert run("config", "check", "--dev").returncode == 0
-    (tmp_path / "config.toml").write_text("[server]\ndrain_delay_s = 1.5\n", "utf-8")
-    shown = run("config", "show", "--origin", folder=tmp_path)
-    assert "server.drain_delay_s = 1.5" in shown.stdout
-    assert "# file config.toml" in shown.stdout
-    assert json.loads(run("config", "show", "--json").stdout)["server.tls"] == "off"
-
-
-def test_doctor_finds_nothing_wrong_here() -> None:
-    done = run("doctor")
-    assert done.returncode == 0, done.stdout
-    assert "ok    sqlite" in done.stdout
-
-
 def test_the_demo_answers_from_the_book_whatever_the_user_has_set(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("nonsense = 1\n", "utf-8")
     environ = {"OPENAI_API_KEY": "none", "REASOND__SERVER__HTTP_ADDRESS": "", "REASOND_CONFIG": "/nonexistent"}

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import itertools
 import logging
-import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -476,10 +475,6 @@ async def test_b15_the_rich_status_is_read_from_the_error_of_a_stream_after_its_
     assert details["QuotaFailure"].violations[0].description == "too many"
 
 
-def test_b16_grpcs_own_observability_stays_out_of_the_process() -> None:
-    assert "grpc_observability" not in sys.modules
-
-
 async def test_b17_handlers_run_on_the_one_loop_that_started_the_server() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -491,15 +486,3 @@ async def test_b17_handlers_run_on_the_one_loop_that_started_the_server() -> Non
         await served.reasoning.Reason(REASON, metadata=AUTHORIZED)
 
     assert loops == [asyncio.get_running_loop()]
-
-
-def test_b20_the_server_works_on_uvloop_as_well() -> None:
-    uvloop = pytest.importorskip("uvloop", reason="the extra uvloop is not installed here")
-
-    async def ask() -> str:
-        async with serving(ScriptedReasoning()) as served:
-            answer = await served.reasoning.Reason(REASON, metadata=AUTHORIZED)
-            return answer.reasoning.answer
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(ask()) == "42"

@@ -1,0 +1,27 @@
+"""The commands that examine the configuration and the machine, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.integration.test_cli import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_config_check_and_show_answer(tmp_path: Path) -> None:
+    assert run("config", "check").returncode == 2
+    assert run("config", "check", "--dev").returncode == 0
+    (tmp_path / "config.toml").write_text("[server]\ndrain_delay_s = 1.5\n", "utf-8")
+    shown = run("config", "show", "--origin", folder=tmp_path)
+    assert "server.drain_delay_s = 1.5" in shown.stdout
+    assert "# file config.toml" in shown.stdout
+    assert json.loads(run("config", "show", "--json").stdout)["server.tls"] == "off"
+
+
+def test_doctor_finds_nothing_wrong_here() -> None:
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "ok    sqlite" in done.stdout
