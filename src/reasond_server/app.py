@@ -24,6 +24,7 @@ from reasond_server.grpc_api.server import SERVICES, GrpcServer
 from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
+from reasond_server.llm.tracing import traced
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Server:
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()
-        self._model = model or model_of(settings, environ, loaded.folder)
+        self._model = traced(model or model_of(settings, environ, loaded.folder))
         self._keys = keys_of(loaded, dev=dev)
         self._core = assemble(settings, model=self._model, registry=registry, clock=self._clock)
         self._agents = AgentService(

@@ -157,4 +157,4 @@ def test_without_the_package_the_remedy_is_named() -> None:
         "    print(type(error).__name__, error.remedy)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stdout.strip() == "SettingsError Run: pip install 'reasond-server[openai]'"
+    assert done.stdout.strip() == "SettingsError Install reasond-server again: its dependencies are not complete."
