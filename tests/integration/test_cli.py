@@ -435,10 +435,8 @@ def test_every_call_of_the_banner_can_be_pasted(dev_server: Mapping[str, str], g
 def test_the_demo_answers_from_the_book_whatever_the_user_has_set(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("nonsense = 1\n", "utf-8")
     environ = {"OPENAI_API_KEY": "none", "REASOND__SERVER__HTTP_ADDRESS": "", "REASOND_CONFIG": "/nonexistent"}
-    begun = time.monotonic()
     done = run("demo", environ=environ, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begun < 30
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert sum(line.startswith("read ") for line in lines) > 20
