@@ -89,6 +89,8 @@ class TagParser:
             return ()
         self._pending += self._within_cap(text)
         self._advance(is_final=False)
+        # What lies behind the closing tag was not wanted, so leaving it out cut nothing.
+        self._is_cut = self._is_cut and not self._is_closed
         return self._take_fresh()
 
     def feed_reasoning(self, text: str) -> Sequence[Fragment]:
