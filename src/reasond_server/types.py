@@ -62,6 +62,15 @@ class CarryoverMode(StrEnum):
     TAIL = "tail"
 
 
+class CostClass(StrEnum):
+    """How the model calls of a strategy grow; its `cost_formula` says it exactly."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    SAMPLED = "sampled"
+    SEARCH = "search"
+
+
 class SavingsBaseline(StrEnum):
     """What compute savings are measured against."""
 
@@ -158,8 +167,34 @@ class ReadingProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """What a carryover left behind: a part of the progress, such as "tail" or "facts", and its tokens."""
+
+    part: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryoverReport:
+    """How a window's progress was compressed, in tokens before and after.
+
+    `has_own_call` tells that a model call was made for it; `fallback_reason` why the mode that was asked for
+    could not be kept, empty where it was.
+    """
+
+    before_tokens: int
+    after_tokens: int
+    dropped: Sequence[Dropped] = ()
+    has_own_call: bool = False
+    fallback_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedContextStep:
-    """One window of bounded context; `window_tokens` = prompt + carryover + generated."""
+    """One window of bounded context; `window_tokens` = prompt + carryover + generated.
+
+    `carryover_report` is None where the step made no carryover.
+    """
 
     text: str
     carryover: str
@@ -169,6 +204,60 @@ class BoundedContextStep:
     window_tokens: int
     is_window_exact: bool
     reading: ReadingProgress | None = None
+    carryover_report: CarryoverReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a tool as the model made it.
+
+    `arguments_json` is JSON text exactly as the model wrote it, which need not be valid.
+    """
+
+    call_id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What came of a tool call, as JSON text; of a failed one (`is_error`) the JSON says what was wrong."""
+
+    call_id: str
+    result_json: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReactStep:
+    """One thought-action-observation cycle; `observations` answer `actions` in order."""
+
+    thought: str
+    actions: Sequence[ToolCall] = ()
+    observations: Sequence[ToolResult] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeStep:
+    """A node of the tree of thought that was judged; `score` is 0.0-1.0, the root has depth 0 and no parent."""
+
+    node_id: str
+    parent_id: str
+    depth: int
+    thought: str
+    score: float
+    is_pruned: bool
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One independent sample of self-consistency; votes are counted on `normalized_answer`."""
+
+    text: str
+    answer: str
+    normalized_answer: str
+    temperature: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +267,7 @@ class CustomStep:
     data: Json
 
 
-StepDetail = Thought | BoundedContextStep | CustomStep
+StepDetail = Thought | BoundedContextStep | ReactStep | TreeStep | Sample | CustomStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,11 +305,16 @@ class WindowMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedContextMetrics:
-    """What bounded context reports; `context.windows` says how the two capacities, in tokens, are worked out."""
+    """What bounded context reports; `context.windows` says how the two capacities, in tokens, are worked out.
+
+    `savings` compare with one pass, `reprompt_savings` with sending the whole history again in every window.
+    """
 
     iterations: Sequence[WindowMetrics]
     carryover_compressions: int
     savings: Savings | None
+    reprompt_savings: Savings | None = None
+    carryover_calls: int = 0
     capacity_tokens: int
     effective_capacity_tokens: int
     is_window_exact: bool
@@ -247,13 +341,65 @@ class BoundedContextMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReactMetrics:
+    """What ReAct reports; `corrections` are replies that broke the protocol and were asked for again."""
+
+    total_iterations: int
+    answer_found_at_iteration: int | None
+    temperature: float
+    max_iterations: int
+    tool_calls: int
+    failed_tool_calls: int = 0
+    corrections: int = 0
+    masked_observations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeOfThoughtMetrics:
+    """What tree of thought reports; `best_score` is that of the chosen leaf, 0.0-1.0."""
+
+    nodes_expanded: int
+    nodes_evaluated: int
+    nodes_pruned: int
+    nodes_duplicate: int
+    depth_reached: int
+    best_score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerVotes:
+    """Votes for one normalised answer."""
+
+    answer: str
+    votes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfConsistencyMetrics:
+    """What self-consistency reports: votes by answer, most first, and the winner's lead as a share of them."""
+
+    samples: int
+    votes: Sequence[AnswerVotes]
+    margin: float
+    is_stopped_early: bool
+    is_abstained: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
     """Metrics of a third party's strategy: any JSON object, at most 16 levels deep."""
 
     data: Json
 
 
-StrategyMetrics = ChainOfThoughtMetrics | BoundedContextMetrics | CustomMetrics
+StrategyMetrics = (
+    ChainOfThoughtMetrics
+    | BoundedContextMetrics
+    | ReactMetrics
+    | TreeOfThoughtMetrics
+    | SelfConsistencyMetrics
+    | CustomMetrics
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import pytest
 from reasond_server.errors import (
     ModelProtocolError,
 )
-from reasond_server.llm.model import ModelFinish, ReasoningText, Text, ToolCall
-from reasond_server.types import Usage, UsageSource
+from reasond_server.llm.model import ModelFinish, ReasoningText, Text
+from reasond_server.types import ToolCall, Usage, UsageSource
 from tests.faults.backend import ask, request
 from tests.faults.upstream import DONE, GOOD, chunk, event, streaming, upstream, usage
 

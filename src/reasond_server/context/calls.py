@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from reasond_server.context.replies import Fragment, Parsed, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText, ToolCall
-from reasond_server.types import Usage, UsageSource
+from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText
+from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -14,7 +14,13 @@ from reasond_server.types import (
     CustomMetrics,
     CustomStep,
     FinishReason,
+    ReactMetrics,
+    ReactStep,
+    Sample,
+    SelfConsistencyMetrics,
     Thought,
+    TreeOfThoughtMetrics,
+    TreeStep,
 )
 
 if TYPE_CHECKING:
@@ -22,8 +28,16 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import Outcome, Step, Wrote
 
 MAX_DEPTH = 16
-_DETAILS: Final = (Thought, BoundedContextStep, CustomStep)
-_METRICS: Final = (ChainOfThoughtMetrics, BoundedContextMetrics, CustomMetrics, type(None))
+_DETAILS: Final = (Thought, BoundedContextStep, ReactStep, TreeStep, Sample, CustomStep)
+_METRICS: Final = (
+    ChainOfThoughtMetrics,
+    BoundedContextMetrics,
+    ReactMetrics,
+    TreeOfThoughtMetrics,
+    SelfConsistencyMetrics,
+    CustomMetrics,
+    type(None),
+)
 _NOT_ITS_OWN: Final = (FinishReason.FAILED, FinishReason.CANCELLED)
 
 _LONGEST_WAIT_S: Final = 30 * 86_400.0

@@ -31,6 +31,7 @@ from reasond_server.executions.payloads import carriable, require_step, require_
 from reasond_server.executions.run import Run
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
+from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import (
     Execution,
     ExecutionFailure,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.run import Assignment
     from reasond_server.executions.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
+    from reasond_server.tools.toolbox import ToolSource
     from reasond_server.types import Event, Usage
 
 _log = logging.getLogger("reasond.executions")
@@ -83,6 +85,7 @@ class Runner:
         max_concurrent: int,
         retention_s: float,
         unwinding_s: float = 2.0,
+        tools: ToolSource = NO_TOOLS,
     ) -> None:
         self._store = store
         self._model = model
@@ -91,6 +94,7 @@ class Runner:
         self._retention = timedelta(seconds=retention_s)
         self._runs: dict[str, Run] = {}
         self._unwinding_s = unwinding_s
+        self._tools = tools
         self._preparing = 0
         self._is_draining = False
 
@@ -291,6 +295,7 @@ class Runner:
         context = RunContext(
             config=assignment.config,
             model=model,
+            tools=self._tools.toolbox(max_calls=assignment.task.budget.max_tool_calls),
             monotonic=self._clock.monotonic,
             new_nonce=self._clock.new_nonce,
         )

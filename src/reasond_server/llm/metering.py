@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import UNSPENT, InternalError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import Learner
-from reasond_server.llm.model import Finished, ModelFinish, ToolCall
-from reasond_server.types import Usage, UsageSource
+from reasond_server.llm.model import Finished, ModelFinish
+from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from reasond_server.types import ToolCall
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
@@ -28,18 +30,6 @@ class ToolSpec:
     name: str
     description: str
     parameters: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """A call of a tool, whole: as an event it comes once its arguments are complete.
-
-    `arguments_json` is JSON text exactly as the model wrote it, which need not be valid.
-    """
-
-    call_id: str
-    name: str
-    arguments_json: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,14 @@ from pydantic import BaseModel, ConfigDict
 
 from reasond_server.context.fences import new_nonce
 from reasond_server.errors import InternalError
-from reasond_server.types import FinishReason, StepDetail, StrategyMetrics, Task
+from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.types import CostClass, FinishReason, StepDetail, StrategyMetrics, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.llm.model import ChatModel
+    from reasond_server.tools.toolbox import Toolbox
 
 
 class StrategyConfig(BaseModel):
@@ -67,12 +69,14 @@ class RunContext(Generic[ConfigT]):
     """What one run works with.
 
     `model` meters and bounds every call: it raises TokenBudgetExhaustedError before a call that the
-    task's budget does not cover. `monotonic` returns seconds, for measuring durations. `new_nonce` returns
-    a random mark for the fences of untrusted text (`context.fences`); a run draws one and keeps it.
+    task's budget does not cover. `tools` are those that the run may call; calling one never raises for the
+    tool's own failure. `monotonic` returns seconds, for measuring durations. `new_nonce` returns a random mark
+    for the fences of untrusted text (`context.fences`); a run draws one and keeps it.
     """
 
     config: ConfigT
     model: ChatModel
+    tools: Toolbox = NO_TOOLS
     monotonic: Callable[[], float] = time.monotonic
     new_nonce: Callable[[], str] = new_nonce
 
@@ -81,12 +85,20 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
     """A way of working a question out (seed 000 FR-1).
 
     Subclasses name themselves (`name`, `^[a-z][a-z0-9_]*$`), say in one sentence what they are good for
-    (`description`) and which Pydantic model configures them (`config_type`).
+    (`description`), which Pydantic model configures them (`config_type`) and how their model calls grow
+    (`cost_class`, and `cost_formula` in terms of the configuration).
+
+    `is_replayable` promises that a run depends on nothing but its task, its configuration, the nonces it draws
+    and the replies of its model and tools: given the same, it makes the same calls and steps again. Only then
+    can a run whose process died go on elsewhere; otherwise it ends as FAILED with what it had.
     """
 
     name: ClassVar[str]
     description: ClassVar[str]
     config_type: ClassVar[type[StrategyConfig]]
+    cost_class: ClassVar[CostClass | None] = None
+    cost_formula: ClassVar[str] = ""
+    is_replayable: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, task: Task, context: RunContext[ConfigT]) -> AsyncGenerator[StrategyEvent, None]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.llm.model import ModelFinish, ReasoningText, Text, ToolCall
+from reasond_server.llm.model import ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai.chat_request import body_of
 from reasond_server.llm.openai.json_values import json_object
 from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
 from reasond_server.llm.openai.thinking import ThinkSplitter
-from reasond_server.types import Usage
+from reasond_server.types import ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,9 +13,10 @@ from reasond_server.llm.profiles import SchemaLevel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reasond_server.llm.model import ChatRequest, ToolCall
+    from reasond_server.llm.model import ChatRequest
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
+    from reasond_server.types import ToolCall
 
 _DEFAULT_TEMPERATURE = 1.0
 _SCHEMA_NAME = "answer"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.llm.model import ChatRequest, ModelFinish, ReasoningText, Text, ToolCall
+    from reasond_server.llm.model import ChatRequest, ModelFinish, ReasoningText, Text
     from reasond_server.llm.openai.options import BackendOptions
-    from reasond_server.types import Usage
+    from reasond_server.types import ToolCall, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

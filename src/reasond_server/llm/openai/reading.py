@@ -15,9 +15,9 @@ from reasond_server.llm.stopping import StopFilter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.llm.model import ToolCall
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.openai.protocol import Decoder
+    from reasond_server.types import ToolCall
 
 _DONE = b"[DONE]"
 

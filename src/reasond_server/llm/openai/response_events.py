@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import ModelProtocolError, shown
-from reasond_server.llm.model import ModelFinish, ReasoningText, Text, ToolCall
+from reasond_server.llm.model import ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai.json_values import json_object
 from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
 from reasond_server.llm.openai.thinking import ThinkSplitter
-from reasond_server.types import Usage
+from reasond_server.types import ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ModelFinish, ReasoningText, Text, ToolCall
+from reasond_server.llm.model import ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai.chat import ChatCompletions, ChatDecoder
 from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.openai.protocol import UpstreamReportError
 from reasond_server.llm.profiles import ModelProfile
+from reasond_server.types import ToolCall
 
 OPTIONS = BackendOptions(name="main", model="m", base_url="http://127.0.0.1/v1")
 JSON = st.recursive(

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from reasond_server.llm.model import ChatRequest, Message, Role, ToolCall, ToolSpec
+from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import LimitField, ModelProfile, SchemaLevel
+from reasond_server.types import ToolCall
 
 HELLO = Message(role=Role.USER, content="Hello")
 TOOL = ToolSpec(name="f", description="does f", parameters={"type": "object"})

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ModelFinish, ReasoningText, Text, ToolCall
+from reasond_server.llm.model import ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
 from reasond_server.llm.openai.responses import ResponsesProtocol
-from reasond_server.types import Usage
+from reasond_server.types import ToolCall, Usage
 
 OPTIONS = BackendOptions(name="b", model="m", base_url="http://127.0.0.1:1/v1", protocol="responses")
 USAGE = {

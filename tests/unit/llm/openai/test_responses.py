@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from reasond_server.llm.model import ChatRequest, Message, Role, ToolCall, ToolSpec
+from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
 from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.profiles import ModelProfile, SchemaLevel
+from reasond_server.types import ToolCall
 
 OPTIONS = BackendOptions(name="b", model="m-1", base_url="http://127.0.0.1:1/v1", protocol="responses")
 USER = Message(role=Role.USER, content="Why?")

@@ -50,6 +50,38 @@ TRACE_VIEW_FULL: TraceView.ValueType  # 3
 """Steps with their texts. A trace over 3 MiB is cut and a warning says so."""
 global___TraceView = TraceView
 
+class _CostClass:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _CostClassEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CostClass.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    COST_CLASS_UNSPECIFIED: _CostClass.ValueType  # 0
+    """The strategy does not say."""
+    COST_CLASS_CONSTANT: _CostClass.ValueType  # 1
+    """One call."""
+    COST_CLASS_LINEAR: _CostClass.ValueType  # 2
+    """Calls grow with the input or with the iterations."""
+    COST_CLASS_SAMPLED: _CostClass.ValueType  # 3
+    """A fixed number of independent calls."""
+    COST_CLASS_SEARCH: _CostClass.ValueType  # 4
+    """A search over many calls, under a bound of its own."""
+
+class CostClass(_CostClass, metaclass=_CostClassEnumTypeWrapper):
+    """How the model calls of a strategy grow."""
+
+COST_CLASS_UNSPECIFIED: CostClass.ValueType  # 0
+"""The strategy does not say."""
+COST_CLASS_CONSTANT: CostClass.ValueType  # 1
+"""One call."""
+COST_CLASS_LINEAR: CostClass.ValueType  # 2
+"""Calls grow with the input or with the iterations."""
+COST_CLASS_SAMPLED: CostClass.ValueType  # 3
+"""A fixed number of independent calls."""
+COST_CLASS_SEARCH: CostClass.ValueType  # 4
+"""A search over many calls, under a bound of its own."""
+global___CostClass = CostClass
+
 @typing.final
 class ReasonRequest(google.protobuf.message.Message):
     """Request of Reason."""
@@ -237,6 +269,9 @@ class Strategy(google.protobuf.message.Message):
     DEFAULT_CONFIG_JSON_FIELD_NUMBER: builtins.int
     CAPABILITIES_FIELD_NUMBER: builtins.int
     IS_DEFAULT_FIELD_NUMBER: builtins.int
+    CEILINGS_JSON_FIELD_NUMBER: builtins.int
+    COST_CLASS_FIELD_NUMBER: builtins.int
+    COST_FORMULA_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name, as used in ReasoningTask."""
     description: builtins.str
@@ -247,6 +282,12 @@ class Strategy(google.protobuf.message.Message):
     """The configuration that applies when a request sets nothing, as JSON."""
     is_default: builtins.bool
     """Whether it is the server's default."""
+    ceilings_json: builtins.str
+    """The operator's ceilings by parameter, as JSON: a request over one is refused."""
+    cost_class: global___CostClass.ValueType
+    """How its model calls grow."""
+    cost_formula: builtins.str
+    """The same as a formula of its configuration."""
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What it can do, such as `reasoning.strategy.bounded_context`."""
@@ -260,8 +301,11 @@ class Strategy(google.protobuf.message.Message):
         default_config_json: builtins.str = ...,
         capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         is_default: builtins.bool = ...,
+        ceilings_json: builtins.str = ...,
+        cost_class: global___CostClass.ValueType = ...,
+        cost_formula: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["capabilities", b"capabilities", "config_schema_json", b"config_schema_json", "default_config_json", b"default_config_json", "description", b"description", "is_default", b"is_default", "name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["capabilities", b"capabilities", "ceilings_json", b"ceilings_json", "config_schema_json", b"config_schema_json", "cost_class", b"cost_class", "cost_formula", b"cost_formula", "default_config_json", b"default_config_json", "description", b"description", "is_default", b"is_default", "name", b"name"]) -> None: ...
 
 global___Strategy = Strategy
 

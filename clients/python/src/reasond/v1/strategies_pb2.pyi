@@ -409,6 +409,64 @@ class Thought(google.protobuf.message.Message):
 global___Thought = Thought
 
 @typing.final
+class Dropped(google.protobuf.message.Message):
+    """What a carryover left behind."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PART_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    part: builtins.str
+    """The part of the progress: "text", "facts", "fields" or "tail"."""
+    tokens: builtins.int
+    """Tokens of it that were not carried over."""
+    def __init__(
+        self,
+        *,
+        part: builtins.str = ...,
+        tokens: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["part", b"part", "tokens", b"tokens"]) -> None: ...
+
+global___Dropped = Dropped
+
+@typing.final
+class CarryoverReport(google.protobuf.message.Message):
+    """How the progress of a window was compressed into a carryover."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEFORE_TOKENS_FIELD_NUMBER: builtins.int
+    AFTER_TOKENS_FIELD_NUMBER: builtins.int
+    DROPPED_FIELD_NUMBER: builtins.int
+    HAS_OWN_CALL_FIELD_NUMBER: builtins.int
+    FALLBACK_REASON_FIELD_NUMBER: builtins.int
+    before_tokens: builtins.int
+    """Tokens of the progress before: the old carryover and what the window wrote."""
+    after_tokens: builtins.int
+    """Tokens of the carryover that was made."""
+    has_own_call: builtins.bool
+    """Whether a model call of its own was made for it; that call is in the usage of the step."""
+    fallback_reason: builtins.str
+    """Why the mode that was asked for could not be kept; empty where it was."""
+    @property
+    def dropped(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Dropped]:
+        """What was left behind."""
+
+    def __init__(
+        self,
+        *,
+        before_tokens: builtins.int = ...,
+        after_tokens: builtins.int = ...,
+        dropped: collections.abc.Iterable[global___Dropped] | None = ...,
+        has_own_call: builtins.bool = ...,
+        fallback_reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_tokens", b"after_tokens", "before_tokens", b"before_tokens", "dropped", b"dropped", "fallback_reason", b"fallback_reason", "has_own_call", b"has_own_call"]) -> None: ...
+
+global___CarryoverReport = CarryoverReport
+
+@typing.final
 class BoundedContextStep(google.protobuf.message.Message):
     """One window of bounded context."""
 
@@ -422,6 +480,7 @@ class BoundedContextStep(google.protobuf.message.Message):
     READING_FIELD_NUMBER: builtins.int
     IS_WINDOW_EXACT_FIELD_NUMBER: builtins.int
     CARRYOVER_TOKENS_FIELD_NUMBER: builtins.int
+    CARRYOVER_REPORT_FIELD_NUMBER: builtins.int
     text: builtins.str
     """What the model wrote in this window, tags removed."""
     carryover: builtins.str
@@ -440,6 +499,10 @@ class BoundedContextStep(google.protobuf.message.Message):
     def reading(self) -> global___ReadingProgress:
         """Set while the step reads material, absent while it reasons."""
 
+    @property
+    def carryover_report(self) -> global___CarryoverReport:
+        """How the carryover was made; absent where the step made none."""
+
     def __init__(
         self,
         *,
@@ -451,9 +514,10 @@ class BoundedContextStep(google.protobuf.message.Message):
         reading: global___ReadingProgress | None = ...,
         is_window_exact: builtins.bool = ...,
         carryover_tokens: builtins.int = ...,
+        carryover_report: global___CarryoverReport | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["reading", b"reading"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["carryover", b"carryover", "carryover_generated", b"carryover_generated", "carryover_mode", b"carryover_mode", "carryover_tokens", b"carryover_tokens", "is_window_exact", b"is_window_exact", "reading", b"reading", "text", b"text", "window_tokens", b"window_tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["carryover_report", b"carryover_report", "reading", b"reading"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["carryover", b"carryover", "carryover_generated", b"carryover_generated", "carryover_mode", b"carryover_mode", "carryover_report", b"carryover_report", "carryover_tokens", b"carryover_tokens", "is_window_exact", b"is_window_exact", "reading", b"reading", "text", b"text", "window_tokens", b"window_tokens"]) -> None: ...
 
 global___BoundedContextStep = BoundedContextStep
 
@@ -551,6 +615,7 @@ class TreeStep(google.protobuf.message.Message):
     THOUGHT_FIELD_NUMBER: builtins.int
     SCORE_FIELD_NUMBER: builtins.int
     IS_PRUNED_FIELD_NUMBER: builtins.int
+    ANSWER_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     """Identifies the node within the execution."""
     parent_id: builtins.str
@@ -563,6 +628,8 @@ class TreeStep(google.protobuf.message.Message):
     """The evaluator's score, 0.0-1.0."""
     is_pruned: builtins.bool
     """Whether the search will not go on from here."""
+    answer: builtins.str
+    """The answer, where this node is a whole solution; else empty."""
     def __init__(
         self,
         *,
@@ -572,8 +639,9 @@ class TreeStep(google.protobuf.message.Message):
         thought: builtins.str = ...,
         score: builtins.float = ...,
         is_pruned: builtins.bool = ...,
+        answer: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["depth", b"depth", "is_pruned", b"is_pruned", "node_id", b"node_id", "parent_id", b"parent_id", "score", b"score", "thought", b"thought"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answer", b"answer", "depth", b"depth", "is_pruned", b"is_pruned", "node_id", b"node_id", "parent_id", b"parent_id", "score", b"score", "thought", b"thought"]) -> None: ...
 
 global___TreeStep = TreeStep
 
@@ -586,20 +654,24 @@ class Sample(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     ANSWER_FIELD_NUMBER: builtins.int
     NORMALIZED_ANSWER_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
     text: builtins.str
     """What the model wrote before its answer."""
     answer: builtins.str
     """The answer as written."""
     normalized_answer: builtins.str
     """The form of the answer that votes are counted on."""
+    temperature: builtins.float
+    """The temperature it was sampled at."""
     def __init__(
         self,
         *,
         text: builtins.str = ...,
         answer: builtins.str = ...,
         normalized_answer: builtins.str = ...,
+        temperature: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["answer", b"answer", "normalized_answer", b"normalized_answer", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answer", b"answer", "normalized_answer", b"normalized_answer", "temperature", b"temperature", "text", b"text"]) -> None: ...
 
 global___Sample = Sample
 
@@ -724,6 +796,8 @@ class BoundedContextMetrics(google.protobuf.message.Message):
     EFFECTIVE_CAPACITY_TOKENS_FIELD_NUMBER: builtins.int
     IS_WINDOW_EXACT_FIELD_NUMBER: builtins.int
     PEAK_WINDOW_TOKENS_FIELD_NUMBER: builtins.int
+    REPROMPT_SAVINGS_FIELD_NUMBER: builtins.int
+    CARRYOVER_CALLS_FIELD_NUMBER: builtins.int
     total_iterations: builtins.int
     """Windows in all, reading included."""
     reading_iterations: builtins.int
@@ -740,13 +814,19 @@ class BoundedContextMetrics(google.protobuf.message.Message):
     """Whether every window was counted by the model's own tokenizer."""
     peak_window_tokens: builtins.int
     """The largest window of the run."""
+    carryover_calls: builtins.int
+    """Model calls that were made for carryovers alone."""
     @property
     def iterations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BoundedContextIterationMetrics]:
         """One line per window."""
 
     @property
     def savings(self) -> global___Savings:
-        """Compute saved; absent where only one window was needed."""
+        """Compute saved against one pass; absent where only one window was needed."""
+
+    @property
+    def reprompt_savings(self) -> global___Savings:
+        """Compute saved against sending the whole history again in every window; absent where `savings` is."""
 
     def __init__(
         self,
@@ -761,9 +841,11 @@ class BoundedContextMetrics(google.protobuf.message.Message):
         effective_capacity_tokens: builtins.int = ...,
         is_window_exact: builtins.bool = ...,
         peak_window_tokens: builtins.int = ...,
+        reprompt_savings: global___Savings | None = ...,
+        carryover_calls: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["savings", b"savings"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["capacity_tokens", b"capacity_tokens", "carryover_compressions", b"carryover_compressions", "compute_savings_pct", b"compute_savings_pct", "effective_capacity_tokens", b"effective_capacity_tokens", "is_window_exact", b"is_window_exact", "iterations", b"iterations", "peak_window_tokens", b"peak_window_tokens", "reading_iterations", b"reading_iterations", "savings", b"savings", "total_iterations", b"total_iterations"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["reprompt_savings", b"reprompt_savings", "savings", b"savings"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["capacity_tokens", b"capacity_tokens", "carryover_calls", b"carryover_calls", "carryover_compressions", b"carryover_compressions", "compute_savings_pct", b"compute_savings_pct", "effective_capacity_tokens", b"effective_capacity_tokens", "is_window_exact", b"is_window_exact", "iterations", b"iterations", "peak_window_tokens", b"peak_window_tokens", "reading_iterations", b"reading_iterations", "reprompt_savings", b"reprompt_savings", "savings", b"savings", "total_iterations", b"total_iterations"]) -> None: ...
 
 global___BoundedContextMetrics = BoundedContextMetrics
 
@@ -778,6 +860,9 @@ class ReactMetrics(google.protobuf.message.Message):
     TEMPERATURE_FIELD_NUMBER: builtins.int
     MAX_ITERATIONS_FIELD_NUMBER: builtins.int
     TOOL_CALLS_FIELD_NUMBER: builtins.int
+    FAILED_TOOL_CALLS_FIELD_NUMBER: builtins.int
+    CORRECTIONS_FIELD_NUMBER: builtins.int
+    MASKED_OBSERVATIONS_FIELD_NUMBER: builtins.int
     total_iterations: builtins.int
     """Cycles in all."""
     answer_found_at_iteration: builtins.int
@@ -788,6 +873,12 @@ class ReactMetrics(google.protobuf.message.Message):
     """The limit that was used."""
     tool_calls: builtins.int
     """Tool calls made."""
+    failed_tool_calls: builtins.int
+    """Tool calls that failed."""
+    corrections: builtins.int
+    """Replies that broke the protocol and were asked for again."""
+    masked_observations: builtins.int
+    """Observations that were replaced by a handle to keep the prompt small."""
     def __init__(
         self,
         *,
@@ -796,9 +887,12 @@ class ReactMetrics(google.protobuf.message.Message):
         temperature: builtins.float = ...,
         max_iterations: builtins.int = ...,
         tool_calls: builtins.int = ...,
+        failed_tool_calls: builtins.int = ...,
+        corrections: builtins.int = ...,
+        masked_observations: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_answer_found_at_iteration", b"_answer_found_at_iteration", "answer_found_at_iteration", b"answer_found_at_iteration"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_answer_found_at_iteration", b"_answer_found_at_iteration", "answer_found_at_iteration", b"answer_found_at_iteration", "max_iterations", b"max_iterations", "temperature", b"temperature", "tool_calls", b"tool_calls", "total_iterations", b"total_iterations"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_answer_found_at_iteration", b"_answer_found_at_iteration", "answer_found_at_iteration", b"answer_found_at_iteration", "corrections", b"corrections", "failed_tool_calls", b"failed_tool_calls", "masked_observations", b"masked_observations", "max_iterations", b"max_iterations", "temperature", b"temperature", "tool_calls", b"tool_calls", "total_iterations", b"total_iterations"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_answer_found_at_iteration", b"_answer_found_at_iteration"]) -> typing.Literal["answer_found_at_iteration"] | None: ...
 
 global___ReactMetrics = ReactMetrics
@@ -814,6 +908,7 @@ class TreeOfThoughtMetrics(google.protobuf.message.Message):
     NODES_PRUNED_FIELD_NUMBER: builtins.int
     DEPTH_REACHED_FIELD_NUMBER: builtins.int
     BEST_SCORE_FIELD_NUMBER: builtins.int
+    NODES_DUPLICATE_FIELD_NUMBER: builtins.int
     nodes_expanded: builtins.int
     """Nodes that were expanded."""
     nodes_evaluated: builtins.int
@@ -824,6 +919,8 @@ class TreeOfThoughtMetrics(google.protobuf.message.Message):
     """Deepest level reached."""
     best_score: builtins.float
     """Score of the chosen leaf, 0.0-1.0."""
+    nodes_duplicate: builtins.int
+    """Nodes left out because the tree had them already."""
     def __init__(
         self,
         *,
@@ -832,8 +929,9 @@ class TreeOfThoughtMetrics(google.protobuf.message.Message):
         nodes_pruned: builtins.int = ...,
         depth_reached: builtins.int = ...,
         best_score: builtins.float = ...,
+        nodes_duplicate: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["best_score", b"best_score", "depth_reached", b"depth_reached", "nodes_evaluated", b"nodes_evaluated", "nodes_expanded", b"nodes_expanded", "nodes_pruned", b"nodes_pruned"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["best_score", b"best_score", "depth_reached", b"depth_reached", "nodes_duplicate", b"nodes_duplicate", "nodes_evaluated", b"nodes_evaluated", "nodes_expanded", b"nodes_expanded", "nodes_pruned", b"nodes_pruned"]) -> None: ...
 
 global___TreeOfThoughtMetrics = TreeOfThoughtMetrics
 
@@ -869,12 +967,15 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
     VOTES_FIELD_NUMBER: builtins.int
     MARGIN_FIELD_NUMBER: builtins.int
     IS_STOPPED_EARLY_FIELD_NUMBER: builtins.int
+    IS_ABSTAINED_FIELD_NUMBER: builtins.int
     samples: builtins.int
     """Samples that were taken; fewer than asked where the vote was decided early."""
     margin: builtins.float
     """Share of the winner less share of the runner-up, 0.0-1.0."""
     is_stopped_early: builtins.bool
     """Whether sampling stopped because the vote was decided."""
+    is_abstained: builtins.bool
+    """Whether no answer reached `min_agreement`, so that none was given."""
     @property
     def votes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AnswerVotes]:
         """Votes by answer, most first."""
@@ -886,7 +987,8 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
         votes: collections.abc.Iterable[global___AnswerVotes] | None = ...,
         margin: builtins.float = ...,
         is_stopped_early: builtins.bool = ...,
+        is_abstained: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["is_stopped_early", b"is_stopped_early", "margin", b"margin", "samples", b"samples", "votes", b"votes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_abstained", b"is_abstained", "is_stopped_early", b"is_stopped_early", "margin", b"margin", "samples", b"samples", "votes", b"votes"]) -> None: ...
 
 global___SelfConsistencyMetrics = SelfConsistencyMetrics
