@@ -55,6 +55,11 @@ class PacedModel:
         """Counts word pieces."""
         return WordPieceCounter()
 
+    @property
+    def has_native_tools(self) -> bool:
+        """Whether it takes tools: no."""
+        return False
+
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return what the counter counts."""
         return self.counter.count_prompt(messages)

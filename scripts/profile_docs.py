@@ -33,6 +33,7 @@ MEANINGS = {
     'object; `"none"`',
     "tools": "whether tools may be offered",
     "forced_tool_choice": "whether the model can be made to call one",
+    "named_tool_choice": "one tool can be demanded by its name; where not, that tool alone is offered",
     "several_system_messages": "whether more than one system message is taken",
     "count_path": "where the server counts the tokens of a prompt, from the address's root",
     "context_window": "tokens of prompt and output together",

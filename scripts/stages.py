@@ -54,7 +54,7 @@ def static_stages(root: Path) -> list[Stage]:
             name="docs as generated",
             commands=tuple(
                 module(f"scripts.{kind}_docs", "--check")
-                for kind in ("api", "error", "config", "profile", "performance")
+                for kind in ("api", "error", "config", "profile", "strategy", "performance")
             ),
         ),
     ]

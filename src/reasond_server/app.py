@@ -114,6 +114,7 @@ class Server:
             SettingsError: an address cannot be bound or TLS files cannot be used; nothing is left behind.
         """
         try:
+            await self._core.tools.start()
             await self._grpc.start()
             if self._http is not None:
                 await self._http.start()
@@ -149,6 +150,7 @@ class Server:
         if self._http is not None:
             listeners.append(self._http.stop(grace_s))
         await asyncio.gather(*listeners)
+        await self._core.tools.aclose()
         await self._model.aclose()
 
     def _grpc_server(self) -> GrpcServer:

@@ -14,12 +14,14 @@ from reasond_server.executions.runner import Clock, Runner
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.toolsets import tools_of
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.config import Settings
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.tools.source import Tools
 
 
 def system_clock() -> Clock:
@@ -35,15 +37,23 @@ class Core:
     directory: AgentDirectory
     runner: Runner
     registry: StrategyRegistry
+    tools: Tools
 
 
 def assemble(
-    settings: Settings, *, model: ChatModel, registry: StrategyRegistry | None = None, clock: Clock | None = None
+    settings: Settings,
+    *,
+    model: ChatModel,
+    registry: StrategyRegistry | None = None,
+    clock: Clock | None = None,
+    tools: Tools | None = None,
 ) -> Core:
-    """Put the core together as `settings` say; `registry` replaces the discovery by entry points.
+    """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
+
+    Tool servers are not connected before `Core.tools` is started.
 
     Raises:
-        SettingsError: a strategy cannot be loaded, or its table does not work.
+        SettingsError: a strategy or a tool cannot be loaded, or its table does not work.
     """
     clock = clock or system_clock()
     tables = settings.reasoning.strategies
@@ -51,6 +61,7 @@ def assemble(
     if registry is None:
         check_tables(tables)
         registry = discover(settings.reasoning.enabled_strategies)
+    tools = tools_of(settings.tools) if tools is None else tools
     store = MemoryExecutionStore(
         max_executions=settings.store.max_executions, max_bytes=settings.store.max_bytes, now=clock.now
     )
@@ -61,6 +72,7 @@ def assemble(
         clock=clock,
         max_concurrent=performance.max_concurrent_requests,
         retention_s=settings.store.retention_s,
+        tools=tools,
     )
     directory = MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
     reasoning = ReasoningService(
@@ -78,4 +90,4 @@ def assemble(
             selection_timeout_s=performance.strategy_selection_timeout_ms / 1000,
         ),
     )
-    return Core(reasoning=reasoning, directory=directory, runner=runner, registry=registry)
+    return Core(reasoning=reasoning, directory=directory, runner=runner, registry=registry, tools=tools)

@@ -25,9 +25,12 @@ BOOK = (
 )
 
 
+TYPED = ("chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency")
+
+
 @pytest.fixture
 async def server() -> AsyncGenerator[Listening, None]:
-    async with running_server() as listening:
+    async with running_server(environ={"REASOND__REASONING__ENABLED_STRATEGIES": json.dumps(TYPED)}) as listening:
         yield listening
 
 
@@ -63,7 +66,7 @@ def grpc_request(params: dict[str, Any]) -> reasoning_service_pb2.ReasonRequest:
     if "strategy" in params:
         request.task.strategy = params["strategy"]
     if "strategy_config" in params:
-        known = params["strategy"] in {"chain_of_thought", "bounded_context"}
+        known = params["strategy"] in TYPED
         target = getattr(request.task, params["strategy"]) if known else request.task.custom
         if isinstance(target, struct_pb2.Struct):
             target.update(params["strategy_config"])
@@ -102,7 +105,7 @@ def failure_of(error: grpc.aio.AioRpcError) -> Answer:
 def _plain(path: str) -> str:
     """Return a field's path without the messages that only gRPC has around it."""
     names = path.removeprefix("task.").split(".")
-    return ".".join(names[1:] if names[0] in {"chain_of_thought", "bounded_context"} else names)
+    return ".".join(names[1:] if names[0] in TYPED else names)
 
 
 async def over_jsonrpc(server: Listening, params: dict[str, Any], token: str) -> Answer:
@@ -132,6 +135,9 @@ ANSWERED = [
         "strategy_config": {"chunk_size": 1024, "carryover_size": 512},
     },
     {"query": "What is 2 + 2?", "agent_capabilities": ["reasoning.strategy.bounded_context"]},
+    {"query": "What is 15% of 240?", "strategy": "react", "strategy_config": {"allow_tool_use": True}},
+    {"query": "What is 15% of 240?", "strategy": "tree_of_thought", "strategy_config": {"max_depth": 2}},
+    {"query": "What is 15% of 240?", "strategy": "self_consistency", "strategy_config": {"samples": 3}},
     {"query": "What is 2 + 2?", "budget": {"max_total_tokens": 5000, "max_model_calls": 3}},
 ]
 
@@ -165,13 +171,16 @@ REFUSED = [
         {"query": "why?", "strategy": "chain_of_thought", "agent_capabilities": ["reasoning.strategy.react"]},
         "STRATEGY_NOT_SUPPORTED",
     ),
-    ({"query": "why?", "agent_capabilities": ["reasoning.strategy.react"]}, "STRATEGY_NOT_SUPPORTED"),
+    ({"query": "why?", "agent_capabilities": ["reasoning.strategy.unheard_of"]}, "STRATEGY_NOT_SUPPORTED"),
     ({"query": "why?", "agent": "nobody"}, "AGENT_NOT_FOUND"),
     ({"query": "why?", "strategy": "chain_of_thought", "strategy_config": {"max_tokens": 5}}, "INVALID_CONFIG"),
     (
         {"query": "why?", "strategy": "bounded_context", "strategy_config": {"chunk_size": 1024}},
         "INVALID_CONFIG",
     ),
+    ({"query": "why?", "strategy": "react", "strategy_config": {"max_tool_calls": 51}}, "INVALID_CONFIG"),
+    ({"query": "why?", "strategy": "tree_of_thought", "strategy_config": {"max_depth": 11}}, "INVALID_CONFIG"),
+    ({"query": "why?", "strategy": "self_consistency", "strategy_config": {"samples": 41}}, "INVALID_CONFIG"),
     ({"query": "why?", "budget": {"max_total_tokens": 0}}, "INVALID_REQUEST"),
     ({"query": "why?", "budget": {"max_total_tokens": 3}}, "TOKEN_BUDGET_EXHAUSTED"),
     ({"query": "why?", "request_id": "with blank"}, "INVALID_REQUEST"),

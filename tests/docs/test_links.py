@@ -20,6 +20,7 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "clients").glob("*/README.md"),
         *(ROOT / "src").rglob("*.md"),
+        *(ROOT / "examples").glob("*/README.md"),
     }
 )
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "clients").glob("*/README.md")})
+PAGES = sorted(
+    {
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "clients").glob("*/README.md"),
+        *(ROOT / "examples").glob("*/README.md"),
+    }
+)
 FOUND = [snippet for page in PAGES for snippet in snippets(page)]
 DOCUMENTED_GRPC = re.compile(r"\b(?:127\.0\.0\.1|localhost):50051\b")
 DOCUMENTED_HTTP = re.compile(r"\b(?:127\.0\.0\.1|localhost):8001\b")

@@ -23,17 +23,23 @@ SIZE = 512
 """Tokens of the vocabulary, and so the width of the model."""
 
 TRAINED_WINDOW = 32_768
-_HEAD_WIDTH = 64
+# One narrow head: all of them are silent, and a test may write a hundred thousand tokens.
+_HEAD_WIDTH = 16
 _FEED_FORWARD = 32
 _IMPOSSIBLE = 1e-9
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
 _SPEAKERS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 _START = "<|assistant|>"
-# The engine finds out from the template how reasoning is marked.
+# The engine finds out from the template how reasoning and calls of tools are marked.
 _TEMPLATE = (
+    "{% if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}"
     "{% for message in messages %}<|{{ message['role'] }}|>"
     "{% if message['reasoning_content'] %}<think>{{ message['reasoning_content'] }}</think>{% endif %}"
-    "{{ message['content'] }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "{% if message['content'] %}{{ message['content'] }}{% endif %}"
+    "{% for call in message['tool_calls'] or [] %}{% set called = call['function'] %}<tool_call>\n"
+    """{"name": "{{ called['name'] }}", "arguments": {{ called['arguments'] | tojson }}}"""
+    "\n</tool_call>{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 # Whole words of our own prompts, so that they are not spelt out letter by letter.
 _KNOWN = (" the", " and", " to", " of", " a", " in", " that", " is", " for", " with", " one", " you", " text", " notes")
@@ -59,6 +65,12 @@ class Saying:
 
 _THINKING = ("Let", " me", " see", ":", " six", " times", " seven", " makes")
 _ANSWER = ("<answer>", "42", "</answer>")
+_CALL = ("<tool_call>", '\n{"name": "', "add", '", "arguments": {"a": ', "6", ', "b": ', "7", "}}", "\n</tool_call>")
+# The same again in other tokens, as no word may occur twice.
+_OTHER_CALL = (
+    *("\n<tool", '_call>\n{"name', '": "', "halve", '", "argu', 'ments": {"c": ', "8", "}", "}\n"),
+    "</tool_call>",
+)
 _GOING_ON = ("<continue>", " So", " far", ",", " progress", " was", " made", ".", "</continue>")
 _ENDLESS = (" on", " they", " went", " over", " hills", " past", " rivers", " through", " woods")
 
@@ -72,6 +84,9 @@ CHAINS: Mapping[str, Sequence[Saying]] = {
     "think": (Saying(words=("<think>", " Hm", ",", " easy", "</think>", *_ANSWER)),),
     "untagged": (Saying(words=(*_THINKING, " forty", "-", "two", ".")),),
     "endless": (Saying(words=_ENDLESS, back_to=_ENDLESS[0]),),
+    "chatty": (Saying(words=("Let", *_ENDLESS), back_to=_ENDLESS[0]),),
+    "call": (Saying(words=_CALL),),
+    "calls": (Saying(words=(*_CALL, *_OTHER_CALL)),),
     "silent": (Saying(words=()),),
 }
 """The models that can be written, by name."""
@@ -119,8 +134,10 @@ def _describe(writer: Any, chain: str) -> None:
     writer.add_embedding_length(SIZE)
     writer.add_block_count(1)
     writer.add_feed_forward_length(_FEED_FORWARD)
-    writer.add_head_count(SIZE // _HEAD_WIDTH)
+    writer.add_head_count(1)
     writer.add_head_count_kv(1)
+    writer.add_key_length(_HEAD_WIDTH)
+    writer.add_value_length(_HEAD_WIDTH)
     writer.add_rope_dimension_count(_HEAD_WIDTH)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(SIZE)
@@ -149,10 +166,10 @@ def _tensors(sayings: Sequence[Saying], texts: Sequence[str]) -> dict[str, Any]:
     chances /= chances.sum(axis=1, keepdims=True)
     block = {
         "attn_norm": np.ones(SIZE, np.float32),
-        "attn_q": silence(SIZE, SIZE),
+        "attn_q": silence(_HEAD_WIDTH, SIZE),
         "attn_k": silence(_HEAD_WIDTH, SIZE),
         "attn_v": silence(_HEAD_WIDTH, SIZE),
-        "attn_output": silence(SIZE, SIZE),
+        "attn_output": silence(SIZE, _HEAD_WIDTH),
         "ffn_norm": np.ones(SIZE, np.float32),
         "ffn_gate": silence(_FEED_FORWARD, SIZE),
         "ffn_up": silence(_FEED_FORWARD, SIZE),

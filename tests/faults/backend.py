@@ -13,6 +13,7 @@ from reasond_server.llm.model import ChatRequest, Finished, Message, ReasoningTe
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.model import OpenAIModel
 from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
+from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.transport import OpenAITransport
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ async def backend(
     model = OpenAIModel(
         options=chosen,
         counter=counter or ByteCounter(),
-        protocol=ChatCompletions(),
+        protocol=ResponsesProtocol() if chosen.protocol == "responses" else ChatCompletions(),
         transport=OpenAITransport(options=chosen, now=lambda: NOW),
         monotonic=clock,
         random=lambda: 0.5,

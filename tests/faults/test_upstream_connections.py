@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +40,9 @@ from tests.faults.scripts import (
     hang_after_headers,
     hang_after_text,
 )
+
+CONNECTIONS = Path("/proc/net/tcp")
+IS_LISTED = CONNECTIONS.exists()
 
 
 async def test_a_server_that_never_answers_is_left_after_the_first_token_time() -> None:
@@ -270,20 +275,37 @@ async def test_cancelling_the_call_closes_the_connection_at_any_stage(script: Sc
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp's advice above 1 MiB
-async def test_a_server_that_never_reads_a_long_request_does_not_hold_the_call() -> None:
-    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await over.wait()
-        del reader  # not before: without its reader a connection ends
-        writer.transport.abort()
+@pytest.mark.parametrize(
+    ("timeouts", "setting"),
+    [
+        (SHORT, "timeouts.first_token_s"),
+        (Timeouts(first_token_s=1.0, total_s=0.5), "timeouts.total_s"),
+    ],
+)
+@pytest.mark.parametrize("size", [2_000_000, 20_000_000])
+async def test_a_server_that_never_reads_a_long_request_holds_neither_the_call_nor_a_connection(
+    size: int, timeouts: Timeouts, setting: str
+) -> None:
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        port = deaf.getsockname()[1]
+        async with backend(f"http://127.0.0.1:{port}/v1", timeouts=timeouts) as one:
+            async with asyncio.timeout(10):
+                outcome = await call(one.model, request("x" * size))
+                assert isinstance(outcome.error, ModelTimeoutError)
+                assert outcome.error.metadata["limit"] == setting
+            if hasattr(socket, "TCP_USER_TIMEOUT") and IS_LISTED:
+                async with asyncio.timeout(30):
+                    while unsent_to(port):  # noqa: ASYNC110 - it ends by the system's own timer, which tells nobody
+                        await asyncio.sleep(0.02)
 
-    over = asyncio.Event()
-    server = await asyncio.start_server(ignore, "127.0.0.1", 0, limit=1024)
-    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    async with server, backend(address, timeouts=SHORT) as one:
-        async with asyncio.timeout(5):
-            outcome = await call(one.model, request("x" * 20_000_000))
-        assert isinstance(outcome.error, ModelTimeoutError)
-        over.set()
+
+def unsent_to(port: int) -> bool:
+    """Return whether a socket of this machine, closed or not, still holds bytes for that port."""
+    rows = [line.split() for line in CONNECTIONS.read_text().splitlines()[1:]]
+    return any(row[2].endswith(f":{port:04X}") and int(row[4].partition(":")[0], 16) for row in rows)
 
 
 async def test_a_whole_answer_leaves_its_connection_for_the_next() -> None:

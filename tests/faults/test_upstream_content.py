@@ -13,7 +13,7 @@ from reasond_server.errors import (
     ModelRateLimitedError,
 )
 from reasond_server.llm.model import ModelFinish
-from tests.faults.backend import ask
+from tests.faults.backend import ask, request
 from tests.faults.upstream import DONE, GOOD, chunk, event, streaming, upstream
 
 if TYPE_CHECKING:
@@ -52,6 +52,28 @@ async def test_malformed_content_before_any_text_is_tried_again_once(wrong: byte
         outcome = await ask(server, retries=THRICE, **limits)
         assert isinstance(outcome.error, ModelProtocolError)
         assert server.calls == 2
+
+
+async def test_an_answer_as_long_as_was_asked_for_is_taken_beyond_the_cap_for_what_brings_no_content() -> None:
+    words = [chunk(f"word{number} ") for number in range(500)]
+    assert sum(map(len, words)) > 16_384
+    async with upstream(streaming(*words, chunk(finish="stop"))) as server:
+        outcome = await ask(server, request(max_tokens=500), max_response_bytes=16_384)
+        assert outcome.error is None
+        assert outcome.text.endswith("word499 ")
+
+
+async def test_content_beyond_what_was_asked_for_earns_no_more_bytes() -> None:
+    async def endless(conversation: Conversation) -> None:
+        await conversation.send(OPEN_HEAD)
+        while not conversation.gone.is_set():
+            await conversation.send(chunk("word " * 40) * 20)
+
+    async with upstream(endless) as server:
+        outcome = await ask(server, request(max_tokens=10), max_response_bytes=16_384)
+        assert isinstance(outcome.error, ModelProtocolError)
+        assert f"more than {16_384 + 10 * 2048} bytes" in outcome.error.message
+        await server.conversations[0].until_gone()
 
 
 async def test_an_endless_line_is_left_at_the_limit_not_at_the_end() -> None:

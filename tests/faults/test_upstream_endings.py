@@ -143,6 +143,18 @@ async def test_a_stop_string_ends_the_call_here_if_the_server_ignores_it() -> No
         await server.conversations[0].until_gone()
 
 
+async def test_stop_strings_that_are_advice_end_nothing_here_and_are_not_warned_of() -> None:
+    from reasond_server.llm.profiles import ModelProfile  # noqa: PLC0415 - as above
+
+    asked = request(stop=["</answer>"], is_stop_advice=True)
+    async with upstream(streaming(chunk("a</answer>b"), chunk(finish="stop"), DONE)) as server:
+        outcome = await ask(server, asked, profile=ModelProfile(max_stops=0))
+        assert outcome.text == "a</answer>b"
+        assert not outcome.finished.warnings
+        await ask(server, asked)
+        assert ["stop" in one.json for one in server.conversations] == [False, True]
+
+
 async def test_text_held_back_for_a_stop_string_is_not_lost_at_a_fault() -> None:
     async with upstream(streaming(chunk("answer</a"))) as server:
         outcome = await ask(server, request(stop=["</answer>"]))

@@ -231,7 +231,8 @@ def test_strategies_are_listed_for_people_and_for_programs(dev_server: Mapping[s
     assert "chain_of_thought (default)" in shown.stdout
     assert "1024 to 32768" in shown.stdout
     found = json.loads(run("strategies", "--json", environ=caller(dev_server)).stdout)
-    assert [strategy["name"] for strategy in found["strategies"]] == ["bounded_context", "chain_of_thought"]
+    names = ["bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"]
+    assert [strategy["name"] for strategy in found["strategies"]] == names
 
 
 def test_a_reader_that_leaves_is_no_error_worth_words(dev_server: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Metadata = tuple[tuple[str, str], ...]
 
 LIMIT_S = 30.0
+STRATEGIES = ["bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"]
 QUESTION = "What is 17 * 23?"
 
 
@@ -49,7 +50,7 @@ def task(strategy: str) -> execution_pb2.ReasoningTask:
     return execution_pb2.ReasoningTask(query=QUESTION, strategy=strategy)
 
 
-@pytest.mark.parametrize("strategy", ["chain_of_thought", "bounded_context"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_unary_call_returns_the_answer(
     grpc_stub: reasoning_service_pb2_grpc.ReasoningServiceStub, metadata: Metadata, strategy: str
 ) -> None:
@@ -90,19 +91,16 @@ def test_a_call_without_a_token_is_refused(grpc_stub: reasoning_service_pb2_grpc
     assert failure.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_both_strategies_are_listed_with_the_model_that_answers(
+def test_all_strategies_are_listed_with_the_model_that_answers(
     grpc_stub: reasoning_service_pb2_grpc.ReasoningServiceStub, metadata: Metadata
 ) -> None:
     request = reasoning_service_pb2.ListStrategiesRequest()
     listed = grpc_stub.ListStrategies(request, metadata=metadata, timeout=LIMIT_S)
-    assert [strategy.name for strategy in listed.strategies] == ["bounded_context", "chain_of_thought"]
+    assert [strategy.name for strategy in listed.strategies] == STRATEGIES
     assert "demo" in listed.model
 
 
 def test_the_agent_card_names_the_strategies_as_skills(grpc_channel: grpc.Channel, metadata: Metadata) -> None:
     response = AgentServiceStub(grpc_channel).GetAgentCard(GetAgentCardRequest(), metadata=metadata, timeout=LIMIT_S)
     tags = {tag for skill in response.card.skills for tag in (skill.id, *skill.tags)}
-    assert {name for tag in tags for name in ("chain_of_thought", "bounded_context") if name in tag} == {
-        "chain_of_thought",
-        "bounded_context",
-    }
+    assert {name for tag in tags for name in STRATEGIES if name in tag} == set(STRATEGIES)

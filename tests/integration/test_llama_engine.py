@@ -244,7 +244,12 @@ async def bounded(
             running_server(model=recording) as server,
             AsyncClient(server.grpc, token=server.token) as client,
         ):
-            config = strategies_pb2.BoundedContextConfig(chunk_size=chunk_size, carryover_size=512, temperature=0.0)
+            config = strategies_pb2.BoundedContextConfig(
+                chunk_size=chunk_size,
+                carryover_size=512,
+                carryover_mode=strategies_pb2.CARRYOVER_MODE_TAIL,
+                temperature=0.0,
+            )
             reasoning = await client.reason(
                 QUESTION, material=material, config=config, trace_view=reasoning_service_pb2.TRACE_VIEW_FULL
             )

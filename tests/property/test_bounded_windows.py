@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from reasond_server.context.carryover_call import SUMMARY_REQUEST
 from reasond_server.context.tags import neutralize
 from reasond_server.errors import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
 from reasond_server.testing import FunctionModel
-from reasond_server.types import BoundedContextMetrics, BoundedContextStep, Task
+from reasond_server.types import BoundedContextMetrics, BoundedContextStep, CarryoverMode, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,7 @@ CONFIGS = st.builds(
     carryover_size=st.integers(512, 2048),
     max_iterations=st.integers(1, 4),
     max_segments=st.just(4096),
+    carryover_mode=st.sampled_from(CarryoverMode),
 )
 REPLIES = st.sampled_from([
     "", "word ", "x", "<continue>", "<continue>word ", "```\n<notes>", "<answer>", "\U0001f600", "<think>", "\n",
@@ -88,11 +90,17 @@ def test_no_window_is_larger_than_chunk_size(
     query: str, material: str, config: BoundedContextConfig, replies: list[str], counter: TokenCounter
 ) -> None:
     requests, events = work(Task(query=query, material=material), config, replies, counter)
+    summaries = [request for request in requests if request.messages[-1].content == SUMMARY_REQUEST]
     for request in requests:
         assert counter.count_prompt(request.messages) + request.max_tokens <= config.chunk_size
-        assert request.max_tokens >= config.chunk_size // 8 - 16
+        if request in summaries:
+            assert request.max_tokens <= 0.15 * (config.chunk_size - config.carryover_size)
+        else:
+            assert request.max_tokens >= config.chunk_size // 8 - 16
+    if config.carryover_mode is CarryoverMode.TAIL:
+        assert not summaries
     details = [event.detail for event in events if isinstance(event, Step)]
-    assert len(details) == len(requests)
+    assert len(details) == len(requests) - len(summaries)
     for detail in details:
         assert isinstance(detail, BoundedContextStep)
         assert detail.window_tokens <= config.chunk_size
@@ -101,6 +109,52 @@ def test_no_window_is_larger_than_chunk_size(
     assert isinstance(outcome, Outcome)
     assert isinstance(outcome.metrics, BoundedContextMetrics)
     assert outcome.metrics.peak_window_tokens <= config.chunk_size
+    assert outcome.metrics.carryover_calls == len(summaries)
+
+
+LEGAL = st.integers(1024, 32_768).flatmap(
+    lambda chunk_size: st.builds(
+        BoundedContextConfig,
+        chunk_size=st.just(chunk_size),
+        carryover_size=st.integers(512, min(16_384, max(512, chunk_size * 3 // 5))),
+        max_iterations=st.integers(1, 50),
+        max_segments=st.just(4096),
+        carryover_mode=st.sampled_from(CarryoverMode),
+    )
+)
+
+
+def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) -> str:
+    """A text of the greatest size allowed: the units again and again, whole characters only."""
+    once = "".join(unit * times for unit, times in units) or "x"
+    text = (once * (characters // len(once) + 1))[:characters]
+    return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
+
+
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(
+    query=st.lists(st.tuples(UNITS, st.integers(1, 400)), min_size=1, max_size=4),
+    material=st.lists(st.tuples(UNITS, st.integers(1, 400)), max_size=4),
+    characters=st.sampled_from([0, 5_000, 200_000, 2_000_000]),
+    config=LEGAL,
+    replies=st.lists(REPLIES, min_size=1, max_size=3),
+)
+def test_the_largest_query_and_material_keep_to_any_legal_configuration(
+    query: list[tuple[str, int]],
+    material: list[tuple[str, int]],
+    characters: int,
+    config: BoundedContextConfig,
+    replies: list[str],
+) -> None:
+    counter = WordPieceCounter()
+    task = Task(
+        query=fill(query, characters=100_000, most_bytes=400_000),
+        material=fill(material, characters=characters, most_bytes=2_000_000),
+    )
+    requests, events = work(task, config, replies, counter)
+    assert all(counter.count_prompt(one.messages) + one.max_tokens <= config.chunk_size for one in requests)
+    details = [event.detail for event in events if isinstance(event, Step)]
+    assert all(isinstance(one, BoundedContextStep) and one.window_tokens <= config.chunk_size for one in details)
 
 
 @SLOW
@@ -137,7 +191,8 @@ def test_the_number_of_calls_is_linear_in_the_material(
     requests, _ = work(Task(query="How many gates?", material=material), config, replies, counter)
     tokens = counter.count_text(neutralize(material))
     # At least 64 tokens are free for a segment, which is at least half full in characters (16 a token at most).
-    assert len(requests) <= 1 + 32 * tokens / 64 + config.max_iterations
+    windows = 1 + 32 * tokens / 64 + config.max_iterations
+    assert len(requests) <= windows * (1 if config.carryover_mode is CarryoverMode.TAIL else 2)
 
 
 def plain(text: str) -> str:

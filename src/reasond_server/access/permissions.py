@@ -81,6 +81,16 @@ def require_strategy(principal: Principal, strategy: str) -> None:
         raise _missing(f"{EXECUTE}:{strategy}")
 
 
+def require_tools(principal: Principal) -> None:
+    """Refuse runs that call tools if `principal` may not.
+
+    Raises:
+        PermissionMissingError: the token lacks `reasoning:tools`.
+    """
+    if not principal.permissions & {TOOLS, ADMIN}:
+        raise _missing(TOOLS)
+
+
 def _missing(permission: str) -> PermissionMissingError:
     """Make the error that names `permission`; existing clients read its words (seed 001)."""
     return PermissionMissingError(

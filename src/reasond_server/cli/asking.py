@@ -15,8 +15,8 @@ from google.protobuf.json_format import MessageToJson
 
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.display import RunDisplay
+from reasond_server.cli.figures import finish_reason_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
-from reasond_server.cli.steps import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class _Viewer(ABC):
         """What the end of the run stands for."""
         if self.result is None:
             return ExitCode.FAILURE
-        return _ENDINGS.get(finish_reason_of(self.result), (ExitCode.OK, ""))[0]
+        return _ending_of(self.result)[0]
 
     def display(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which events are followed."""
@@ -158,8 +158,15 @@ class _People(_Viewer):
         elif result.answer:
             write(result.answer)
         self._display.figures(result)
-        if (ending := _ENDINGS.get(finish_reason_of(result))) is not None:
-            warn(ending[1])
+        if ending := _ending_of(result)[1]:
+            warn(ending)
+
+
+def _ending_of(result: Reasoning) -> tuple[ExitCode, str]:
+    """Return the exit code that the end of a run stands for, and what to warn of."""
+    if result.metrics.self_consistency.is_abstained:
+        return ExitCode.LIMIT, "no answer had as many votes as min_agreement asks for, so none is given"
+    return _ENDINGS.get(finish_reason_of(result), (ExitCode.OK, ""))
 
 
 def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:

@@ -14,6 +14,7 @@ from reasond_server.config import load, require_servable, settings_as_rows
 from reasond_server.errors import SettingsError
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
+from reasond_server.toolsets import tools_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> E
     problems = backend_problems(loaded.settings, environ)
     _run_all(
         *_strategy_checks(loaded.settings),
+        partial(_check_tools, loaded.settings),
         partial(require_servable, loaded.settings, dev=is_dev, also=problems),
     )
     names = ", ".join(loaded.settings.reasoning.enabled_strategies) or "none"
@@ -55,6 +57,11 @@ def _strategy_checks(settings: Settings) -> tuple[Callable[[], None], ...]:
 def _check_enabled(settings: Settings) -> None:
     registry = discover(settings.reasoning.enabled_strategies)
     StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies)
+
+
+def _check_tools(settings: Settings) -> None:
+    """Load the tools as a server does when it starts; MCP servers are not connected to."""
+    tools_of(settings.tools)
 
 
 def _run_all(*checks: Callable[[], None]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.steps import Progress, summary
+from reasond_server.cli.figures import summary
+from reasond_server.cli.steps import Progress
 from reasond_server.cli.terminal import console, one_line, printable
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import platform
 import socket
@@ -19,6 +20,8 @@ from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load, require_servable
 from reasond_server.errors import SettingsError
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
+from reasond_server.tools.mcp import examined, shown_server
+from reasond_server.toolsets import mcp_options, tools_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,9 +33,15 @@ _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
     *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
     *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "starlette", "uvicorn", "httptools"),
-    *("typer", "rich", "openai", "aiohttp"),
+    *("typer", "rich", "openai", "aiohttp", "simpleeval"),
 )
-_EXTRAS = {"uvloop": "uvloop", "channelz": "grpc_channelz", "tiktoken": "tiktoken", "tokenizers": "tokenizers"}
+_EXTRAS = {
+    "uvloop": "uvloop",
+    "channelz": "grpc_channelz",
+    "tiktoken": "tiktoken",
+    "tokenizers": "tokenizers",
+    "mcp": "mcp",
+}
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
@@ -77,6 +86,7 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Findi
         return
     yield Finding(level="ok", subject="config", text=source_of(loaded))
     yield _provider(loaded.settings, environ)
+    yield from _tools(loaded.settings)
     yield _servable(loaded, environ)
     yield from _ports(loaded.settings)
 
@@ -161,8 +171,26 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
         level="warn",
         subject="model",
         text="the embedded demo model, which follows fixed rules",
-        remedy="Adapters for language models ([llm] provider) come with a later release.",
+        remedy="For a language model set [llm] provider, as docs/guides/model-backends.md says.",
     )
+
+
+def _tools(settings: Settings) -> Iterator[Finding]:
+    """Tell which tools models may call; MCP servers are connected to once."""
+    try:
+        names = tools_of(settings.tools).names
+    except SettingsError as error:
+        yield Finding(level="fail", subject="tools", text=error.message, remedy=error.remedy)
+        return
+    yield Finding(level="ok", subject="tools", text=", ".join(names) or "none is enabled")
+    for options in mcp_options(settings.tools):
+        found = asyncio.run(examined(options))
+        place = f"{options.name} at {shown_server(options)}"
+        if found is None:
+            remedy = f"Start it, or correct [tools.mcp.{options.name}]; runs go on without its tools."
+            yield Finding(level="warn", subject="mcp", text=f"{place} does not answer", remedy=remedy)
+        else:
+            yield Finding(level="ok", subject="mcp", text=f"{place}: {', '.join(found) or 'no tools'}")
 
 
 def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.cli.connecting import failures, open_client, target_of
+from reasond_server.cli.figures import word_of
 from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.terminal import printable, write
 
@@ -49,6 +50,9 @@ def as_plain(response: ListStrategiesResponse) -> dict[str, Any]:
                 "capabilities": list(strategy.capabilities),
                 "default_config": json.loads(strategy.default_config_json or "{}"),
                 "config_schema": json.loads(strategy.config_schema_json or "{}"),
+                "ceilings": json.loads(strategy.ceilings_json or "{}"),
+                "cost_class": word_of(strategy, "cost_class").lower() if strategy.cost_class else None,
+                "cost_formula": strategy.cost_formula,
             }
             for strategy in response.strategies
         ],
@@ -64,15 +68,28 @@ def lines_of(response: ListStrategiesResponse) -> Iterator[str]:
         yield ""
         yield f"{printable(strategy.name)}{' (default)' if strategy.is_default else ''}"
         yield f"  {printable(strategy.description)}"
+        if cost := _cost(strategy):
+            yield f"  cost: {cost}"
         yield from _table(strategy)
+
+
+def _cost(strategy: Strategy) -> str:
+    """Return how the model calls of a strategy grow, as it says itself; nothing if it does not."""
+    kind = word_of(strategy, "cost_class").lower() if strategy.cost_class else ""
+    return "; ".join(part for part in (kind, printable(strategy.cost_formula)) if part)
 
 
 def _table(strategy: Strategy) -> Iterator[str]:
     """Yield a row for each parameter, its columns aligned."""
     schema = json.loads(strategy.config_schema_json or "{}")
     defaults = json.loads(strategy.default_config_json or "{}")
+    ceilings = json.loads(strategy.ceilings_json or "{}")
     rows = [
-        (printable(name), _shown(defaults.get(name, parameter.get("default"))), range_of(parameter, schema))
+        (
+            printable(name),
+            _shown(defaults.get(name, parameter.get("default"))),
+            f"{range_of(parameter, schema)}{' (ceiling of this server)' if name in ceilings else ''}",
+        )
         for name, parameter in schema.get("properties", {}).items()
     ]
     if not rows:

@@ -1,24 +1,24 @@
-"""What a run shows of itself, as text: a line per step, the figures of its end. Nothing is printed here."""
+"""What a run shows of itself while it goes on, as text: a line per step. Nothing is printed here."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.cli.terminal import one_line, printable
+from reasond_server.cli.figures import seconds, span_of, word_of
+from reasond_server.cli.notes import carried, note_of
+from reasond_server.cli.terminal import columns, one_line, printable
 
 if TYPE_CHECKING:
-    from google.protobuf.duration_pb2 import Duration
-
-    from reasond import ExecutionStarted, Iteration, Metrics, Reasoning
+    from reasond import ExecutionStarted, Iteration
 
 _BAR_WIDTH = 8
 _NOTE_WIDTH = 120
 _INDENT = "    "
 _NOTHING_NEW = "nothing new"
-_NANOS = 1e9
 _BLOCKS = ("█", "░")
 _ASCII = ("#", "-")
 _SOURCES = MappingProxyType(
@@ -34,13 +34,14 @@ class Progress:
     config: dict[str, Any] = field(default_factory=dict)
     readings: int = 0
     notes: frozenset[str] = frozenset()
+    votes: Counter[str] = field(default_factory=Counter)
     is_ascii: bool = False
 
     def start(self, started: ExecutionStarted) -> str:
         """Take over how the run is configured, and return the line that says so."""
         self.strategy = started.strategy
         self.config = json.loads(started.config_json or "{}")
-        source = _name_of(started, "strategy_source")
+        source = word_of(started, "strategy_source")
         window = self.config.get("chunk_size")
         size = f", windows of {window:,} tokens" if isinstance(window, int) else ""
         chosen = _SOURCES.get(source, source.lower())
@@ -55,10 +56,10 @@ class Progress:
         usage = step.usage
         tokens = f"in {usage.input_tokens:>6,}  out {usage.output_tokens:>5,}"
         parts = [f"{self._place(step):<12}", *self._window(step), tokens, f"{seconds(span_of(step.elapsed)):>7}"]
-        figures, note = "  ".join(parts), self._note(step)
+        figures, note = "  ".join(parts), self._note(step, width)
         if not note:
             return [figures]
-        if width is None or len(figures) + 2 + len(note) <= width:
+        if width is None or columns(figures) + 2 + columns(note) <= width:
             return [f"{figures}  {note}"]
         if note == _NOTHING_NEW:
             return [figures]
@@ -70,9 +71,12 @@ class Progress:
         if step.bounded_context.HasField("reading"):
             self.readings += 1
             return f"read {reading.segment}/{reading.segment_count}"
-        most = self.config.get("max_iterations", 1 if self.strategy == "chain_of_thought" else None)
         number = step.index - self.readings + 1
-        return f"step {number}/{most}" if most else f"step {number}"
+        if step.WhichOneof("detail") == "tree":
+            return f"node {number}"
+        word, limit = ("sample", "samples") if step.WhichOneof("detail") == "sample" else ("step", "max_iterations")
+        most = self.config.get(limit, 1 if self.strategy == "chain_of_thought" else None)
+        return f"{word} {number}/{most}" if most else f"{word} {number}"
 
     def _window(self, step: Iteration) -> list[str]:
         """Return how full the window was, nothing for steps without one."""
@@ -83,15 +87,15 @@ class Progress:
         sign = "" if step.bounded_context.is_window_exact else "~"
         return [f"{bar(used / size, is_ascii=self.is_ascii)} {sign + format(used, ','):>6}/{size:,}"]
 
-    def _note(self, step: Iteration) -> str:
-        """Return what came of the step: the answer, what was newly noted, or its first line."""
-        kind = step.WhichOneof("detail")
-        detail = getattr(step, kind) if kind else None
-        if kind == "bounded_context" and step.bounded_context.HasField("reading") and not step.answer_found:
-            return self._newly_noted(step.bounded_context.carryover)
-        text = next((line for line in getattr(detail, "text", "").splitlines() if line.strip()), "")
-        mark = "answer found; " if step.answer_found else ""
-        return one_line(f"{mark}{text}".rstrip("; "), _NOTE_WIDTH)
+    def _note(self, step: Iteration, width: int | None) -> str:
+        """Return what came of the step, by its kind; of a window that read, what was newly noted."""
+        if step.bounded_context.HasField("reading") and not step.answer_found:
+            noted = self._newly_noted(step.bounded_context.carryover)
+            return "; ".join(part for part in (carried(step.bounded_context), noted) if part)
+        if step.WhichOneof("detail") == "sample":
+            self.votes[step.sample.normalized_answer] += 1
+        room = _NOTE_WIDTH if width is None else min(max(width - len(_INDENT), 1), _NOTE_WIDTH)
+        return note_of(step, votes=self.votes[step.sample.normalized_answer], width=room)
 
     def _newly_noted(self, carryover: str) -> str:
         """Return the last line of `carryover` that was not in the one before."""
@@ -106,66 +110,3 @@ def bar(share: float, *, is_ascii: bool = False) -> str:
     full, empty = _ASCII if is_ascii else _BLOCKS
     filled = round(min(max(share, 0.0), 1.0) * _BAR_WIDTH)
     return full * filled + empty * (_BAR_WIDTH - filled)
-
-
-def span_of(duration: Duration) -> float:
-    """Return `duration` in seconds."""
-    return duration.seconds + duration.nanos / _NANOS
-
-
-def seconds(span_s: float) -> str:
-    """Return a time for a person: milliseconds below one second, else seconds."""
-    if span_s < 1:
-        return f"{span_s * 1000:.0f} ms"
-    return f"{span_s:.1f} s"
-
-
-def finish_reason_of(result: Reasoning) -> str:
-    """Return how the run ended, without the prefix of the enum."""
-    return _name_of(result, "finish_reason")
-
-
-def summary(result: Reasoning) -> list[str]:
-    """Return the lines that follow an answer: how it ended, tokens, time, window, what was saved."""
-    usage, metrics = result.metrics.usage, result.metrics
-    calls = f"{usage.model_calls} model call{'' if usage.model_calls == 1 else 's'}"
-    tokens = f"{metrics.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out)"
-    ending = finish_reason_of(result).lower().replace("_", " ")
-    lines = [f"{ending}; {calls}, {tokens}, {seconds(span_of(metrics.execution_time))}"]
-    if metrics.WhichOneof("strategy_specific") == "bounded_context":
-        lines += _bounded_context(metrics)
-    return lines
-
-
-def _bounded_context(metrics: Metrics) -> list[str]:
-    figures = metrics.bounded_context
-    count = "counted" if figures.is_window_exact else "estimated"
-    lines = [f"largest window: {figures.peak_window_tokens:,} tokens, {count}"]
-    if figures.HasField("savings"):
-        saved = figures.savings
-        baseline = _name_of(saved, "baseline").lower().replace("_", " ")
-        lines.append(
-            f"against {_article(baseline)}: attention {_less(saved.attention_pct)}, "
-            f"cache reads {_less(saved.kv_read_pct)}, largest context {_less(saved.peak_context_pct)}, "
-            f"tokens {_less(saved.tokens_pct)}"
-        )
-    return lines
-
-
-def _article(baseline: str) -> str:
-    return {"single pass": "one call that holds everything", "reprompt": "calls that resend everything"}.get(
-        baseline, baseline
-    )
-
-
-def _less(saved_pct: float) -> str:
-    """Return a saving as the change that a reader sees: what was saved is less."""
-    return f"{0.0 - round(saved_pct, 1):+.1f} %"
-
-
-def _name_of(message: Any, name: str) -> str:  # noqa: ANN401 - any message with an enum of that name
-    """Return the name of the enum field `name` without its prefix."""
-    enum = message.DESCRIPTOR.fields_by_name[name].enum_type
-    value = enum.values_by_number.get(getattr(message, name))
-    prefix = str(enum.values_by_number[0].name).removesuffix("UNSPECIFIED")
-    return str(value.name).removeprefix(prefix) if value else "UNKNOWN"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+# More marks than these on one letter write over the lines above and below.
+_STACK = re.compile(r"([\u0300-\u036f\u20d0-\u20ff]{4})[\u0300-\u036f\u20d0-\u20ff]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -37,6 +42,22 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, width: int) -> str:
-    """Return `text` on one line of at most `width` characters, an ellipsis where it was cut."""
-    flat = " ".join(printable(text).split())
-    return flat if len(flat) <= width else f"{flat[: max(width - 1, 0)].rstrip()}…"
+    """Return `text` on one line of at most `width` columns, an ellipsis where it was cut."""
+    flat = _STACK.sub(r"\1", " ".join(printable(text).split()))
+    if columns(flat) <= width:
+        return flat
+    ends = list(itertools.accumulate(map(_columns_of, flat[: max(width, 0)])))
+    # The ellipsis takes a column, and so may the second half of a character that is two wide.
+    kept = bisect.bisect_right(ends, max(width - 1, 0))
+    return f"{flat[:kept].rstrip()}…"
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal `text` takes: East Asian characters take two, combining ones none."""
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in {"Cf", "Me", "Mn"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"F", "W"} else 1

@@ -20,6 +20,7 @@ from reasond_server.config.models import (
 from reasond_server.config.sections import BackendSettings
 from reasond_server.config.signing import AuthKey
 from reasond_server.config.sources import LoadedSettings, load
+from reasond_server.config.tools import ToolsSettings
 
 __all__ = [
     "AgentsSettings",
@@ -35,6 +36,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "StoreSettings",
+    "ToolsSettings",
     "choose_provider",
     "key_docs",
     "load",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from reasond_server.config.models import ServerSettings, Settings
     from reasond_server.config.sections import BackendSettings
+    from reasond_server.config.tools import ToolsSettings
 
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
@@ -59,6 +60,7 @@ def cross_check(settings: Settings) -> Iterator[Violation]:
     yield from _tls_problems(settings.server)
     yield from _llm_problems(settings)
     yield from _default_strategy_problems(settings)
+    yield from _tools_problems(settings.tools)
 
 
 def _bound(server: ServerSettings) -> Iterator[tuple[str, str]]:
@@ -124,6 +126,25 @@ def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violat
             field=f"{section}.first_wait_s",
             description=f"{backend.first_wait_s} is more than {section}.max_wait_s ({backend.max_wait_s})",
         )
+
+
+def _tools_problems(tools: ToolsSettings) -> Iterator[Violation]:
+    """Refuse MCP servers that are neither a program nor an address, or both, and exceptions to nothing."""
+    for name, server in tools.mcp.items():
+        section = f"tools.mcp.{name}"
+        if bool(server.command) == bool(server.url):
+            what = "both are" if server.command else "neither is"
+            yield Violation(field=f"{section}.command", description=f"must be set, or {section}.url; {what}")
+        for key in ("args", "env") if server.url else ("headers",):
+            if getattr(server, key):
+                other = "url" if server.url else "command"
+                yield Violation(field=f"{section}.{key}", description=f"is set, but has no effect with {other}")
+    for host in tools.http_get.allow_private_hosts:
+        if host not in tools.http_get.allow_hosts:
+            yield Violation(
+                field="tools.http_get.allow_private_hosts",
+                description=f"names {host!r}, which is not in tools.http_get.allow_hosts; add it there",
+            )
 
 
 def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:

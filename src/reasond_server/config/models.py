@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, PlainValidator, SecretStr, StringCon
 
 from reasond_server.addresses import split_address
 from reasond_server.config.sections import BackendSettings, BaseUrl, EnvironmentName, Section
+from reasond_server.config.tools import ToolsSettings
 
 STRATEGY_NAME = r"^[a-z][a-z0-9_]*$"
 
@@ -243,7 +244,7 @@ class ReasoningSettings(Section):
         description="Strategy of tasks for which neither the request nor the agent names one; empty: they must.",
     )
     enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
-        default=("bounded_context", "chain_of_thought"),
+        default=("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"),
         strict=False,
         max_length=100,
         description="Strategies that may be used; an empty list serves none.",
@@ -331,6 +332,7 @@ class Settings(Section):
     server: ServerSettings = Field(default_factory=ServerSettings)
     llm: LlmSettings = Field(default_factory=LlmSettings)
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
+    tools: ToolsSettings = Field(default_factory=ToolsSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)

@@ -15,16 +15,20 @@ from reasond_server.types import ToolCall, Usage, UsageSource
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.model import ChatModel, Message
+    from reasond_server.llm.model import ChatModel, Message, ToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The last thing heard of a call. A call that we closed after the closing tag counts as STOP."""
+    """The last thing heard of a call; `calls` are those of tools that were offered natively.
+
+    A call that we closed after the closing tag counts as STOP.
+    """
 
     parsed: Parsed
     finish: ModelFinish
     usage: Usage
+    calls: Sequence[ToolCall] = ()
 
 
 async def hear(
@@ -33,7 +37,9 @@ async def hear(
     messages: Sequence[Message],
     max_tokens: int,
     temperature: float,
-    kinds: Sequence[TagKind] = tuple(TagKind),
+    kinds: Sequence[TagKind] = (TagKind.ANSWER, TagKind.CONTINUE),
+    tools: Sequence[ToolSpec] = (),
+    tool_choice: str = "auto",
 ) -> AsyncGenerator[Fragment | Reply, None]:
     """Call `model` and yield fragments as they become certain, then one Reply.
 
@@ -45,9 +51,18 @@ async def hear(
         ReasondError: as `model.stream`.
     """
     stop = tuple(kind.closing for kind in kinds)
-    request = ChatRequest(messages=messages, max_tokens=max_tokens, temperature=temperature, stop=stop)
+    request = ChatRequest(
+        messages=messages,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        stop=stop,
+        is_stop_advice=True,
+        tools=tools,
+        tool_choice=tool_choice,
+    )
     parser = TagParser(kinds=kinds)
     written: list[str] = []
+    calls: list[ToolCall] = []
     finished: Finished | None = None
     async with aclosing(model.stream(request)) as events:
         async for event in events:
@@ -55,6 +70,7 @@ async def hear(
                 finished = event
                 continue
             if isinstance(event, ToolCall):
+                calls.append(event)
                 continue
             written.append(event.text)
             feed = parser.feed_reasoning if isinstance(event, ReasoningText) else parser.feed
@@ -64,10 +80,18 @@ async def hear(
                 break
     if finished is None:
         finished = _closed_by_us(model, request, parser, written)
-    # Stop strings are not returned, so after STOP an open tag counts as closed.
-    for fragment in parser.close(is_stop=finished.reason is ModelFinish.STOP):
+    # Stop strings are not returned, so after STOP an open tag counts as closed, unless it was cut in quoted code.
+    is_stop = finished.reason is ModelFinish.STOP
+    for fragment in parser.close(is_stop=is_stop):
         yield fragment
-    yield Reply(parsed=parser.result, finish=finished.reason, usage=finished.usage)
+    parsed = parser.result
+    is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
+    yield Reply(
+        parsed=parsed,
+        finish=ModelFinish.LENGTH if is_cut else finished.reason,
+        usage=finished.usage,
+        calls=tuple(calls),
+    )
 
 
 def _closed_by_us(model: ChatModel, request: ChatRequest, parser: TagParser, written: Sequence[str]) -> Finished:

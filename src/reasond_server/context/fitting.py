@@ -72,9 +72,12 @@ class Fitted:
 
 
 async def fitted_windows(
-    plan: WindowPlan, *, model: ChatModel, notes: Callable[[], str]
+    plan: WindowPlan, *, model: ChatModel, notes: Callable[[TokenCounter], str], must_end: Callable[[], bool]
 ) -> AsyncGenerator[Fitted, None]:
-    """Yield the calls of `plan` in order; `notes` returns the carryover when a call is made.
+    """Yield the calls of `plan` in order.
+
+    When a call is made, `notes` returns the carryover within carryover_size by the counter that it is given, and
+    `must_end` whether a window that reasons is to be the last.
 
     Raises:
         ContextExhaustedError: a prompt leaves no room to write in, however little of the material it shows.
@@ -82,15 +85,17 @@ async def fitted_windows(
     counter, stretch, attempts, steps = model.counter, _UNIT, 0, 0
     windows = plan.windows()
     while (window := next(windows, None)) is not None:
-        messages = plan.prompt(window, notes=counter.tail(notes(), plan.limits.carryover_size))
+        window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
+        messages = plan.prompt(window, notes=notes(counter))
         told = await model.count_exactly(messages)
         counted = model.counter.count_prompt(messages)
         tokens = counted if told is None else told
-        room = plan.limits.chunk_size - tokens
-        if room >= max(1, plan.limits.writing_tokens // 2):
+        room, least = plan.limits.chunk_size - tokens, max(1, plan.limits.writing_tokens // 2)
+        if room >= least:
+            held = 0 if window.is_last else min(plan.reserve_tokens, room - least)
             is_exact = told is not None or model.counter.is_exact
             yield Fitted(
-                window=window, plan=plan, counter=counter, messages=messages, max_tokens=room, is_exact=is_exact
+                window=window, plan=plan, counter=counter, messages=messages, max_tokens=room - held, is_exact=is_exact
             )
             attempts, steps = 0, steps + (window.reading is None)
             continue

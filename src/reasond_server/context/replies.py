@@ -11,9 +11,10 @@ from reasond_server.context.tags import TagKind
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}(answer|continue|think)[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
+_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}(answer|continue|action|think)[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
 _MARK = re.compile(r"[<\n]")
-_TAG_NAMES = ("answer", "continue", "think")
+_TAG_NAMES = ("answer", "continue", "action", "think")
+_PLAIN_KINDS = (TagKind.ANSWER, TagKind.CONTINUE)
 _UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}", re.IGNORECASE | re.ASCII)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _UNFINISHED_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2})")
@@ -62,13 +63,14 @@ class TagParser:
     `kinds` decides the kind; other tags after it are text; its closing tag ends the reply.
     """
 
-    def __init__(self, *, kinds: Collection[TagKind] = tuple(TagKind), max_characters: int = _MAX_CHARACTERS) -> None:
+    def __init__(self, *, kinds: Collection[TagKind] = _PLAIN_KINDS, max_characters: int = _MAX_CHARACTERS) -> None:
         self._kinds = {kind.value: kind for kind in kinds}
         self._room = max_characters
         self._pending = ""
         self._at = 0
         self._is_line_start = True
         self._fence = ""
+        self._fence_from = 0
         self._is_thinking = False
         self._kind: TagKind | None = None
         self._is_closed = False
@@ -107,14 +109,16 @@ class TagParser:
         """End the reply and return what was held back.
 
         `is_stop`: the model stopped by itself or at a stop string, so an open tag is complete, because
-        closing tags are the stop strings.
+        closing tags are the stop strings. It is not where a stop string seems to have cut code that quotes
+        the tag: inside a fence, after an opening tag there or in the middle of a line. A fence that was only
+        forgotten is closed by a closing tag on a line of its own.
         """
         if not self._is_closed:
             if not self._is_cut_in_closing_tag():
                 self._advance(is_final=True)
             self._pending = ""
             if is_stop and self._kind is not None and not self._is_cut:
-                self._is_closed = True
+                self._is_closed = not self._fence or self._is_fence_forgotten(self._kind)
         return self._take_fresh()
 
     @property
@@ -146,6 +150,23 @@ class TagParser:
         if self._kind is None or found is None or not (found[1] and found[2]):
             return False
         return self._kind.value.startswith(found[2].lower())
+
+    def _is_fence_forgotten(self, kind: TagKind) -> bool:
+        """Return whether the open fence ended with the tag, which is then taken away if it is there."""
+        whole = "".join(self._content)
+        fenced = "".join(self._content[self._fence_from :])
+        depth, end = 0, len(fenced)
+        for tag in _TAG.finditer(fenced):
+            if tag[2].lower() != kind.value:
+                continue
+            if tag[1] and not depth and not fenced[tag.end() :].strip():
+                end = tag.start()
+            else:
+                depth += -min(depth, 1) if tag[1] else 1
+        if depth or fenced[:end].rpartition("\n")[2].strip():
+            return False
+        self._content = [whole[: len(whole) - len(fenced) + end]]
+        return True
 
     def _advance(self, *, is_final: bool) -> None:
         """Consume what is certain; at the end everything is."""
@@ -183,7 +204,7 @@ class TagParser:
             if end < 0 and is_final:
                 end = len(line)
             if end >= 0 and not (found[1][0] == "`" and "`" in line[found.end() : end]):
-                self._fence = found[1]
+                self._fence, self._fence_from = found[1], len(self._content)
                 self._emit(min(end + 1, len(line)))
                 return True
         self._is_line_start = False

@@ -1,20 +1,24 @@
-"""What bounded windows saved, from measured usage, against one pass with everything in one window.
+"""What bounded windows saved, from measured usage, against one pass and against sending the history again.
 
-With T(n) = n(n+1)/2 attention pairs for n tokens, windows i of a_i input and b_i output tokens, P tokens of
-a prompt that holds question and material whole, and G = sum of all b_i:
+With T(n) = n(n+1)/2 attention pairs for n tokens, calls i of a_i input and b_i output tokens, P tokens of a prompt that
+holds question and material whole, and G = sum of b_i over the calls that reason or read (G_j up to the j-th reasoning
+window; what was written while reading counts to the window after it):
 
-| figure           | bounded                          | single pass   |
-| attention_pct    | sum of T(a_i + b_i)              | T(P + G)      |
-| kv_read_pct      | sum of T(a_i + b_i) - T(a_i)     | T(P + G) - T(P) |
-| tokens_pct       | sum of a_i + b_i                 | P + G         |
-| peak_context_pct | largest a_i + b_i                | P + G         |
+| figure           | bounded                      | SINGLE_PASS     | REPROMPT          |
+| attention_pct    | sum of T(a_i + b_i)          | T(P + G)        | sum of T(P + G_j) |
+| kv_read_pct      | sum of T(a_i + b_i) - T(a_i) | T(P + G) - T(P) | T(P + G) - T(P)   |
+| tokens_pct       | sum of a_i + b_i             | P + G           | sum of P + G_j    |
+| peak_context_pct | largest a_i + b_i            | P + G           | P + G             |
 
-A figure is 100 (1 - bounded / single pass), signed: `tokens_pct` is negative as a rule, because every window
-is sent the question and the notes again. The single pass is assumed to write as many tokens as the windows.
+A figure is 100 (1 - bounded / baseline), signed. The bounded side holds every call, those for carryovers included,
+with all its input, cached or not; neither baseline makes carryover calls, so what those wrote is not in G. Baselines
+are given all that the windows wrote, their notes included, as one chain of thought. Against SINGLE_PASS `tokens_pct` is
+negative as a rule, because every window is sent the question and the notes again.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.types import Savings, SavingsBaseline
@@ -24,39 +28,73 @@ if TYPE_CHECKING:
 
 
 class SavingsMeter:
-    """Adds up windows in constant memory. `single_pass_tokens` is P."""
+    """Adds up calls in constant memory. `single_pass_tokens` is P."""
 
     def __init__(self, *, single_pass_tokens: int) -> None:
         self._prompt = single_pass_tokens
         self._windows = 0
         self._generated = 0
-        self._pairs = 0
-        self._kv_read = 0
-        self._tokens = 0
-        self._peak = 0
+        self._spent = _Work()
+        self._resent = _Work()
+        self._is_read_last = False
 
-    def add(self, usage: Usage) -> None:
+    def add(self, usage: Usage, *, is_reading: bool = False) -> None:
         """Count one window."""
-        whole = usage.total_tokens
         self._windows += 1
         self._generated += usage.output_tokens
-        self._pairs += _pairs(whole)
-        self._kv_read += _pairs(whole) - _pairs(usage.input_tokens)
-        self._tokens += whole
-        self._peak = max(self._peak, whole)
+        self._spent = self._spent.plus(usage.input_tokens, usage.output_tokens)
+        self._is_read_last = is_reading
+        if not is_reading:
+            self._resent = self._resent.plus(self._prompt + self._generated, 0)
+
+    def add_carryover(self, usage: Usage) -> None:
+        """Count a call that was made for a carryover alone."""
+        self._spent = self._spent.plus(usage.input_tokens, usage.output_tokens)
 
     @property
     def savings(self) -> Savings | None:
-        """The savings so far; None while there was one window at most."""
+        """The savings so far against one pass; None while there was one window at most."""
+        return self._against(SavingsBaseline.SINGLE_PASS, _Work().plus(self._prompt, self._generated))
+
+    @property
+    def reprompt_savings(self) -> Savings | None:
+        """The same against sending everything again for every window that reasons."""
+        resent = self._resent
+        if self._is_read_last:
+            resent = resent.plus(self._prompt + self._generated, 0)
+        decoding = _Work().plus(self._prompt, self._generated)
+        return self._against(SavingsBaseline.REPROMPT, replace(resent, kv_read=decoding.kv_read))
+
+    def _against(self, baseline: SavingsBaseline, work: _Work) -> Savings | None:
         if self._windows <= 1:
             return None
-        whole = self._prompt + self._generated
+        spent = self._spent
         return Savings(
-            baseline=SavingsBaseline.SINGLE_PASS,
-            attention_pct=_saved_pct(self._pairs, _pairs(whole)),
-            kv_read_pct=_saved_pct(self._kv_read, _pairs(whole) - _pairs(self._prompt)),
-            tokens_pct=_saved_pct(self._tokens, whole),
-            peak_context_pct=_saved_pct(self._peak, whole),
+            baseline=baseline,
+            attention_pct=_saved_pct(spent.pairs, work.pairs),
+            kv_read_pct=_saved_pct(spent.kv_read, work.kv_read),
+            tokens_pct=_saved_pct(spent.tokens, work.tokens),
+            peak_context_pct=_saved_pct(spent.peak, work.peak),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What calls take together."""
+
+    pairs: int = 0
+    kv_read: int = 0
+    tokens: int = 0
+    peak: int = 0
+
+    def plus(self, given: int, written: int) -> _Work:
+        """Return this and one call more."""
+        whole = given + written
+        return _Work(
+            pairs=self.pairs + _pairs(whole),
+            kv_read=self.kv_read + _pairs(whole) - _pairs(given),
+            tokens=self.tokens + whole,
+            peak=max(self.peak, whole),
         )
 
 

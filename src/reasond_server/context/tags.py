@@ -15,7 +15,7 @@ import re
 import unicodedata
 from enum import StrEnum
 
-RESERVED_TAGS = ("question", "notes", "material", "passage", "answer", "continue", "think")
+RESERVED_TAGS = ("question", "notes", "material", "passage", "observation", "answer", "continue", "action", "think")
 """Names whose tags have a meaning in prompts or replies."""
 
 _NAMES = "|".join(RESERVED_TAGS)
@@ -50,6 +50,7 @@ class TagKind(StrEnum):
 
     ANSWER = "answer"
     CONTINUE = "continue"
+    ACTION = "action"
 
     @property
     def closing(self) -> str:

@@ -6,26 +6,33 @@ Notation: C = chunk_size, m = carryover_size, f = tokens of a prompt without any
 - The free part C - f - m - C/8 is shared by the question and the segment that is read. The question is
   pinned to every window and gets at most half of the free part and at most C/4; of a longer one the first
   and the last paragraph are pinned, clipped, and what lies between becomes the beginning of the material.
+- Where a window that is cut at its limit is summarised by a call of its own (hybrid, summary), the calls that it can
+  follow leave room for that: R tokens, the request and at most 0.15 (C - m) to write, taken from the free part. Where
+  that is too small, no summary is asked for.
 - Material that fits one window together with the question and C/4 to write in is shown whole. Otherwise
   it is read in segments of (free part - question) tokens, each shown exactly once.
-- Every call may write C - (tokens of its prompt), which is the bound: `context.fitting` counts those.
+- Every call may write C - (tokens of its prompt) - R, the last one without R, which is the bound:
+  `context.fitting` counts those.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, most_summary_tokens
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
 from reasond_server.context.tags import neutralize
 from reasond_server.errors import InvalidConfigError, Violation
-from reasond_server.types import ReadingProgress
+from reasond_server.llm.model import Message, Role
+from reasond_server.types import CarryoverMode, ReadingProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.llm.model import Message, TokenCounter
+    from reasond_server.llm.model import TokenCounter
 
 MAX_CHUNK_SIZE = 32768
 MIN_CARRYOVER_SIZE = 512
@@ -41,8 +48,16 @@ _LEFT_OUT = "\n[...]\n"
 
 _RULES = (
     "Work out what <question> asks. <notes> is all you kept from earlier. Think step by step, then end in one "
-    "of two ways: <answer>the final answer</answer>, or, to go on in a fresh window, <continue>the notes you "
-    "need, with earlier notes that still matter</continue>."
+    "of two ways: <answer>the final answer</answer>, or, to go on in a fresh window, <continue>"
+)
+_FIELDS = "lines Current Strategy:, Key Findings:, Progress:, Next Steps:, Unresolved:</continue>."
+# Every token of these is paid in every window.
+_ENDINGS = MappingProxyType(
+    {
+        CarryoverMode.HYBRID: f"{_FIELDS} Findings, one a line, add to old ones.",
+        CarryoverMode.SUMMARY: f"{_FIELDS} Repeat old notes that still matter.",
+        CarryoverMode.TAIL: "the notes you need, with earlier notes that still matter</continue>.",
+    }
 )
 _READ = " You are reading a long text passage by passage. Do not answer yet: end with <continue>."
 _READ_LAST = " You are reading a long text; this is its last passage. Answer if the notes and it suffice."
@@ -57,11 +72,17 @@ class WindowLimits:
     carryover_size: int
     max_segments: int
     max_iterations: int
+    carryover_mode: CarryoverMode = CarryoverMode.TAIL
 
     @property
     def writing_tokens(self) -> int:
         """What every call keeps to write in, at the least."""
         return -(-self.chunk_size // _WRITING_SHARE)
+
+    @property
+    def rules(self) -> str:
+        """What the model is told first."""
+        return _RULES + _ENDINGS[self.carryover_mode]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +105,8 @@ class WindowPlan:
 
     `prompt_tokens` is the share of every window that question and frame take, `single_pass_tokens` the
     prompt of one window that would hold everything. `nonce` marks the fences of every window.
-    `segments_before` were read under an earlier plan.
+    `segments_before` were read under an earlier plan. A window that a summary may follow keeps `reserve_tokens`
+    for that call, which may write `summary_tokens`; both are 0 where none is made.
     """
 
     limits: WindowLimits
@@ -96,6 +118,8 @@ class WindowPlan:
     prompt_tokens: int
     single_pass_tokens: int
     segments_before: int = 0
+    summary_tokens: int = 0
+    reserve_tokens: int = 0
 
     @property
     def capacity_tokens(self) -> int:
@@ -122,7 +146,7 @@ class WindowPlan:
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
             return build_prompt(
-                instructions=_RULES + (_READ_LAST if number == count else _READ),
+                instructions=self.limits.rules + (_READ_LAST if number == count else _READ),
                 question=self.question,
                 nonce=self.nonce,
                 notes=notes,
@@ -131,7 +155,7 @@ class WindowPlan:
                 ),
             )
         return build_prompt(
-            instructions=_RULES + (_ANSWER_NOW if window.is_last else ""),
+            instructions=self.limits.rules + (_ANSWER_NOW if window.is_last else ""),
             question=self.question,
             nonce=self.nonce,
             notes=notes,
@@ -165,17 +189,21 @@ def plan_windows(
         InvalidConfigError: chunk_size is too small for carryover_size (the smallest that works is named),
             or the material needs more than max_segments segments (the number it needs is named).
     """
-    frame = _frame_tokens(counter, nonce)
+    rules = limits.rules
+    frame = _frame_tokens(counter, nonce, rules)
     free = _free_tokens(limits, frame)
     if free < _MIN_FREE_TOKENS:
         raise _too_small(limits, frame)
+    summary, reserve = _summary_share(limits, free - _MIN_FREE_TOKENS, counter)
+    free -= reserve
     question, rest = _pinned(neutralize(query), min(limits.chunk_size // _QUESTION_SHARE, free // 2), counter)
     whole = "\n\n".join(text for text in (rest, neutralize(material)) if text)
     everything = counter.count_prompt(
-        build_prompt(instructions=_RULES + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
+        build_prompt(instructions=rules + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
     )
     segments: Sequence[str] = ()
-    if whole and (is_reading or everything > limits.chunk_size - limits.chunk_size // _WHOLE_WRITING_SHARE):
+    most = limits.chunk_size - limits.chunk_size // _WHOLE_WRITING_SHARE - reserve
+    if whole and (is_reading or everything > most):
         segments = split_text(whole, limit=free - counter.count_text(question), counter=counter)
         if segments_before + len(segments) > limits.max_segments:
             raise _too_many(limits, segments_before + len(segments))
@@ -186,19 +214,33 @@ def plan_windows(
         is_question_clipped=bool(rest),
         material="" if segments else whole,
         segments=segments,
-        prompt_tokens=counter.count_prompt(build_prompt(instructions=_RULES, question=question, nonce=nonce)),
+        prompt_tokens=counter.count_prompt(build_prompt(instructions=rules, question=question, nonce=nonce)),
         single_pass_tokens=everything,
         segments_before=segments_before,
+        summary_tokens=summary,
+        reserve_tokens=reserve,
     )
 
 
-def _frame_tokens(counter: TokenCounter, nonce: str) -> int:
+def _summary_share(limits: WindowLimits, most: int, counter: TokenCounter) -> tuple[int, int]:
+    """Return the tokens that a summary may have and those that it takes of a window with all that is around it."""
+    if limits.carryover_mode is CarryoverMode.TAIL:
+        return 0, 0
+    around = counter.count_prompt(
+        (Message(role=Role.ASSISTANT, content=""), Message(role=Role.USER, content=SUMMARY_REQUEST))
+    )
+    summary = most_summary_tokens(chunk_size=limits.chunk_size, carryover_size=limits.carryover_size)
+    summary = min(summary, limits.carryover_size, most - around - _JOINT_TOKENS)
+    return (summary, summary + around + _JOINT_TOKENS) if summary >= FEWEST_SUMMARY_TOKENS else (0, 0)
+
+
+def _frame_tokens(counter: TokenCounter, nonce: str, rules: str) -> int:
     """Return the tokens of the largest prompt that shows nothing yet."""
     widest = Passage(text="", segment=MAX_SEGMENTS, segment_count=MAX_SEGMENTS)
     # An empty section is left out, so one letter stands for the notes.
     prompts = (
-        build_prompt(instructions=_RULES + rules, question="", nonce=nonce, notes="n", passage=widest)
-        for rules in (_READ, _READ_LAST, _ANSWER_NOW)
+        build_prompt(instructions=rules + kind, question="", nonce=nonce, notes="n", passage=widest)
+        for kind in (_READ, _READ_LAST, _ANSWER_NOW)
     )
     return max(map(counter.count_prompt, prompts)) + _JOINT_TOKENS
 

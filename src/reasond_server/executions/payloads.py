@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError
+from reasond_server.executions.shapes import ShapeError, is_unicode, settled
 from reasond_server.types import (
     BoundedContextMetrics,
     BoundedContextStep,
@@ -26,6 +27,7 @@ from reasond_server.types import (
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
     from reasond_server.strategies.strategy import Outcome, Step, Wrote
+    from reasond_server.types import StrategyMetrics
 
 MAX_DEPTH = 16
 _DETAILS: Final = (Thought, BoundedContextStep, ReactStep, TreeStep, Sample, CustomStep)
@@ -64,25 +66,29 @@ def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
     Raises:
         InternalError: it is no text in valid Unicode; names the strategy, for its author.
     """
-    if not _is_unicode(wrote.text):
+    if not is_unicode(wrote.text):
         raise InternalError(f"strategy {strategy!r} yielded a Wrote that is no text in valid Unicode")
     return wrote
 
 
-def require_step(step: Step, *, strategy: str) -> Step:
-    """Return `step` as it is kept: its JSON is a copy, which the strategy cannot change any more.
+def require_step(step: Step, *, strategy: str, before: StrategyMetrics | None = None) -> Step:
+    """Return `step` as it is kept: JSON and sequences are copies, which the strategy cannot change any more.
+
+    `before` are the metrics of the step before, as they were kept.
 
     Raises:
-        InternalError: its kind, its JSON or its texts are none that a transport can carry; names the strategy.
+        InternalError: its kind, its JSON or one of its values is none that a transport can carry; names the strategy.
     """
     if not (_is_one_of(step.detail, _DETAILS) and _is_one_of(step.metrics, _METRICS)):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
-    return replace(step, detail=_kept(step.detail, strategy), metrics=_kept(step.metrics, strategy))
+    if not isinstance(step.answer_found, bool):
+        raise InternalError(f"strategy {strategy!r} yielded a Step whose answer_found is neither True nor False")
+    return replace(step, detail=_kept(step.detail, strategy), metrics=_kept(step.metrics, strategy, before))
 
 
 def require_outcome(outcome: Outcome, *, strategy: str) -> Outcome:
     """Return `outcome` as it is kept. Raises as `require_step`; how a run fails, an error says."""
-    if not all(map(_is_unicode, (outcome.answer, *outcome.warnings))):
+    if not all(map(is_unicode, (outcome.answer, *outcome.warnings))):
         raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
     if not _is_one_of(outcome.finish_reason, (FinishReason,)) or outcome.finish_reason in _NOT_ITS_OWN:
         raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")
@@ -100,14 +106,16 @@ def carriable(error: ReasondError) -> ReasondError:
     return error
 
 
-def _kept(value: ValueT, strategy: str) -> ValueT:
+def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
     """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
     kind = type(value).__name__
-    if not isinstance(value, CustomStep | CustomMetrics):
-        texts = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else []
-        if not all(_is_unicode(text) for text in texts if isinstance(text, str)):
-            raise InternalError(f"strategy {strategy!r} yielded a {kind} with text that is not valid Unicode")
+    if value is None:
         return value
+    if not isinstance(value, CustomStep | CustomMetrics):
+        try:
+            return settled(value, before=before)
+        except ShapeError as error:
+            raise InternalError(f"strategy {strategy!r} yielded a {kind} that cannot be kept: {error}") from None
     try:
         data = json.loads(json.dumps(value.data, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError):
@@ -122,14 +130,6 @@ def _kept(value: ValueT, strategy: str) -> ValueT:
 def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:
     """Return whether a strategy kept to the types that it declares, which nothing else enforces."""
     return isinstance(value, kinds)
-
-
-def _is_unicode(text: object) -> bool:
-    """Return whether `text` is one that can be encoded: a lone surrogate cannot."""
-    try:
-        return isinstance(text, str) and text.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def _encodable(text: object) -> str:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.run import Assignment
     from reasond_server.executions.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
-    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.tools.toolbox import Toolbox, ToolSource
     from reasond_server.types import Event, Usage
 
 _log = logging.getLogger("reasond.executions")
@@ -295,7 +295,7 @@ class Runner:
         context = RunContext(
             config=assignment.config,
             model=model,
-            tools=self._tools.toolbox(max_calls=assignment.task.budget.max_tool_calls),
+            tools=self._toolbox(assignment),
             monotonic=self._clock.monotonic,
             new_nonce=self._clock.new_nonce,
         )
@@ -323,8 +323,13 @@ class Runner:
                 await asyncio.sleep(0)
         raise InternalError(f"strategy {name!r} ended without an outcome")
 
+    def _toolbox(self, assignment: Assignment) -> Toolbox:
+        """Return the tools of a run; none where its configuration does not use them, whatever the strategy does."""
+        source = self._tools if assignment.config.uses_tools else NO_TOOLS
+        return source.toolbox(max_calls=assignment.task.budget.max_tool_calls)
+
     async def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
-        kept = require_step(step, strategy=run.execution.strategy)
+        kept = require_step(step, strategy=run.execution.strategy, before=run.metrics)
         run.metrics = kept.metrics
         iteration = Iteration(
             index=run.step_count,

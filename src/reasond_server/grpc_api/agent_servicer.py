@@ -11,8 +11,8 @@ from reasond.v1 import agent_card_pb2, agent_service_pb2_grpc
 from reasond.v1 import agent_service_pb2 as pb
 from reasond_server.errors import InvalidRequestError, Violation
 from reasond_server.grpc_api.calls import current_principal
-from reasond_server.grpc_api.conversion import timestamp
 from reasond_server.grpc_api.requests import invalid, seconds_of
+from reasond_server.grpc_api.times import timestamp
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import RegisteredAgent

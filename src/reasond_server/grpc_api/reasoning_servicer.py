@@ -26,6 +26,7 @@ from reasond_server.grpc_api.requests import (
     task_of,
     trace_view_of,
 )
+from reasond_server.types import CostClass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _LARGEST_PAGE: Final = 100
 _RESULT_ROOM_BYTES: Final = 512 * 1024
+_COST_CLASSES: Final = {cost: pb.CostClass.Value(f"COST_CLASS_{cost.name}") for cost in CostClass}
 
 
 class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
@@ -207,4 +209,7 @@ def _strategy(info: StrategyInfo) -> pb.Strategy:
         default_config_json=json_text(info.default_config),
         capabilities=info.capabilities,
         is_default=info.is_default,
+        ceilings_json=json_text(info.ceilings),
+        cost_class=_COST_CLASSES[info.cost_class] if info.cost_class else pb.COST_CLASS_UNSPECIFIED,
+        cost_formula=info.cost_formula,
     )

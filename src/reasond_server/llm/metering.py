@@ -9,6 +9,7 @@ what calls really had.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -45,7 +46,8 @@ class _Call:
 class MeteredModel:
     """The model of one run: `usage` is true at every moment, also in the middle of a call.
 
-    `time_left` tells the seconds that the run may still take, for the model's own deadlines; `warnings_of_calls`
+    `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
+    own, by default the model's (`llm.counting.fork_of` makes one that other runs do not teach); `warnings_of_calls`
     are those of the calls that ended, each once.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
@@ -55,9 +57,15 @@ class MeteredModel:
     """
 
     def __init__(
-        self, *, model: ChatModel, budget: Budget, time_left: Callable[[], float | None] = lambda: None
+        self,
+        *,
+        model: ChatModel,
+        budget: Budget,
+        time_left: Callable[[], float | None] = lambda: None,
+        counter: TokenCounter | None = None,
     ) -> None:
         self._model = model
+        self._counter = model.counter if counter is None else counter
         self._budget = budget
         self._settled = Usage()
         self._open: list[_Call] = []
@@ -82,9 +90,14 @@ class MeteredModel:
         return self._model.context_window
 
     @property
+    def has_native_tools(self) -> bool:
+        """Whether the model takes tools."""
+        return self._model.has_native_tools
+
+    @property
     def counter(self) -> TokenCounter:
-        """Counter of the model."""
-        return self._model.counter
+        """Counter of the run: its own, or that of the model."""
+        return self._counter
 
     @property
     def usage(self) -> Usage:
@@ -102,6 +115,34 @@ class MeteredModel:
         """End what is open at its next event and refuse every further call: the run is over."""
         self._is_closed = True
 
+    def recall(
+        self,
+        usage: Usage,
+        warnings: Sequence[str] = (),
+        *,
+        request: ChatRequest | None = None,
+        is_clamped: bool = False,
+    ) -> None:
+        """Book a call that is answered from a record: what follows counts, and is bounded, as if it were made now.
+
+        The call itself was within the budget when it was made, and is not refused again. `usage` and `warnings` are
+        those of its `Finished`; with the `request` the counter learns from it as it did then, so calls are to be
+        recalled in the order in which they finished. `is_clamped` tells that the budget had shortened it.
+
+        Raises:
+            InternalError: the run is over.
+        """
+        self._require_open()
+        self._settled += usage
+        self.is_clamped = self.is_clamped or is_clamped
+        self.warnings_of_calls.update(dict.fromkeys(warnings))
+        if request is not None:
+            self._learn(request, usage)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise InternalError("the run is over and makes no more calls")
+
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model within the budget.
 
@@ -109,8 +150,7 @@ class MeteredModel:
             TokenBudgetExhaustedError: the budget does not cover the prompt and one token more.
             ModelError: as the model says.
         """
-        if self._is_closed:
-            raise InternalError("the run is over and makes no more calls")
+        self._require_open()
         told = await self._counted(request)
         prompt = await self._prompt_tokens(request.messages) if told is None else told
         call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
@@ -170,7 +210,8 @@ class MeteredModel:
         if budget.max_model_calls is not None and calls >= budget.max_model_calls:
             raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
         most = request.max_tokens
-        prompt_bound = prompt if is_exact else _bytes_of(request.messages)
+        # Counters and counting servers see the contents of messages, not the tools and calls beside them.
+        prompt_bound = (prompt if is_exact else _bytes_of(request.messages)) + _bytes_of_tools(request)
         if budget.max_total_tokens is not None:
             spent = self._settled.total_tokens + sum(call.reserved_tokens for call in self._open)
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
@@ -207,6 +248,13 @@ class MeteredModel:
 def _bytes_of(messages: Sequence[Message]) -> int:
     """Return an upper bound of the prompt's tokens that no tokenizer exceeds."""
     return sum(len(message.content.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for message in messages)
+
+
+def _bytes_of_tools(request: ChatRequest) -> int:
+    """Return an upper bound of the tokens of the tools that are offered and of the calls in the messages."""
+    offered = [f"{tool.name}{tool.description}{json.dumps(tool.parameters)}" for tool in request.tools]
+    called = [f"{call.name}{call.arguments_json}" for message in request.messages for call in message.tool_calls]
+    return sum(len(text.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for text in (*offered, *called))
 
 
 def _exhausted(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:

@@ -53,6 +53,7 @@ class ChatRequest:
 
     `max_tokens` bounds what the model writes; `stop` are strings that end it, not returned. `tool_choice` is
     "auto", "none", "required" or the name of a tool. `json_schema` asks for an answer of that form.
+    `is_stop_advice`: the caller closes the call itself, and the strings only go to providers that take them.
     `time_left_s` bounds the whole call, retries included.
     """
 
@@ -60,6 +61,7 @@ class ChatRequest:
     max_tokens: int
     temperature: float = 0.7
     stop: Sequence[str] = ()
+    is_stop_advice: bool = False
     tools: Sequence[ToolSpec] = ()
     tool_choice: str = "auto"
     json_schema: Json | None = None
@@ -148,6 +150,11 @@ class ChatModel(Protocol):
     @property
     def context_window(self) -> int | None:
         """Most tokens of prompt and output together; None if unknown."""
+        ...
+
+    @property
+    def has_native_tools(self) -> bool:
+        """Whether calls may carry `tools`; other models are told of tools in the prompt and call them in their text."""
         ...
 
     @property

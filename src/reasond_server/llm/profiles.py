@@ -43,6 +43,7 @@ class ModelProfile:
 
     `max_stops` is how many stop strings it takes (0: none). `sampling` tells whether temperature and seed may be sent.
     `reasoning_fields` are read in order. `stop_match_fields` are where it tells which stop string matched.
+    `named_tool_choice` tells that one tool can be demanded by its name; where it cannot, that tool alone is offered.
     `count_path` is where it counts the tokens of messages (relative to the base URL's root), empty if nowhere.
     `context_window` is in tokens, None if unknown.
     """
@@ -58,6 +59,7 @@ class ModelProfile:
     json_schema: SchemaLevel = SchemaLevel.NONE
     tools: bool = True
     forced_tool_choice: bool = True
+    named_tool_choice: bool = True
     several_system_messages: bool = True
     count_path: str = ""
     context_window: int | None = None
@@ -102,7 +104,10 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
             ),
             "forced_tool_choice": Fact(value=False, evidence="vllm #44216: ignored for gpt-oss"),
             "several_system_messages": Fact(value=False, evidence="vllm #5812: some chat templates refuse them"),
-            "count_path": Fact(value="/tokenize", evidence="vLLM documentation"),
+            "count_path": Fact(
+                value="/tokenize",
+                evidence="read: vllm at 343bacaf, entrypoints/serve/tokenize/protocol.py: messages in, count out",
+            ),
         },
         "sglang": {
             "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="SGLang documentation"),
@@ -112,6 +117,7 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
         "llamacpp": {
             "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="ran: llama.cpp 2026.10"),
             "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="ran: llama.cpp 2026.10, by grammar"),
+            "named_tool_choice": Fact(value=False, evidence="ran: llama.cpp 2026.10 takes a named tool for auto"),
             "count_path": Fact(value="/apply-template", evidence="ran: llama.cpp 2026.10, then /tokenize"),
         },
         "llamacpp-python": {

@@ -52,6 +52,11 @@ class TracedModel:
         return self._model.context_window
 
     @property
+    def has_native_tools(self) -> bool:
+        """Whether the model takes tools."""
+        return self._model.has_native_tools
+
+    @property
     def counter(self) -> TokenCounter:
         """Counter of the model."""
         return self._model.counter

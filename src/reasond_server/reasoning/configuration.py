@@ -55,7 +55,7 @@ class StrategyConfiguration:
         over = [
             Violation(field=name, description=f"must be at most {ceiling} on this server, got {shown(value)}")
             for name, ceiling in self._ceilings[strategy.name].items()
-            if (value := getattr(config, name)) is not None and value > ceiling
+            if _is_number(value := getattr(config, name)) and value > ceiling
         ]
         if over:
             raise InvalidConfigError.of(*over)
@@ -72,6 +72,10 @@ class StrategyConfiguration:
             properties[name] = {**properties.get(name, {}), "maximum": min(most, ceiling)}
         return schema
 
+    def ceilings(self, strategy: ReasoningStrategy[Any]) -> Json:
+        """Return the ceilings that the operator set, by parameter."""
+        return dict(self._ceilings[strategy.name])
+
     def _take(self, strategy: ReasoningStrategy[Any], table: Mapping[str, Any]) -> None:
         """Sort the keys of a table into defaults and ceilings."""
         parameters = strategy.config_type.model_fields
@@ -85,11 +89,11 @@ class StrategyConfiguration:
             kind, name = by_key[key]
             kind[strategy.name][name] = value
         for name, ceiling in self._ceilings[strategy.name].items():
-            if isinstance(ceiling, bool) or not isinstance(ceiling, int | float):
-                key = f"{_CEILING}{name.removeprefix('max_')}"
-                raise SettingsError(
-                    f"[reasoning.strategies.{strategy.name}] {key} must be a number, got {shown(ceiling)}"
-                )
+            key = f"[reasoning.strategies.{strategy.name}] {_CEILING}{name.removeprefix('max_')}"
+            if not _is_number(ceiling):
+                raise SettingsError(f"{key} must be a number, got {shown(ceiling)}")
+            if not _takes_numbers(strategy.get_config_schema(), name):
+                raise SettingsError(f"{key} is a ceiling of {name!r}, which takes no numbers", remedy="Remove the key.")
 
     def _check_defaults(self, strategy: ReasoningStrategy[Any]) -> None:
         try:
@@ -99,6 +103,17 @@ class StrategyConfiguration:
                 f"[reasoning.strategies.{strategy.name}] does not work: {error.message}",
                 remedy="Mend the default_* value, or set one at or below its max_allowed_* ceiling.",
             ) from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _takes_numbers(schema: Json, name: str) -> bool:
+    """Return whether the parameter `name` is a number, by the schema of its strategy."""
+    parameter = schema.get("properties", {}).get(name, {})
+    options = (parameter, *parameter.get("anyOf", ()))
+    return any(option.get("type") in {"integer", "number"} for option in options)
 
 
 def _with_level(violation: Violation, request: Json, agent: Json) -> Violation:

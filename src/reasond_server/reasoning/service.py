@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.access.permissions import allowed_strategies, require_strategy
+from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
 from reasond_server.errors import InternalError, InvalidRequestError, StoreUnavailableError, Violation
 from reasond_server.executions.following import Follower
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import Execution, FinishReason, Json, Principal, StreamEvent, Task
+    from reasond_server.types import CostClass, Execution, FinishReason, Json, Principal, StreamEvent, Task
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
@@ -57,7 +57,11 @@ class ExecutionPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInfo:
-    """What clients are told of a strategy; `config_schema` is JSON Schema, draft 2020-12."""
+    """What clients are told of a strategy; `config_schema` is JSON Schema, draft 2020-12.
+
+    `ceilings` holds the operator's by parameter. `cost_class` is None where the strategy does not say how its
+    model calls grow, and `cost_formula` is then empty.
+    """
 
     name: str
     description: str
@@ -65,6 +69,9 @@ class StrategyInfo:
     default_config: Json
     capabilities: Sequence[str]
     is_default: bool
+    ceilings: Json = field(default_factory=dict)
+    cost_class: CostClass | None = None
+    cost_formula: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,7 @@ class ReasoningService:
         return self._model.warnings
 
     def strategies(self) -> Sequence[StrategyInfo]:
-        """Return the enabled strategies by name, with the schema and defaults that apply here."""
+        """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
         return [
             StrategyInfo(
                 name=strategy.name,
@@ -127,6 +134,9 @@ class ReasoningService:
                 default_config=self._configuration.resolve(strategy, request={}).model_dump(mode="json"),
                 capabilities=strategy.get_capabilities(),
                 is_default=strategy.name == self._policy.default_strategy,
+                ceilings=self._configuration.ceilings(strategy),
+                cost_class=strategy.cost_class,
+                cost_formula=strategy.cost_formula,
             )
             for strategy in self._registry
         ]
@@ -275,6 +285,8 @@ class ReasoningService:
         selection = self._selection(caller, task, agent)
         strategy = selection.strategy
         config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
+        if config.uses_tools:
+            require_tools(caller)
         await self._check(strategy, task, config)
         return Assignment(
             tenant=caller.tenant,

@@ -1,1 +1,1 @@
-"""Ways of working a question out, one file each; none imports another, none knows the transport."""
+"""Ways of working a question out, one file or package each; none imports another, none knows the transport."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from reasond_server.context.calls import Reply, hear
+from reasond_server.context.carryover import Carryover, Compressed, compress
+from reasond_server.context.carryover_call import Summary, summarize
+from reasond_server.context.endings import Ending, Judge
 from reasond_server.context.fences import new_nonce
 from reasond_server.context.fitting import fitted_windows
-from reasond_server.context.savings import SavingsMeter
-from reasond_server.context.tags import TagKind, neutralize, restore
+from reasond_server.context.journal import Journal
+from reasond_server.context.repetition import RepetitionGuard
+from reasond_server.context.tags import restore
 from reasond_server.context.windows import (
     MAX_CHUNK_SIZE,
     MAX_SEGMENTS,
@@ -22,38 +25,31 @@ from reasond_server.context.windows import (
     WindowPlan,
     plan_windows,
 )
-from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation, shown
+from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
-from reasond_server.types import (
-    BoundedContextMetrics,
-    BoundedContextStep,
-    CarryoverMode,
-    FinishReason,
-    WindowMetrics,
-)
+from reasond_server.types import BoundedContextStep, CarryoverMode, CostClass, FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.context.fitting import Fitted
-    from reasond_server.context.replies import Fragment, Parsed
+    from reasond_server.context.replies import Fragment
     from reasond_server.context.windows import Window
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
-    from reasond_server.types import Task, Usage
+    from reasond_server.types import Task
 
 # Counting a text longer than this takes long enough to be felt by other runs in the same event loop.
 _LONG_TEXT_CHARACTERS = 50_000
-_MAX_EMPTY_REPLIES = 2
+_CLIPPED = (
+    "The query is longer than its share of a window: its beginning and end were shown in every window, "
+    "what lies between was read as material."
+)
 
 
 class BoundedContextConfig(StrategyConfig):
-    """The parameters, with the defaults and ranges of seed 001; `carryover_mode` and `max_segments` are our own.
-
-    `carryover_mode` defaults to "tail", the only mode of this release. "hybrid", the default that the
-    contract plans, and "summary" come with a later one; until then they are refused.
-    """
+    """The parameters, with the defaults and ranges of seed 001; the last three are our own."""
 
     chunk_size: Annotated[
         int, Field(ge=1024, le=MAX_CHUNK_SIZE, description="Size of every window: prompt, carryover and generated.")
@@ -64,16 +60,14 @@ class BoundedContextConfig(StrategyConfig):
     max_iterations: Annotated[
         int, Field(ge=1, le=50, description="Most reasoning iterations; reading material is not counted.")
     ] = 5
-    # Not strict, because JSON has no enums and strict Pydantic takes no strings for them. The schema says what is
-    # accepted today rather than what the contract plans.
+    # Not strict, because JSON has no enums and strict Pydantic takes no strings for them.
     carryover_mode: Annotated[
         CarryoverMode,
         Field(
             strict=False,
-            description="How progress is carried over; only 'tail' works now.",
-            json_schema_extra={"enum": [CarryoverMode.TAIL.value]},
+            description="What is carried over: 'hybrid' (head, fields, facts, tail), 'summary' (fields) or 'tail'.",
         ),
-    ] = CarryoverMode.TAIL
+    ] = CarryoverMode.HYBRID
     max_segments: Annotated[
         int, Field(ge=1, le=MAX_SEGMENTS, description="Most segments that the material may be read in.")
     ] = 512
@@ -83,27 +77,34 @@ class BoundedContextConfig(StrategyConfig):
 
 
 class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
-    """Windows of C = chunk_size tokens; the last m = carryover_size tokens written go on to the next.
+    """Windows of C = chunk_size tokens; at most m = carryover_size tokens go from one to the next.
 
     For every call prompt + carryover + generated <= C: by the server's count where it tells one, else by the
     model's counter; where that only estimates, by its upper estimate (`is_window_exact` false).
     `context.windows` states the arithmetic, `context.fitting` what happens where a server counts more.
 
+    When to use: material or reasoning that does not fit one window, or a bound on memory and attention. Not
+    for what fits: one pass of `chain_of_thought` costs fewer tokens.
+
     Reading: material that does not fit one window is read in segments, one call each. Reasoning: then at most
-    `max_iterations` calls see question and notes; the last is told to answer. What a window passes on is the
-    raw tail of its `<continue>` text, or of all it wrote if it marked none. An answer given before the last
-    segment is kept as notes. An answer in the first call costs one call.
+    `max_iterations` calls see question and notes; the last is told to answer. What a window passes on,
+    `context.carryover` says. A window that was cut at its limit costs one more call in the modes hybrid and
+    summary, of at most 0.15 (C - m) tokens to write. An answer given before the last segment is kept as notes.
+    An answer in the first call costs one call.
 
     Cost: with q tokens of question and frame, D of material and I iterations at most
-    D / (C - q - m - C/8), times two where boundaries fall badly, plus I calls of at most C tokens: linear in
-    D and I, attention at most calls * C(C+1)/2. Every window is sent q and m again, so more tokens are billed
+    D / (C - q - m - C/8 - R), times two where boundaries fall badly, plus I windows of at most C tokens, R
+    being 0 for tail and else at most 0.15 (C - m) and the request; at most twice as many calls. Linear in D
+    and I, attention at most calls * C(C+1)/2. Every window is sent q and m again, so more tokens are billed
     than in one pass (`tokens_pct` is negative). Memory: one window, and a line of metrics for each.
     Latency: that of the calls, one after the other.
 
-    Failure modes: facts that the notes drop are lost; untrained models lose quality at C = 8192 against one
-    pass (arXiv 2510.06557, figures for models off the shelf), less at 16384; the default carryover of half a
-    window (seed 000) is the costliest choice of m. Two empty replies in a row end the run as TRUNCATED. A budget
-    that ends after the first step ends the run as BUDGET_EXHAUSTED with the best answer so far.
+    Failure modes: facts that the carryover drops are lost; untrained models lose quality at C = 8192 against
+    one pass (arXiv 2510.06557, figures for models off the shelf), less at 16384; the default carryover of half
+    a window (seed 000) is the costliest choice of m. A summary that fails is replaced by facts and tail, with a
+    warning. A run that repeats itself is told to answer in its next window and ends there. Two empty replies in a
+    row, or a last window that hidden reasoning used up, end the run as TRUNCATED. A budget that ends after the first
+    step ends the run as BUDGET_EXHAUSTED with the best answer so far.
 
     Source: seeds 000 (FR-3 to FR-5, BR-4, BR-5) and 001; Delethink, arXiv 2510.06557.
     """
@@ -114,22 +115,20 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
         "long reasoning."
     )
     config_type: ClassVar[type[BoundedContextConfig]] = BoundedContextConfig
+    cost_class: ClassVar[CostClass | None] = CostClass.LINEAR
+    cost_formula: ClassVar[str] = (
+        "windows <= max_iterations + min(max_segments, 2 * material / (7/8 * chunk_size - carryover_size - prompt - "
+        "summary)); calls <= 2 * windows, = windows for carryover_mode tail; tokens <= calls * chunk_size"
+    )
+    is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: BoundedContextConfig, model: ChatModel) -> None:
         """Refuse what cannot work; linear in the task's texts.
 
         Raises:
-            InvalidConfigError: the mode is not there yet, chunk_size is larger than the model's window or too
-                small for carryover_size, or the material needs too many segments.
+            InvalidConfigError: chunk_size is larger than the model's window or too small for carryover_size, or
+                the material needs too many segments.
         """
-        if config.carryover_mode is not CarryoverMode.TAIL:
-            raise InvalidConfigError.of(
-                Violation(
-                    field="carryover_mode",
-                    description=f"must be 'tail' in this release, got {shown(config.carryover_mode.value)}; "
-                    "'hybrid' and 'summary' come with a later one",
-                )
-            )
         window = model.context_window
         if window is not None and window < config.chunk_size:
             raise InvalidConfigError.of(
@@ -153,8 +152,9 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
             plan = await asyncio.to_thread(_plan, task, config, model, nonce)
         else:
             plan = _plan(task, config, model, nonce)
-        progress = _Progress(plan=plan, counter=model.counter)
-        async with aclosing(fitted_windows(plan, model=model, notes=lambda: progress.carryover)) as windows:
+        progress = _Progress(plan=plan, config=config, counter=model.counter)
+        fitting = fitted_windows(plan, model=model, notes=progress.notes, must_end=lambda: progress.is_repeating)
+        async with aclosing(fitting) as windows:
             async for fitted in windows:
                 started_s = context.monotonic()
                 progress.adopt(fitted)
@@ -166,150 +166,153 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                             else:
                                 yield Wrote(text=piece.text)
                 except TokenBudgetExhaustedError:
-                    if not progress.lines:
+                    if progress.journal.is_empty:
                         raise
-                    yield progress.outcome(progress.best, FinishReason.BUDGET_EXHAUSTED)
+                    yield progress.outcome(Ending(answer=progress.best, finish_reason=FinishReason.BUDGET_EXHAUSTED))
                     return
                 ending = progress.judge(fitted.window, reply)
-                yield progress.step(fitted.window, reply, ending=ending, elapsed_s=context.monotonic() - started_s)
+                summary = None if ending else await _summarized(fitted, reply, config, model)
+                elapsed_s = context.monotonic() - started_s
+                yield progress.step(fitted.window, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
                 if ending is not None:
-                    yield progress.outcome(ending.answer, ending.finish_reason)
+                    yield progress.outcome(ending)
                     return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ending:
-    """How the run ends and with what."""
+class _Progress:
+    """What one run knows between two windows."""
 
-    answer: str
-    finish_reason: FinishReason
+    def __init__(self, *, plan: WindowPlan, config: BoundedContextConfig, counter: TokenCounter) -> None:
+        self.journal = Journal(plan)
+        self.is_repeating = False
+        self._config = config
+        self._counter = counter
+        self._carryover = Carryover(mode=config.carryover_mode)
+        self._judge = Judge()
+        self._guard = RepetitionGuard()
+        self._is_window_exact = True
 
     @property
-    def is_answered(self) -> bool:
-        return self.finish_reason in {FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED}
+    def best(self) -> str:
+        """The last answer that was marked."""
+        return self._judge.best
 
-
-@dataclass(slots=True, kw_only=True)
-class _Progress:
-    """What one run knows between two windows; `best` is the last answer that was marked, whole or not."""
-
-    plan: WindowPlan
-    counter: TokenCounter
-    is_question_clipped: bool = False
-    is_window_exact: bool = True
-    are_all_exact: bool = True
-    carryover: str = ""
-    best: str = ""
-    empty_in_a_row: int = 0
-    compressions: int = 0
-    lines: list[WindowMetrics] = field(default_factory=list)
-    savings: SavingsMeter = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.savings = SavingsMeter(single_pass_tokens=self.plan.single_pass_tokens)
+    def notes(self, counter: TokenCounter) -> str:
+        """Return the carryover within its size by `counter`."""
+        return self._carryover.rendered(counter=counter, limit=self._config.carryover_size)
 
     def adopt(self, fitted: Fitted) -> None:
         """Take over what holds for the window that comes."""
-        self.counter = fitted.counter
-        self.is_question_clipped = fitted.plan.is_question_clipped
-        self.is_window_exact = fitted.is_exact
-        self.are_all_exact = self.are_all_exact and fitted.is_exact
+        self._counter = fitted.counter
+        self._is_window_exact = fitted.is_exact
+        self.journal.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
 
-    def judge(self, window: Window, reply: Reply) -> _Ending | None:
+    def judge(self, window: Window, reply: Reply) -> Ending | None:
         """Decide whether `reply` ends the run; None to go on."""
-        parsed = reply.parsed
-        content = parsed.content.strip()
-        answer = content if parsed.kind is TagKind.ANSWER else ""
-        self.best = answer or self.best
-        self.empty_in_a_row = 0 if parsed.written else self.empty_in_a_row + 1
-        if reply.finish is ModelFinish.CONTENT_FILTER:
-            return _Ending(answer=self.best, finish_reason=FinishReason.CONTENT_FILTERED)
-        if answer and parsed.is_closed and window.may_answer:
-            return _Ending(answer=answer, finish_reason=FinishReason.ANSWERED)
-        # Once may be an accident of sampling; twice in a row every further window would be paid for nothing.
-        if self.empty_in_a_row == _MAX_EMPTY_REPLIES:
-            return _Ending(answer=self.best, finish_reason=FinishReason.TRUNCATED)
-        if window.reading is None and reply.finish is ModelFinish.STOP and _is_untagged(parsed):
-            return _Ending(answer=parsed.text.strip(), finish_reason=FinishReason.ANSWERED_UNTAGGED)
-        if window.is_last:
-            last = content or parsed.written or self.best
-            return _Ending(answer=last, finish_reason=FinishReason.MAX_ITERATIONS)
-        return None
+        return self._judge.judge(window, reply)
 
-    def step(self, window: Window, reply: Reply, *, ending: _Ending | None, elapsed_s: float) -> Step:
-        """Book the window and make its step."""
+    def step(
+        self, window: Window, reply: Reply, *, ending: Ending | None, summary: Summary | None, elapsed_s: float
+    ) -> Step:
+        """Book the window, make what it carries over, and return its step."""
         written = reply.parsed.written
         is_generated = ending is None and bool(written)
-        if is_generated:
-            self.carryover = self._tail(reply.parsed)
-            self.compressions += 1
+        made = self._compressed(reply, summary) if is_generated else None
+        notes = made.text if made else self.notes(self._counter) if ending is None else ""
+        if is_generated and window.reading is None:
+            self._watch(written, notes)
         is_answered = ending is not None and ending.is_answered
-        if reply.usage.total_tokens > self.plan.limits.chunk_size:
-            # A server that ignores limits, or counts otherwise than it answers, does not make a promise of ours true.
-            self.is_window_exact = self.are_all_exact = False
-        self._book(window, reply.usage, is_answered=is_answered, is_generated=is_generated, elapsed_s=elapsed_s)
-        carryover = self.carryover if ending is None else ""
+        tokens = self._book(
+            window, reply, summary, is_answered=is_answered, is_generated=is_generated, elapsed_s=elapsed_s
+        )
         detail = BoundedContextStep(
             text=written,
-            carryover=carryover,
-            carryover_mode=CarryoverMode.TAIL,
-            carryover_tokens=self.counter.count_text(carryover),
+            carryover=notes,
+            carryover_mode=self._config.carryover_mode,
+            carryover_tokens=self._counter.count_text(notes),
             carryover_generated=is_generated,
-            window_tokens=reply.usage.total_tokens,
-            is_window_exact=self.is_window_exact,
+            window_tokens=tokens,
+            is_window_exact=self._is_window_exact,
             reading=window.reading,
+            carryover_report=made.report if made else None,
         )
-        return Step(detail=detail, answer_found=is_answered, metrics=self._metrics())
+        return Step(detail=detail, answer_found=is_answered, metrics=self.journal.metrics)
 
-    def outcome(self, answer: str, finish_reason: FinishReason) -> Outcome:
+    def outcome(self, ending: Ending) -> Outcome:
         """Make the end of the run."""
-        warnings = []
-        if self.is_question_clipped:
-            warnings.append(
-                "The query is longer than its share of a window: its beginning and end were shown in every window, "
-                "what lies between was read as material."
-            )
+        self.journal.warn(ending.warning)
         return Outcome(
-            answer=restore(answer), finish_reason=finish_reason, metrics=self._metrics(), warnings=tuple(warnings)
+            answer=restore(ending.answer),
+            finish_reason=ending.finish_reason,
+            metrics=self.journal.metrics,
+            warnings=self.journal.warnings,
         )
 
-    def _tail(self, parsed: Parsed) -> str:
-        """Return the carryover: the last tokens of the notes, or of everything where none are marked."""
-        notes = parsed.content.strip() if parsed.kind is TagKind.CONTINUE else ""
-        # Neutralised first, because that can make it longer and the next window has no room for more.
-        return self.counter.tail(neutralize(notes or parsed.written), self.plan.limits.carryover_size)
-
-    def _book(self, window: Window, usage: Usage, *, is_answered: bool, is_generated: bool, elapsed_s: float) -> None:
-        self.savings.add(usage)
-        self.lines.append(
-            WindowMetrics(
-                iteration=len(self.lines),
-                tokens=usage.total_tokens,
-                has_answer=is_answered,
-                carryover_generated=is_generated,
-                execution_time_s=elapsed_s,
-                is_reading=window.reading is not None,
-            )
+    def _compressed(self, reply: Reply, summary: Summary | None) -> Compressed:
+        """Replace the carryover and return how it was made."""
+        made = compress(
+            self._carryover,
+            written=reply.parsed,
+            summary=summary.notes if summary else None,
+            failure=summary.failure if summary else "",
+            has_own_call=summary is not None and summary.usage is not None,
+            counter=self._counter,
+            limit=self._config.carryover_size,
         )
+        self._carryover = made.carryover
+        if reason := made.report.fallback_reason:
+            self.journal.warn(f"Facts and tail were carried over without a summary of the window: {reason}.")
+        return made
 
-    def _metrics(self) -> BoundedContextMetrics:
-        return BoundedContextMetrics(
-            iterations=tuple(self.lines),
-            carryover_compressions=self.compressions,
-            savings=self.savings.savings,
-            capacity_tokens=self.plan.capacity_tokens,
-            effective_capacity_tokens=self.plan.effective_capacity_tokens,
-            is_window_exact=self.are_all_exact,
+    def _watch(self, written: str, notes: str) -> None:
+        """Note whether the run goes in circles."""
+        if self._guard.repeats(text=written, notes=notes) and not self.is_repeating:
+            self.is_repeating = True
+            self.journal.warn("The reasoning repeated itself: the model was asked to answer before max_iterations.")
+
+    def _book(
+        self,
+        window: Window,
+        reply: Reply,
+        summary: Summary | None,
+        *,
+        is_answered: bool,
+        is_generated: bool,
+        elapsed_s: float,
+    ) -> int:
+        """Book the window and return its tokens."""
+        usages = [reply.usage, *([summary.usage] if summary and summary.usage else [])]
+        # A server that ignores limits, or counts otherwise than it answers, does not make a promise of ours true.
+        is_kept = all(usage.total_tokens <= self._config.chunk_size for usage in usages)
+        self._is_window_exact = self._is_window_exact and is_kept and (summary is None or summary.is_exact)
+        return self.journal.book(
+            reply.usage,
+            summary=summary.usage if summary else None,
+            is_exact=self._is_window_exact,
+            is_answered=is_answered,
+            is_generated=is_generated,
+            is_reading=window.reading is not None,
+            elapsed_s=elapsed_s,
         )
-
-
-def _is_untagged(parsed: Parsed) -> bool:
-    """Return whether the reply has text and no marked content, so that the text is what the model has to say."""
-    return bool(parsed.text.strip()) and not parsed.content.strip()
 
 
 def _called(fitted: Fitted, config: BoundedContextConfig, model: ChatModel) -> AsyncGenerator[Fragment | Reply, None]:
     return hear(model=model, messages=fitted.messages, max_tokens=fitted.max_tokens, temperature=config.temperature)
+
+
+async def _summarized(fitted: Fitted, reply: Reply, config: BoundedContextConfig, model: ChatModel) -> Summary | None:
+    """Return the summary of a window that its limit cut, made by a call of its own; None where none is due."""
+    is_cut = reply.finish is ModelFinish.LENGTH and not reply.parsed.is_closed
+    if config.carryover_mode is CarryoverMode.TAIL or not is_cut:
+        return None
+    return await summarize(
+        model=model,
+        messages=fitted.messages,
+        written=reply.parsed,
+        chunk_size=config.chunk_size,
+        most_tokens=fitted.plan.summary_tokens,
+        temperature=config.temperature,
+    )
 
 
 def _plan(task: Task, config: BoundedContextConfig, model: ChatModel, nonce: str) -> WindowPlan:
@@ -318,5 +321,6 @@ def _plan(task: Task, config: BoundedContextConfig, model: ChatModel, nonce: str
         carryover_size=config.carryover_size,
         max_segments=config.max_segments,
         max_iterations=config.max_iterations,
+        carryover_mode=config.carryover_mode,
     )
     return plan_windows(query=task.query, material=task.material, limits=limits, counter=model.counter, nonce=nonce)

@@ -16,7 +16,7 @@ from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
-from reasond_server.types import ChainOfThoughtMetrics, FinishReason, Thought
+from reasond_server.types import ChainOfThoughtMetrics, CostClass, FinishReason, Thought
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -80,6 +80,9 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         "Thinks step by step in a single model call: for questions that fit one context window."
     )
     config_type: ClassVar[type[ChainOfThoughtConfig]] = ChainOfThoughtConfig
+    cost_class: ClassVar[CostClass | None] = CostClass.CONSTANT
+    cost_formula: ClassVar[str] = "1 model call that writes at most max_tokens"
+    is_replayable: ClassVar[bool] = True
 
     async def run(self, task: Task, context: RunContext[ChainOfThoughtConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Make the one call; see the base class.

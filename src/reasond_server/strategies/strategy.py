@@ -31,6 +31,11 @@ class StrategyConfig(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
+    @property
+    def uses_tools(self) -> bool:
+        """Whether the run calls tools: only then it is given any, and its caller needs `reasoning:tools`."""
+        return False
+
 
 ConfigT = TypeVar("ConfigT", bound=StrategyConfig)
 

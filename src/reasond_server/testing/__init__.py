@@ -5,12 +5,13 @@ async with running_server(model=ScriptedModel(["<answer>42</answer>"])) as serve
         reasoning = await client.reason("What is six times seven?")
 assert reasoning.answer == "42"
 
-`ModelConformance` checks a language model of your own.
+`ModelConformance` checks a language model of your own, `StrategyConformance` a strategy.
 """
 
 from reasond_server.testing.conformance import ConformanceError, ModelConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
+from reasond_server.testing.strategies import StrategyConformance
 
 __all__ = [
     "ConformanceError",
@@ -19,6 +20,7 @@ __all__ = [
     "Reply",
     "ScriptError",
     "ScriptedModel",
+    "StrategyConformance",
     "running_server",
     "running_server_in_thread",
 ]

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import ContextExhaustedError
-from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, ReasoningText, Role, Text
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, ReasoningText, Role, Text, ToolSpec
+from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ _FEW_TOKENS = 3
 _AT_ONCE = 6
 _POLL_S = 0.005
 _WORD = "word "
+_TOOL = ToolSpec(name="walls", description="Returns how many walls a town has.", parameters={"type": "object"})
 
 
 class ConformanceError(AssertionError):
@@ -90,6 +92,7 @@ class ModelConformance:
         "is_freed_by_closing",
         "is_freed_by_cancelling",
         "keeps_calls_apart",
+        "takes_tools_where_it_says_so",
         "repeats_itself_at_temperature_0",
     )
     """Names of the checks, in the order in which `verify` runs them."""
@@ -138,6 +141,7 @@ class ModelConformance:
             "is_freed_by_closing": self._is_freed_by_closing,
             "is_freed_by_cancelling": self._is_freed_by_cancelling,
             "keeps_calls_apart": self._keeps_calls_apart,
+            "takes_tools_where_it_says_so": self._takes_tools,
             "repeats_itself_at_temperature_0": self._repeats_itself,
         }
         try:
@@ -294,6 +298,17 @@ class ModelConformance:
                 alone = await self._hear(max_tokens=size)
                 _require(alone.written == heard.written, "a call at the same time as others wrote otherwise")
 
+    async def _takes_tools(self) -> str | None:
+        if not self._model.has_native_tools:
+            return "the model takes no tools natively"
+        heard = await self._hear(tools=(_TOOL,))
+        calls = [event for event in heard.events if isinstance(event, ToolCall)]
+        strange = [call.name for call in calls if call.name != _TOOL.name]
+        _require(not strange, f"tools were called that were not offered: {strange}")
+        is_calling = heard.finished.reason is ModelFinish.TOOL_CALLS
+        _require(is_calling == bool(calls), f"with {len(calls)} calls the reply ended with {heard.finished.reason}")
+        return None
+
     async def _repeats_itself(self) -> str | None:
         if not self._is_deterministic:
             return "the model does not claim it"
@@ -302,19 +317,27 @@ class ModelConformance:
         return None
 
     def _request(
-        self, *, messages: Sequence[Message] = (), max_tokens: int = 0, stop: Sequence[str] = ()
+        self,
+        *,
+        messages: Sequence[Message] = (),
+        max_tokens: int = 0,
+        stop: Sequence[str] = (),
+        tools: Sequence[ToolSpec] = (),
     ) -> ChatRequest:
-        return ChatRequest(
-            messages=messages or self._messages,
-            max_tokens=max_tokens or self._max_tokens,
-            temperature=0.0,
-            stop=stop,
-        )
+        messages, max_tokens = messages or self._messages, max_tokens or self._max_tokens
+        return ChatRequest(messages=messages, max_tokens=max_tokens, temperature=0.0, stop=stop, tools=tools)
 
-    async def _hear(self, *, messages: Sequence[Message] = (), max_tokens: int = 0, stop: Sequence[str] = ()) -> _Heard:
+    async def _hear(
+        self,
+        *,
+        messages: Sequence[Message] = (),
+        max_tokens: int = 0,
+        stop: Sequence[str] = (),
+        tools: Sequence[ToolSpec] = (),
+    ) -> _Heard:
         """Make one call and hear it to the end."""
         heard = _Heard()
-        request = self._request(messages=messages, max_tokens=max_tokens, stop=stop)
+        request = self._request(messages=messages, max_tokens=max_tokens, stop=stop, tools=tools)
         async with aclosing(self._model.stream(request)) as events:
             async for event in events:
                 heard.events.append(event)

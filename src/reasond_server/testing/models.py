@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.types import ToolCall
 
 __all__ = ["FunctionModel", "Reply", "ScriptError", "ScriptedModel"]
 
@@ -57,6 +58,7 @@ class Reply:
             empty. None cuts it as the demo model would.
         hold: the reply waits for this event, so that a test can look or cancel while the call is open.
         hold_after: pieces that are written before it waits; 0 waits before anything is written.
+        tool_calls: calls of tools that follow `text`, unless that was cut off; `finish` becomes TOOL_CALLS.
     """
 
     text: str = ""
@@ -68,6 +70,7 @@ class Reply:
     pieces: Sequence[str] | None = None
     hold: asyncio.Event | None = None
     hold_after: int = 0
+    tool_calls: Sequence[ToolCall] = ()
 
     def __post_init__(self) -> None:
         if self.pieces is None:
@@ -94,11 +97,13 @@ class _PlayedModel(ABC):
         counter: TokenCounter | None = None,
         context_window: int | None = None,
         warnings: Sequence[str] = (),
+        has_native_tools: bool = False,
     ) -> None:
         self._name = name
         self._counter: TokenCounter = WordPieceCounter() if counter is None else counter
         self._context_window = context_window
         self._warnings = tuple(warnings)
+        self._has_native_tools = has_native_tools
         self.requests: list[ChatRequest] = []
         self.closed = 0
         self.finished = 0
@@ -117,6 +122,11 @@ class _PlayedModel(ABC):
     def context_window(self) -> int | None:
         """Most tokens of prompt and output together; a larger prompt is refused."""
         return self._context_window
+
+    @property
+    def has_native_tools(self) -> bool:
+        """Whether strategies offer tools natively."""
+        return self._has_native_tools
 
     @property
     def counter(self) -> TokenCounter:
@@ -171,8 +181,7 @@ class _PlayedModel(ABC):
 
     async def _play(self, request: ChatRequest, reply: Reply) -> AsyncGenerator[ModelEvent, None]:
         """Yield the events of one call."""
-        if reply.hold is not None and reply.hold_after == 0:
-            await reply.hold.wait()
+        await _hold(reply, 0)
         reasoning = self._counter.head(reply.reasoning, request.max_tokens)
         if reasoning:
             yield ReasoningText(text=reasoning)
@@ -186,16 +195,19 @@ class _PlayedModel(ABC):
                 yield Text(text=shown)
             if stop.matched is not None:
                 break
-            if reply.hold is not None and reply.hold_after == number:
-                await reply.hold.wait()
+            await _hold(reply, number)
         if held := stop.flush():
             yield Text(text=held)
         is_cut = len(allowed) < len(reply.text) or len(reasoning) < len(reply.reasoning)
         if stop.matched is None and reply.error is not None and (reply.error_after is not None or not is_cut):
             raise reply.error
         output_tokens = reasoning_tokens + self._counter.count_text(written)
+        finish = _finish(reply, is_cut=is_cut, matched=stop.matched)
+        for call in reply.tool_calls if finish is ModelFinish.TOOL_CALLS else ():
+            output_tokens += self._counter.count_text(call.arguments_json)
+            yield call
         yield Finished(
-            reason=_finish(reply, is_cut=is_cut, matched=stop.matched),
+            reason=finish,
             usage=reply.usage or self._usage(request, output_tokens, reasoning_tokens),
             matched_stop=stop.matched,
         )
@@ -218,10 +230,18 @@ class _PlayedModel(ABC):
         )
 
 
+async def _hold(reply: Reply, written: int) -> None:
+    """Wait where the reply does; `written` pieces are out."""
+    if reply.hold is not None and reply.hold_after == written:
+        await reply.hold.wait()
+
+
 def _finish(reply: Reply, *, is_cut: bool, matched: str | None) -> ModelFinish:
     if matched is not None:
         return ModelFinish.STOP
-    return ModelFinish.LENGTH if is_cut else reply.finish
+    if is_cut:
+        return ModelFinish.LENGTH
+    return ModelFinish.TOOL_CALLS if reply.tool_calls else reply.finish
 
 
 def _cut(pieces: Iterable[str], length: int) -> Iterator[str]:
@@ -245,6 +265,7 @@ class ScriptedModel(_PlayedModel):
         counter: counts its tokens; the demo model's own by default.
         context_window: most tokens of a prompt; None accepts any.
         warnings: what results tell their readers.
+        has_native_tools: whether calls may carry tools, which `Reply.tool_calls` then call.
     """
 
     def __init__(
@@ -255,8 +276,15 @@ class ScriptedModel(_PlayedModel):
         counter: TokenCounter | None = None,
         context_window: int | None = None,
         warnings: Sequence[str] = (),
+        has_native_tools: bool = False,
     ) -> None:
-        super().__init__(name=name, counter=counter, context_window=context_window, warnings=warnings)
+        super().__init__(
+            name=name,
+            counter=counter,
+            context_window=context_window,
+            warnings=warnings,
+            has_native_tools=has_native_tools,
+        )
         self._left = deque(_as_reply(reply) for reply in replies)
 
     def _next_reply(self, request: ChatRequest) -> Reply:
@@ -307,6 +335,7 @@ class FunctionModel(_PlayedModel):
         counter: counts its tokens; the demo model's own by default.
         context_window: most tokens of a prompt; None accepts any.
         warnings: what results tell their readers.
+        has_native_tools: whether calls may carry tools, which `Reply.tool_calls` then call.
     """
 
     def __init__(
@@ -317,8 +346,15 @@ class FunctionModel(_PlayedModel):
         counter: TokenCounter | None = None,
         context_window: int | None = None,
         warnings: Sequence[str] = (),
+        has_native_tools: bool = False,
     ) -> None:
-        super().__init__(name=name, counter=counter, context_window=context_window, warnings=warnings)
+        super().__init__(
+            name=name,
+            counter=counter,
+            context_window=context_window,
+            warnings=warnings,
+            has_native_tools=has_native_tools,
+        )
         self._function = function
 
     def _next_reply(self, request: ChatRequest) -> Reply:

@@ -8,43 +8,22 @@ and so on) are added; none of its keys is changed.
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.types import (
-    BoundedContextMetrics,
-    BoundedContextStep,
-    ChainOfThoughtMetrics,
-    CustomMetrics,
-    ExecutionStarted,
-    Heartbeat,
-    Iteration,
-    Result,
-    TextDelta,
-    Thought,
-)
+from reasond_server.types import ExecutionStarted, Heartbeat, Iteration, Result, TextDelta
+from reasond_server.wire.json_metrics import strategy_specific
+from reasond_server.wire.json_steps import detail_json, trace_items
+from reasond_server.wire.json_times import milliseconds, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.agents.service import CardView
     from reasond_server.reasoning.service import StrategyInfo
-    from reasond_server.types import (
-        Event,
-        Execution,
-        Metrics,
-        ReadingProgress,
-        Savings,
-        StepDetail,
-        StrategyMetrics,
-        StreamEvent,
-        Usage,
-        WindowMetrics,
-    )
+    from reasond_server.types import Event, Execution, Metrics, StreamEvent, Usage
 
 MAX_TRACE_BYTES: Final = 1024 * 1024
 """Most bytes of JSON that the items of one trace may take."""
@@ -57,7 +36,7 @@ def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
 
     A trace over MAX_TRACE_BYTES keeps its first items, and `warnings` says how many were left out.
     """
-    items = [item for step in steps for item in trace_items(step)]
+    items = [item for step in steps for item in trace_items(step, answer=result.answer)]
     kept = _within(items, MAX_TRACE_BYTES)
     warnings = list(result.warnings)
     if len(kept) < len(items):
@@ -92,7 +71,7 @@ def metrics_json(metrics: Metrics) -> JsonObject:
     return {
         "total_tokens": metrics.usage.total_tokens,
         "execution_time_ms": milliseconds(metrics.execution_time_s),
-        "strategy_specific": _strategy_specific(metrics.strategy_specific),
+        "strategy_specific": strategy_specific(metrics.strategy_specific),
         "usage": usage_json(metrics.usage),
     }
 
@@ -107,17 +86,6 @@ def usage_json(usage: Usage) -> JsonObject:
         "model_calls": usage.model_calls,
         "source": usage.source.value,
     }
-
-
-def trace_items(step: Iteration) -> list[JsonObject]:
-    """Return what a trace shows of `step`: one item, or for chain of thought a `reasoning` and an `answer`."""
-    detail = step.detail
-    if isinstance(detail, Thought):
-        pair = (("reasoning", detail.text), ("answer", detail.answer))
-        return [{"type": kind, "content": content} for kind, content in pair if content]
-    if isinstance(detail, BoundedContextStep):
-        return [_window_item(step, detail)]
-    return [dict(detail.data)]
 
 
 def execution_json(execution: Execution) -> JsonObject:
@@ -147,6 +115,9 @@ def strategy_json(info: StrategyInfo) -> JsonObject:
         "default_config": dict(info.default_config),
         "capabilities": list(info.capabilities),
         "is_default": info.is_default,
+        "ceilings": dict(info.ceilings),
+        "cost_class": info.cost_class.value if info.cost_class else None,
+        "cost_formula": info.cost_formula,
     }
 
 
@@ -208,7 +179,7 @@ def is_logged(event: StreamEvent) -> bool:
 
 def iteration_json(step: Iteration) -> JsonObject:
     """Return `step` in the structure of the proto's Iteration."""
-    name, detail = _detail(step.detail)
+    name, detail = detail_json(step.detail)
     return {
         "index": step.index,
         "answer_found": step.answer_found,
@@ -216,16 +187,6 @@ def iteration_json(step: Iteration) -> JsonObject:
         "elapsed_ms": milliseconds(step.elapsed_s),
         name: detail,
     }
-
-
-def timestamp(moment: datetime) -> str:
-    """Return `moment` by RFC 3339, in UTC with the suffix Z."""
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def milliseconds(seconds: float) -> int:
-    """Return `seconds` in whole milliseconds, rounded."""
-    return round(seconds * 1000)
 
 
 def _happening(event: Event | TextDelta | Heartbeat) -> JsonObject:
@@ -246,107 +207,6 @@ def _happening(event: Event | TextDelta | Heartbeat) -> JsonObject:
             return {}
         case Result():
             return completed_json(event)
-
-
-def _detail(detail: StepDetail) -> tuple[str, JsonObject]:
-    """Return the name of a step's kind and its content."""
-    if isinstance(detail, Thought):
-        return "thought", {"text": detail.text, "answer": detail.answer}
-    if isinstance(detail, BoundedContextStep):
-        return "bounded_context", {
-            "text": detail.text,
-            **_carryover(detail),
-            "window_tokens": detail.window_tokens,
-            "reading": _reading(detail.reading),
-        }
-    return "custom", dict(detail.data)
-
-
-def _window_item(step: Iteration, detail: BoundedContextStep) -> JsonObject:
-    """Return a window as a trace shows it; `type` and `content` are those of every trace item."""
-    return {
-        "type": "reading" if detail.reading else "reasoning",
-        "iteration": step.index,
-        "content": detail.text,
-        "answer_found": step.answer_found,
-        "tokens": detail.window_tokens,
-        "execution_time_ms": milliseconds(step.elapsed_s),
-        **_carryover(detail),
-        "reading": _reading(detail.reading),
-    }
-
-
-def _carryover(detail: BoundedContextStep) -> JsonObject:
-    """Return what a window hands on, and how its tokens were counted."""
-    return {
-        "carryover": detail.carryover,
-        "carryover_mode": detail.carryover_mode.value,
-        "carryover_tokens": detail.carryover_tokens,
-        "carryover_generated": detail.carryover_generated,
-        "is_window_exact": detail.is_window_exact,
-    }
-
-
-def _reading(reading: ReadingProgress | None) -> JsonObject | None:
-    """Return which part of the material was read; None for a window that reasoned."""
-    return {"segment": reading.segment, "segment_count": reading.segment_count} if reading else None
-
-
-def _strategy_specific(metrics: StrategyMetrics | None) -> JsonObject:
-    """Return the metrics of one strategy: the keys of seeds 000 and 001 together."""
-    match metrics:
-        case None:
-            return {}
-        case ChainOfThoughtMetrics():
-            return {
-                "temperature": metrics.temperature,
-                "max_tokens": metrics.max_tokens,
-                "finish_reason": metrics.finish_reason,
-                "model": metrics.model,
-            }
-        case BoundedContextMetrics():
-            return _bounded_context(metrics)
-        case CustomMetrics():
-            return dict(metrics.data)
-
-
-def _bounded_context(metrics: BoundedContextMetrics) -> JsonObject:
-    """Return the metrics of bounded context."""
-    return {
-        "total_iterations": metrics.total_iterations,
-        "compute_savings_pct": metrics.compute_savings_pct,
-        "iterations": [_window(window) for window in metrics.iterations],
-        "carryover_compressions": metrics.carryover_compressions,
-        "reading_iterations": metrics.reading_iterations,
-        "savings": _savings(metrics.savings) if metrics.savings else None,
-        "capacity_tokens": metrics.capacity_tokens,
-        "effective_capacity_tokens": metrics.effective_capacity_tokens,
-        "is_window_exact": metrics.is_window_exact,
-        "peak_window_tokens": metrics.peak_window_tokens,
-    }
-
-
-def _window(window: WindowMetrics) -> JsonObject:
-    """Return the metrics of one window."""
-    return {
-        "iteration": window.iteration,
-        "tokens": window.tokens,
-        "has_answer": window.has_answer,
-        "carryover_generated": window.carryover_generated,
-        "execution_time_ms": milliseconds(window.execution_time_s),
-        "is_reading": window.is_reading,
-    }
-
-
-def _savings(savings: Savings) -> JsonObject:
-    """Return compute saved, in per cent, signed."""
-    return {
-        "baseline": savings.baseline.value,
-        "attention_pct": savings.attention_pct,
-        "kv_read_pct": savings.kv_read_pct,
-        "tokens_pct": savings.tokens_pct,
-        "peak_context_pct": savings.peak_context_pct,
-    }
 
 
 def _within(items: Sequence[JsonObject], limit: int) -> list[JsonObject]:

@@ -9,6 +9,7 @@ from reasond_server.access.permissions import (
     may_use_strategy,
     require,
     require_strategy,
+    require_tools,
 )
 from reasond_server.errors import InternalError, PermissionMissingError
 from reasond_server.types import Principal
@@ -74,3 +75,10 @@ def test_what_is_no_permission_grants_nothing(permission: str) -> None:
     with pytest.raises(PermissionMissingError):
         require(principal(permission), "Reason")
     assert allowed_strategies(principal(permission)) == frozenset()
+
+
+def test_tools_need_a_permission_that_no_strategy_brings() -> None:
+    for permission in ("reasoning:tools", "admin"):
+        require_tools(principal(permission))
+    with pytest.raises(PermissionMissingError, match="'reasoning:tools'"):
+        require_tools(principal("reasoning:execute", "reasoning:execute:react"))

@@ -43,7 +43,7 @@ def test_what_is_printed_can_be_pasted_and_then_fits(
     assert tomllib.loads(pasted) == {
         "llm": {
             "profile": "llamacpp",
-            "capabilities": {"max_stops": 16, "forced_tool_choice": False, "context_window": engine.window},
+            "capabilities": {"max_stops": 16, "context_window": engine.window},
         }
     }
     assert check(config(tmp_path, engine.base_url, pasted.replace("[llm]\n", ""))) is ExitCode.OK
@@ -59,6 +59,16 @@ def test_a_server_that_ignores_limits_is_warned_of(tmp_path: Path, capsys: pytes
     assert "warning: The server keeps no limit of tokens; reasond stops reading" in printed.err
     pasted = tomllib.loads(printed.out.partition("config.toml:\n")[2])["llm"]["backends"]["spare"]["capabilities"]
     assert pasted == {"tools": False, "max_stops": 0, "forced_tool_choice": False}, "with what stood there already"
+
+
+def test_a_server_that_lies_about_its_usage_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with odd_server(Manners(limits=("max_tokens", "max_completion_tokens"), usage=True, cut_prompt=1)) as base_url:
+        assert check(config(tmp_path, base_url)) is ExitCode.MODEL
+    printed = capsys.readouterr()
+    assert "usage believable                no       prompt 1 of 7 words, output 10 of 10 words" in printed.out
+    assert "warning: The server's usage cannot be true" in printed.err
+    pasted = tomllib.loads(printed.out.partition("config.toml:\n")[2])["llm"]["capabilities"]
+    assert "context_window" not in pasted
 
 
 def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

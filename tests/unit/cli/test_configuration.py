@@ -51,7 +51,8 @@ enable_metrics = true
 def test_a_configuration_that_serves_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
     assert configuration.check(NO_FILE, environ=KEY, is_dev=False) == 0
     assert capsys.readouterr().out == (
-        "ok: /dev/null and 1 of the environment; strategies: bounded_context, chain_of_thought\n"
+        "ok: /dev/null and 1 of the environment; strategies: "
+        "bounded_context, chain_of_thought, react, self_consistency, tree_of_thought\n"
     )
 
 
@@ -78,21 +79,40 @@ def test_check_refuses_what_serve_would_refuse(environ: Mapping[str, str], words
         configuration.check(NO_FILE, environ={**KEY, **environ}, is_dev=False)
 
 
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('enabled = ["calculater"]', "calculater"),
+        ('enabled = ["calculator"]\n[tools.mcp.here]\ncommand = "/nowhere/at/all"', ""),
+    ],
+)
+def test_tools_are_loaded_as_a_server_loads_them_and_no_tool_server_is_started(
+    tmp_path: Path, table: str, words: str
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"[tools]\n{table}\n")
+    if not words:
+        assert configuration.check(path, environ={}, is_dev=True) == 0
+        return
+    with pytest.raises(SettingsError, match=words):
+        configuration.check(path, environ={}, is_dev=True)
+
+
 def test_check_names_all_that_is_wrong_at_once_with_the_example_of_seed_000(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text(SEED_000, "utf-8")
+    file.write_text(SEED_000.replace("react", "reakt"), "utf-8")
     with pytest.raises(SettingsError) as refused:
         configuration.check(file, environ={}, is_dev=False)
     head, *problems = refused.value.message.splitlines()
     beginnings = (
-        "[reasoning] enabled_strategies names 'react', which is not installed",
-        "[reasoning.strategies.react] names no installed strategy",
+        "[reasoning] enabled_strategies names 'reakt', which is not installed",
+        "[reasoning.strategies.reakt] names no installed strategy",
         "llm.api_key_env: ",
         "auth.keys: ",
     )
     assert head == "The configuration has 4 problems:"
     assert all(one.strip().startswith(other) for one, other in zip(problems, beginnings, strict=True))
-    assert "Installed are: bounded_context, chain_of_thought." in problems[0]
+    assert "Installed are: bounded_context, chain_of_thought, react, self_consistency, tree_of_thought." in problems[0]
 
 
 def test_no_strategy_at_all_is_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:

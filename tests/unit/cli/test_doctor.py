@@ -69,3 +69,18 @@ def test_a_name_that_cannot_be_resolved_is_a_warning() -> None:
 def test_a_line_holds_level_subject_text_and_remedy() -> None:
     finding = Finding(level="fail", subject="x", text="is\nmissing\x1b", remedy="Mend it.")
     assert line_of(finding) == "fail  x             is missing\N{REPLACEMENT CHARACTER}. Mend it."
+
+
+def test_tools_are_listed_and_a_server_that_does_not_answer_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    server = {"REASOND__TOOLS__MCP__FILES__COMMAND": "/no/such/program"}
+    code, lines = findings({**FREE, **server}, capsys)
+    assert code == 0
+    assert "ok    tools         calculator, current_time" in lines
+    (line,) = (line for line in lines if line[6:18].strip() == "mcp")
+    assert line.startswith("warn  mcp           files at '/no/such/program' does not answer. Start it, or correct")
+
+
+def test_a_tool_that_is_not_installed_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = findings({**FREE, "REASOND__TOOLS__ENABLED": '["nothing"]'}, capsys)
+    assert code == 1
+    assert any(line.startswith("fail  tools") and "'nothing'" in line for line in lines)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from reasond import ListStrategiesResponse, Strategy
+from reasond.v1.reasoning_service_pb2 import CostClass
 from reasond_server.cli.listing import as_plain, lines_of, range_of
 
 SCHEMA = {
@@ -26,6 +27,9 @@ RESPONSE = ListStrategiesResponse(
             config_schema_json=json.dumps(SCHEMA),
             default_config_json='{"max_tokens": 512}',
             capabilities=["reasoning.strategy.one"],
+            ceilings_json='{"max_tokens": 32768}',
+            cost_class=CostClass.COST_CLASS_SAMPLED,
+            cost_formula="samples calls",
         ),
         Strategy(name="two", description="Plain."),
     ],
@@ -38,8 +42,9 @@ def test_each_strategy_has_a_table_of_parameters_with_the_defaults_that_apply() 
         "",
         "one (default)",
         "  Does it\N{REPLACEMENT CHARACTER}.",
+        "  cost: sampled; samples calls",
         "    parameter   default  range",
-        "    max_tokens  512      100 to 32768",
+        "    max_tokens  512      100 to 32768 (ceiling of this server)",
         "    mode        tail     hybrid, tail",
         "    seed        -        integer",
         "",
@@ -58,6 +63,8 @@ def test_json_holds_everything_with_schemas_parsed() -> None:
     assert plain["strategies"][0]["config_schema"] == SCHEMA
     assert plain["strategies"][0]["default_config"] == {"max_tokens": 512}
     assert plain["strategies"][1]["config_schema"] == {}
+    shown = [(one["ceilings"], one["cost_class"], one["cost_formula"]) for one in plain["strategies"]]
+    assert shown == [({"max_tokens": 32768}, "sampled", "samples calls"), ({}, None, "")]
     json.dumps(plain)
 
 

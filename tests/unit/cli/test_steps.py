@@ -12,7 +12,8 @@ from reasond.v1.strategies_pb2 import (
     SavingsBaseline,
     Thought,
 )
-from reasond_server.cli.steps import Progress, bar, finish_reason_of, seconds, summary
+from reasond_server.cli.figures import finish_reason_of, seconds, summary
+from reasond_server.cli.steps import Progress, bar
 
 BOUNDED = '{"chunk_size": 2048, "max_iterations": 5}'
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from reasond_server.cli.terminal import console, human_stream, one_line, printable, write
+from reasond_server.cli.terminal import columns, console, human_stream, one_line, printable, write
 
 
 class Terminal(io.StringIO):
@@ -41,11 +41,19 @@ def test_line_breaks_tabs_and_letters_of_all_scripts_stay() -> None:
         ("longer text", 7, "longer…"),
         ("word word", 6, "word…"),
         ("ab", 1, "…"),
+        ("漢字漢字", 8, "漢字漢字"),
+        ("漢字漢字", 7, "漢字漢…"),
+        ("漢字漢字", 6, "漢字…"),
+        ("e\u0301e\u0301e\u0301", 3, "e\u0301e\u0301e\u0301"),
     ],
 )
 def test_a_line_is_cut_to_its_width(text: str, width: int, line: str) -> None:
     assert one_line(text, width) == line
-    assert len(one_line(text, width)) <= width
+    assert columns(one_line(text, width)) <= width
+
+
+def test_marks_do_not_pile_up_over_the_lines_around() -> None:
+    assert one_line("e" + "\u0301" * 300, 10) == "e" + "\u0301" * 4
 
 
 def test_colours_need_a_terminal_and_respect_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

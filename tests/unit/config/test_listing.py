@@ -9,7 +9,7 @@ from reasond_server.config import Settings, key_docs, load, render_example, sett
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.example.toml"
-TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies"}
+TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies", "tools.mcp"}
 SECRET = "0f9c1d7ab36e48e5a2d4b8c7f6019e3d"
 
 
@@ -38,6 +38,7 @@ def test_what_the_example_only_shows_loads_too(tmp_path: Path) -> None:
     samples = (
         *("# [reasoning.strategies.", "# default_max", "# max_allowed_i", "# keys = "),
         *("# limit_field = ", "# max_stops = ", "# [llm.backends.", "# model = ", "# base_url = "),
+        *("# [tools.mcp.", "# command = ", "# args = ", "# allow_tools = "),
     )
     lines = [line.removeprefix("# ") if line.startswith(samples) else line for line in text.splitlines()]
     path = tmp_path / "config.toml"
@@ -45,6 +46,7 @@ def test_what_the_example_only_shows_loads_too(tmp_path: Path) -> None:
     loaded = load(path, {"REASOND_SIGNING_KEY": SECRET})
     assert loaded.settings.llm.capabilities == {"limit_field": "max_tokens", "max_stops": 4}
     assert loaded.settings.llm.backends["local"].base_url == "http://127.0.0.1:8080/v1"
+    assert loaded.settings.tools.mcp["files"].allow_tools == ("read_file",)
     assert [key.id for key in loaded.auth_keys] == ["main"]
     assert loaded.settings.reasoning.strategies == {
         "bounded_context": {"default_max_iterations": 5, "max_allowed_iterations": 50}
@@ -70,7 +72,7 @@ def test_rows_tell_every_value_and_where_it_came_from(tmp_path: Path) -> None:
     assert rows["server.grpc_address"] == ('"127.0.0.1:50051"', "default")
     assert rows["server.tls"] == ('"terminated-upstream"', "environment REASOND__SERVER__TLS")
     assert rows["server.reflection"] == ("true", "default")
-    assert rows["reasoning.enabled_strategies"] == ('["bounded_context", "chain_of_thought"]', "default")
+    assert rows["reasoning.default_strategy"] == ('"chain_of_thought"', "default")
     assert rows["reasoning.strategies.x.default_a"] == ("0.5", f"file {path}")
     assert rows["auth.keys[0].id"] == ('"main"', f"file {path}")
     assert rows["auth.keys[0].secret"] == ('"***"', f"file {path}")

@@ -39,6 +39,10 @@ class Deaf:
         self.written = 0
         self.closed = 0
 
+    @property
+    def has_native_tools(self) -> bool:
+        return False
+
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         return self.counter.count_prompt(messages)
 
@@ -124,6 +128,20 @@ async def test_a_model_deaf_to_stop_strings_is_closed_after_the_tag() -> None:
         model_calls=1,
         source=UsageSource.ESTIMATED,
     )
+
+
+async def test_an_answer_that_a_stop_string_cut_inside_quoted_code_is_told_as_cut() -> None:
+    with ScriptedModel(["<answer>Write:\n```\n<answer>42</answer>\n```\nand so on</answer>"]) as model:
+        text, reply = await heard(model)
+    assert text == "Write:\n```\n<answer>42"
+    assert (reply.parsed.is_closed, reply.finish) == (False, ModelFinish.LENGTH)
+
+
+async def test_a_provider_that_takes_no_stop_strings_writes_quoted_code_to_its_end() -> None:
+    whole = "<answer>Write:\n```\n<answer>42</answer>\n```\nand so on"
+    _, reply = await heard(Deaf([whole, "</answer>"]))
+    assert reply.parsed.content == whole.removeprefix("<answer>")
+    assert (reply.parsed.is_closed, reply.finish) == (True, ModelFinish.STOP)
 
 
 async def test_a_reply_beyond_all_bounds_is_closed_as_cut() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 REAL = WordPieceCounter()
 SIGNS = re.compile(r"\W")
+NUMBERS = count()
 
 
 class Flattering:
@@ -66,14 +68,25 @@ class Served(FunctionModel):
         super().__init__(reply, counter=counter)
         self._tell = tell
 
+    @property
+    def has_native_tools(self) -> bool:
+        return False
+
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         return self._tell(REAL.count_prompt(messages))
 
 
 async def run(
-    model: ChatModel, *, material: str = "", query: str = "How many gates?", **config: int
+    model: ChatModel, *, material: str = "", query: str = "How many gates?", **config: object
 ) -> tuple[list[BoundedContextStep], Outcome]:
-    checked = BoundedContextConfig.model_validate({"chunk_size": 2048, "carryover_size": 512, **config})
+    checked = BoundedContextConfig.model_validate(
+        {
+            "chunk_size": 2048,
+            "carryover_size": 512,
+            "carryover_mode": "tail",
+            **config,
+        }
+    )
     events = [
         event
         async for event in BoundedContext().run(
@@ -92,8 +105,9 @@ def passages(model: Served) -> str:
     return "".join(one[2] for one in found if one)
 
 
-def seen(_: ChatRequest) -> str:
-    return "<continue>seen</continue>"
+def seen(request: ChatRequest) -> str:
+    """Notes that differ from window to window, so that no run repeats itself."""
+    return f"<continue>seen {len(request.messages[-1].content)} {next(NUMBERS)}</continue>"
 
 
 TEXTS = st.lists(
@@ -153,7 +167,7 @@ async def test_one_window_that_was_not_counted_makes_the_whole_run_inexact() -> 
 
 
 async def test_notes_are_cut_to_what_the_server_takes_for_their_size() -> None:
-    model = Served(lambda request: "<continue>" + "note " * request.max_tokens, Flattering(divisor=8))
+    model = Served(lambda request: "<continue>" + f"note{next(NUMBERS)} " * request.max_tokens, Flattering(divisor=8))
     await run(model, chunk_size=2048, carryover_size=512)
     for request in model.requests:
         assert REAL.count_prompt(request.messages) + request.max_tokens <= 2048

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reasond_server.context.replies import Fragment, Parsed, TagParser
 from reasond_server.context.tags import TagKind
@@ -109,6 +111,46 @@ def test_an_open_tag_is_complete_where_the_model_stopped() -> None:
     assert parse("<answer>42", is_stop=True).is_closed
     assert not parse("<answer>42", is_stop=False).is_closed
     assert not parse("42", is_stop=True).is_closed
+
+
+FENCE_CUT = {
+    "quoted pair": "<answer>Write:\n```xml\n<answer>\n",
+    "quoted pair, closed once": "<answer>```\n<answer>1</answer>\n<answer>",
+    "middle of a line": '<answer>```py\ntext.split("',
+    "tildes": "<answer>~~~\nif tag == '",
+}
+
+
+@pytest.mark.parametrize("cut", FENCE_CUT.values(), ids=FENCE_CUT)
+def test_an_answer_cut_at_a_tag_that_its_code_quotes_is_not_complete(cut: str) -> None:
+    parsed = parse(cut)
+    assert (parsed.kind, parsed.is_closed) == (TagKind.ANSWER, False)
+    assert parsed.content == cut.removeprefix("<answer>")
+
+
+@pytest.mark.parametrize("tag", ["", "</answer>", "</ANSWER>\n"])
+def test_a_fence_that_was_only_forgotten_does_not_keep_the_answer_open(tag: str) -> None:
+    for text in ("<answer>Run:\n```py\nprint(1)\n", "<answer>```\n<answer>1</answer>\n"):
+        parsed = parse(text + tag)
+        assert parsed.is_closed
+        assert parsed.content == text.removeprefix("<answer>")
+        assert not parse(text + tag, is_stop=False).is_closed
+
+
+def test_a_fence_that_was_closed_does_not_matter_to_the_end() -> None:
+    assert parse("<answer>```\n<answer>\n```\nas above").is_closed
+
+
+@given(st.lists(st.sampled_from(["<answer>", "</answer>", "```\n", "\n", "x", " ", "~~~"])), st.data())
+def test_how_the_text_is_cut_into_deltas_does_not_change_how_it_ends(pieces: list[str], data: st.DataObject) -> None:
+    text = "<answer>" + "".join(pieces)
+    parser = TagParser()
+    while text:
+        size = data.draw(st.integers(1, len(text)))
+        parser.feed(text[:size])
+        text = text[size:]
+    parser.close(is_stop=True)
+    assert parser.result == parse("<answer>" + "".join(pieces), kinds=(TagKind.ANSWER, TagKind.CONTINUE))
 
 
 @pytest.mark.parametrize("cut", ["</a", "</answer", "</ANS", "< / answer"])

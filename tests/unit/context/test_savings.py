@@ -40,6 +40,35 @@ def test_the_published_case_comes_out() -> None:
     assert round(savings.peak_context_pct) == 65
 
 
+def test_reprompting_sends_all_that_was_written_again_for_every_window_that_reasons() -> None:
+    savings = meter(20, (10, 10), (14, 6)).reprompt_savings
+    assert savings is not None
+    assert savings.baseline is SavingsBaseline.REPROMPT
+    # 20 + 10 tokens in the first step, 20 + 16 in the second; T(30) = 465 and T(36) = 666.
+    assert savings.tokens_pct == pytest.approx(100 * (1 - 40 / 66))
+    assert savings.attention_pct == pytest.approx(100 * (1 - 420 / (465 + 666)))
+    assert savings.kv_read_pct == pytest.approx(100 * (1 - 260 / 456))
+
+
+def test_reading_windows_are_no_steps_of_reprompting() -> None:
+    made = SavingsMeter(single_pass_tokens=20)
+    for is_reading in (True, True):
+        made.add(Usage(input_tokens=10, output_tokens=5, model_calls=1), is_reading=is_reading)
+    assert made.savings is not None
+    assert made.reprompt_savings is not None
+    assert made.reprompt_savings.tokens_pct == made.savings.tokens_pct == 0.0
+    made.add(Usage(input_tokens=10, output_tokens=5, model_calls=1))
+    assert made.reprompt_savings.tokens_pct == pytest.approx(100 * (1 - 45 / 35))
+
+
+def test_calls_for_carryovers_are_spent_and_no_baseline_makes_them() -> None:
+    made = meter(20, (10, 10), (14, 6))
+    made.add_carryover(Usage(input_tokens=20, output_tokens=4, model_calls=1))
+    assert made.savings is not None
+    assert made.savings.tokens_pct == pytest.approx(100 * (1 - 64 / 36))
+    assert made.savings.peak_context_pct == pytest.approx(100 * (1 - 24 / 36))
+
+
 def test_windows_without_output_divide_by_nothing() -> None:
     savings = meter(0, (0, 0), (0, 0)).savings
     assert savings is not None

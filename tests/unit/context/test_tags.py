@@ -114,4 +114,4 @@ def test_plain_spellings_can_be_restored(text: str) -> None:
 
 
 def test_the_closing_tags_are_the_stop_strings() -> None:
-    assert [kind.closing for kind in TagKind] == ["</answer>", "</continue>"]
+    assert [kind.closing for kind in TagKind] == ["</answer>", "</continue>", "</action>"]

@@ -53,6 +53,10 @@ class EchoModel:
     def counter(self) -> TokenCounter:
         return WordPieceCounter()
 
+    @property
+    def has_native_tools(self) -> bool:
+        return False
+
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         return self.counter.count_prompt(messages)
 

@@ -23,6 +23,7 @@ from reasond_server.grpc_api.server import SERVICES, GrpcServer
 from reasond_server.reasoning.service import ExecutionPage, ExecutionView, StrategyInfo
 from reasond_server.types import (
     ChainOfThoughtMetrics,
+    CostClass,
     Execution,
     ExecutionStarted,
     ExecutionState,
@@ -92,6 +93,9 @@ STRATEGIES = tuple(
         default_config={"max_tokens": 4096},
         capabilities=(f"reasoning.strategy.{name}",),
         is_default=name == "alpha",
+        ceilings={"max_tokens": 8192} if name == "alpha" else {},
+        cost_class=CostClass.LINEAR if name == "alpha" else None,
+        cost_formula="one call per line" if name == "alpha" else "",
     )
     for name in ("alpha", "beta", "gamma")
 )

@@ -8,17 +8,15 @@ import pytest
 
 from reasond.v1 import errors_pb2, execution_pb2, reasoning_service_pb2, strategies_pb2
 from reasond_server.grpc_api.conversion import (
-    duration,
     event_message,
     execution_message,
     iteration_message,
     json_text,
-    metrics_message,
     reasoning_message,
-    timestamp,
     traced_message,
-    usage_message,
 )
+from reasond_server.grpc_api.metrics import metrics_message, usage_message
+from reasond_server.grpc_api.times import duration, timestamp
 from reasond_server.types import (
     BoundedContextMetrics,
     BoundedContextStep,
@@ -53,16 +51,15 @@ WINDOW = BoundedContextStep(
 WINDOW_METRICS = WindowMetrics(
     iteration=0, tokens=1000, has_answer=False, carryover_generated=True, execution_time_s=0.25, is_reading=True
 )
+SAVED = Savings(
+    baseline=SavingsBaseline.SINGLE_PASS, attention_pct=40.5, kv_read_pct=10.0, tokens_pct=-3.5, peak_context_pct=75.0
+)
 BOUNDED = BoundedContextMetrics(
     iterations=(WINDOW_METRICS, replace(WINDOW_METRICS, iteration=1, tokens=500, is_reading=False, has_answer=True)),
     carryover_compressions=1,
-    savings=Savings(
-        baseline=SavingsBaseline.SINGLE_PASS,
-        attention_pct=40.5,
-        kv_read_pct=10.0,
-        tokens_pct=-3.5,
-        peak_context_pct=75.0,
-    ),
+    carryover_calls=1,
+    savings=SAVED,
+    reprompt_savings=SAVED,
     capacity_tokens=24_576,
     effective_capacity_tokens=20_000,
     is_window_exact=True,

@@ -10,7 +10,7 @@ import pytest
 from reasond.v1 import execution_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors import InvalidConfigError, Violation
-from reasond_server.types import FinishReason, TextDelta, Thought
+from reasond_server.types import CostClass, FinishReason, TextDelta, Thought
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
     PRINCIPAL,
@@ -164,6 +164,13 @@ async def test_strategies_are_listed_with_their_schemas() -> None:
     assert [strategy.name for strategy in found.strategies] == ["alpha", "beta", "gamma"]
     first = found.strategies[0]
     assert (first.is_default, first.config_schema_json) == (True, '{"title":"Größe","type":"object"}')
+    assert (first.ceilings_json, first.cost_class, first.cost_formula) == (
+        '{"max_tokens":8192}',
+        pb.COST_CLASS_LINEAR,
+        "one call per line",
+    )
+    silent = found.strategies[1]
+    assert (silent.ceilings_json, silent.cost_class, silent.cost_formula) == ("{}", pb.COST_CLASS_UNSPECIFIED, "")
     assert first.default_config_json == '{"max_tokens":4096}'
     assert list(first.capabilities) == ["reasoning.strategy.alpha"]
     assert (found.model, list(found.warnings)) == ("scripted", ["says what the test wrote down"])
@@ -274,4 +281,11 @@ async def test_executions_are_listed_by_strategy_and_finish_reason() -> None:
         "finish_reason": FinishReason.MAX_ITERATIONS,
         "page_size": 7,
         "page_token": "t",
+    }
+
+
+def test_every_cost_class_has_its_number() -> None:
+    assert {cost.name for cost in CostClass} | {"UNSPECIFIED"} == {
+        name.removeprefix("COST_CLASS_")
+        for name in pb.CostClass.keys()  # noqa: SIM118 - a wrapper, no dictionary
     }

@@ -149,7 +149,8 @@ async def test_the_agent_card_is_public_and_has_a_strong_tag(site: Site) -> None
     assert response.headers["etag"] == f'"{view.etag}"'
     assert response.headers["cache-control"] == "public, max-age=300"
     skills = [skill["id"] for skill in response.json()["skills"]]
-    assert skills == ["reasoning.strategy.bounded_context", "reasoning.strategy.chain_of_thought"]
+    names = ("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought")
+    assert skills == [f"reasoning.strategy.{name}" for name in names]
 
 
 async def test_a_client_that_has_the_card_is_told_so(site: Site) -> None:

@@ -17,7 +17,7 @@ from reasond_server.errors import (
     ReasondError,
     TokenBudgetExhaustedError,
 )
-from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
+from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter, fork_of
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (
     ChatModel,
@@ -32,7 +32,7 @@ from reasond_server.llm.model import (
     ToolSpec,
 )
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
-from reasond_server.types import Budget, Usage, UsageSource
+from reasond_server.types import Budget, ToolCall, Usage, UsageSource
 
 ASK = ChatRequest(messages=[Message(role=Role.USER, content="why is it so?")], max_tokens=50)
 TOOL = ToolSpec(name="look", description="Looks.", parameters={"type": "object"})
@@ -174,6 +174,10 @@ class Unbounded:
         self.counter: TokenCounter = WordPieceCounter()
         self.text = text
 
+    @property
+    def has_native_tools(self) -> bool:
+        return False
+
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         return self.counter.count_prompt(messages)
 
@@ -211,6 +215,10 @@ def test_it_shows_the_model_behind_it() -> None:
 
 class Counting(FunctionModel):
     """A model whose server counts 7 tokens for any prompt."""
+
+    @property
+    def has_native_tools(self) -> bool:
+        return False
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         return 7 if messages else None
@@ -294,3 +302,75 @@ async def test_a_long_prompt_is_counted_beside_the_event_loop() -> None:
     first, *_, last = threads
     assert first is not threading.main_thread()
     assert last is threading.main_thread()
+
+
+async def test_a_recalled_call_is_spent_as_if_it_had_been_made() -> None:
+    spent = Usage(input_tokens=PROMPT, output_tokens=20, cached_input_tokens=3, model_calls=1)
+    made = metered(ScriptedModel([Reply(text="x", usage=spent), "y"]), max_total_tokens=2 * PROMPT + 30)
+    again = metered(ScriptedModel(["y"]), max_total_tokens=2 * PROMPT + 30)
+    await played(made)
+    again.recall(spent)
+    assert again.usage == made.usage == spent
+    await played(made)
+    await played(again)
+    assert again.is_clamped is made.is_clamped is True
+    assert again.usage == made.usage
+
+
+async def test_recalled_calls_count_towards_the_bound_of_calls_and_are_not_refused_by_it() -> None:
+    model = metered(ScriptedModel([]), max_model_calls=1, max_total_tokens=5)
+    for _ in range(2):
+        model.recall(Usage(input_tokens=90, output_tokens=9, model_calls=1))
+    assert model.usage.total_tokens == 198
+    with pytest.raises(TokenBudgetExhaustedError) as refused:
+        await played(model)
+    assert refused.value.metadata["limit"] == "max_model_calls"
+
+
+def test_recalled_warnings_are_told_once_and_a_recalled_clamp_stays() -> None:
+    model = metered(ScriptedModel([]))
+    model.recall(Usage(model_calls=1), ("cut", "seed left out"), is_clamped=True)
+    model.recall(Usage(model_calls=1), ["seed left out", "late"])
+    assert list(model.warnings_of_calls) == ["cut", "seed left out", "late"]
+    assert model.is_clamped
+
+
+def test_a_run_that_is_over_recalls_nothing() -> None:
+    model = metered(ScriptedModel([]))
+    model.close()
+    with pytest.raises(InternalError):
+        model.recall(Usage(model_calls=1))
+    assert model.usage == Usage()
+
+
+async def test_a_run_counts_with_its_own_counter_and_learns_the_same_from_recalled_calls() -> None:
+    shared = EstimatingCounter()
+    reported = Usage(input_tokens=PROMPT, output_tokens=1, model_calls=1)
+    model = FunctionModel(lambda _: Reply(text="x", usage=reported), counter=shared)
+    first, second = (MeteredModel(model=model, budget=Budget(), counter=fork_of(shared)) for _ in range(2))
+    untaught = shared.snapshot()
+    await played(first)
+    assert second.counter.count_prompt(ASK.messages) != first.counter.count_prompt(ASK.messages)
+    assert shared.snapshot() != untaught
+    second.recall(reported, request=replace(ASK, tools=[TOOL]))
+    second.recall(replace(reported, source=UsageSource.ESTIMATED), request=ASK)
+    assert second.counter.count_prompt(ASK.messages) != first.counter.count_prompt(ASK.messages)
+    second.recall(reported, request=ASK)
+    assert second.counter.count_prompt(ASK.messages) == first.counter.count_prompt(ASK.messages)
+
+
+async def test_tools_and_calls_are_reserved_for_though_no_counter_of_messages_sees_them() -> None:
+    tool = ToolSpec(name="look", description="Looks. " * 40, parameters={"type": "object"})
+    call = ToolCall(call_id="c1", name="look", arguments_json='{"at": "' + "wall " * 60 + '"}')
+    plain = ChatRequest(messages=(Message(role=Role.USER, content="hi"),), max_tokens=10)
+    with_tools = replace(plain, tools=(tool,))
+    with_calls = replace(
+        plain, messages=(*plain.messages, Message(role=Role.ASSISTANT, content="", tool_calls=(call,)))
+    )
+    for request, is_covered in ((plain, True), (with_tools, False), (with_calls, False)):
+        metered = MeteredModel(model=ScriptedModel(["ok"]), budget=Budget(max_total_tokens=100))
+        if is_covered:
+            assert [event async for event in metered.stream(request)]
+        else:
+            with pytest.raises(TokenBudgetExhaustedError):
+                await anext(metered.stream(request))

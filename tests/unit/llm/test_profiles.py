@@ -24,22 +24,23 @@ OLD, NEW = LimitField.MAX_TOKENS, LimitField.MAX_COMPLETION_TOKENS
 STRICT, GUIDED, OBJECT, NONE = SchemaLevel.STRICT, SchemaLevel.GUIDED, SchemaLevel.OBJECT, SchemaLevel.NONE
 NO = False
 
-# limit, stops, sampling, first reasoning field, sent back, match fields, usage, schema, forced tool, systems, count
+# limit, stops, sampling, first reasoning field, sent back, match fields, usage, schema,
+# forced tool, named tool, systems, count
 MATRIX = {
-    "generic": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, ""),
-    "openai": (NEW, 4, True, "reasoning", NO, (), True, STRICT, True, True, ""),
-    "openai-reasoning": (NEW, 0, NO, "reasoning", NO, (), True, STRICT, True, True, ""),
-    "azure": (NEW, 4, True, "reasoning", NO, (), True, STRICT, True, True, ""),
-    "vllm": (OLD, 4, True, "reasoning", NO, ("stop_reason",), True, GUIDED, NO, NO, "/tokenize"),
-    "sglang": (OLD, 4, True, "reasoning_content", NO, ("matched_stop",), True, GUIDED, True, True, ""),
-    "llamacpp": (OLD, 4, True, "reasoning_content", NO, (), True, GUIDED, True, True, "/apply-template"),
-    "llamacpp-python": (OLD, 4, True, "reasoning", NO, (), NO, NONE, True, True, ""),
-    "ollama": (OLD, 4, True, "reasoning", NO, (), True, GUIDED, True, True, ""),
-    "deepseek": (OLD, 4, True, "reasoning_content", NO, (), True, OBJECT, True, True, ""),
-    "deepseek-thinking": (OLD, 4, NO, "reasoning_content", True, (), True, OBJECT, NO, True, ""),
-    "openrouter": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, ""),
-    "anthropic-compat": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, ""),
-    "lmstudio": (OLD, 4, True, "reasoning_content", NO, (), True, GUIDED, True, True, ""),
+    "generic": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
+    "openai": (NEW, 4, True, "reasoning", NO, (), True, STRICT, True, True, True, ""),
+    "openai-reasoning": (NEW, 0, NO, "reasoning", NO, (), True, STRICT, True, True, True, ""),
+    "azure": (NEW, 4, True, "reasoning", NO, (), True, STRICT, True, True, True, ""),
+    "vllm": (OLD, 4, True, "reasoning", NO, ("stop_reason",), True, GUIDED, NO, True, NO, "/tokenize"),
+    "sglang": (OLD, 4, True, "reasoning_content", NO, ("matched_stop",), True, GUIDED, True, True, True, ""),
+    "llamacpp": (OLD, 4, True, "reasoning_content", NO, (), True, GUIDED, True, NO, True, "/apply-template"),
+    "llamacpp-python": (OLD, 4, True, "reasoning", NO, (), NO, NONE, True, True, True, ""),
+    "ollama": (OLD, 4, True, "reasoning", NO, (), True, GUIDED, True, True, True, ""),
+    "deepseek": (OLD, 4, True, "reasoning_content", NO, (), True, OBJECT, True, True, True, ""),
+    "deepseek-thinking": (OLD, 4, NO, "reasoning_content", True, (), True, OBJECT, NO, True, True, ""),
+    "openrouter": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
+    "anthropic-compat": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
+    "lmstudio": (OLD, 4, True, "reasoning_content", NO, (), True, GUIDED, True, True, True, ""),
 }
 
 
@@ -47,7 +48,7 @@ def row(profile: ModelProfile) -> tuple[object, ...]:
     return (
         *(profile.limit_field, profile.max_stops, profile.sampling, profile.reasoning_fields[0]),
         *(profile.sends_reasoning_back, tuple(profile.stop_match_fields), profile.stream_usage, profile.json_schema),
-        *(profile.forced_tool_choice, profile.several_system_messages, profile.count_path),
+        *(profile.forced_tool_choice, profile.named_tool_choice, profile.several_system_messages, profile.count_path),
     )
 
 

@@ -90,6 +90,17 @@ def test_a_ceiling_is_a_number(registry: StrategyRegistry) -> None:
         configuration(registry, max_allowed_temperature="x")
 
 
+def test_what_takes_no_numbers_has_no_ceiling(registry: StrategyRegistry) -> None:
+    with pytest.raises(SettingsError, match="max_allowed_shout is a ceiling of 'shout', which takes no numbers"):
+        configuration(registry, max_allowed_shout=1)
+
+
+def test_the_ceilings_are_told_by_parameter(registry: StrategyRegistry) -> None:
+    configured = configuration(registry, default_max_tokens=7, max_allowed_tokens=500)
+    assert configured.ceilings(registry.get("quick")) == {"max_tokens": 500}
+    assert configuration(registry).ceilings(registry.get("quick")) == {}
+
+
 def test_the_schema_shows_the_defaults_and_ceilings_of_this_server(registry: StrategyRegistry) -> None:
     configured = configuration(registry, default_max_tokens=7, max_allowed_tokens=500, max_allowed_temperature=9)
     properties = configured.schema(registry.get("quick"))["properties"]

@@ -26,6 +26,9 @@ CASES = {
         ("import reasond_server.wire.errors", "Rooms import downwards"),
     ],
     "strategies/intruder.py": [("import reasond_server.strategies.chain_of_thought", "No strategy imports another")],
+    "strategies/react/intruder.py": [
+        ("import reasond_server.strategies.tree_of_thought.room", "No strategy imports another")
+    ],
     "llm/model.py": [("import reasond_server.llm.intruder", "No import cycles")],
     "llm/intruder.py": [("import reasond_server.llm.model", "No import cycles")],
     "newroom.py": [("", "Rooms import downwards")],

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, ChatRequest
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
-SMALL = {"chunk_size": 1024, "carryover_size": 512}
+SMALL = {"chunk_size": 1024, "carryover_size": 512, "carryover_mode": "tail"}
 LONG = "The wall has four gates. " * 300
 
 
@@ -329,12 +329,6 @@ async def test_memory_does_not_grow_with_depth() -> None:
     assert await peak_memory(50) - await peak_memory(5) < 50_000
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "summary"])
-async def test_other_ways_of_carrying_over_are_refused_for_now(mode: str) -> None:
-    with pytest.raises(InvalidConfigError, match=f"'tail' in this release, got '{mode}'"):
-        await run(ScriptedModel([]), carryover_mode=mode)
-
-
 async def test_a_window_larger_than_the_models_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="at most the model's context window of 1000 tokens, got 1024"):
         await run(ScriptedModel([], context_window=1000))
@@ -361,7 +355,7 @@ def test_the_configuration_is_that_of_the_seeds() -> None:
         "chunk_size": 8192,
         "carryover_size": 4096,
         "max_iterations": 5,
-        "carryover_mode": "tail",
+        "carryover_mode": "hybrid",
         "max_segments": 512,
         "temperature": 0.7,
     }
@@ -375,7 +369,6 @@ def test_the_configuration_is_that_of_the_seeds() -> None:
         "max_segments": (1, 4096),
         "temperature": (0.0, 2.0),
     }
-    assert properties["carryover_mode"]["enum"] == ["tail"]
     assert BoundedContext().get_capabilities() == ["reasoning.strategy.bounded_context"]
 
 

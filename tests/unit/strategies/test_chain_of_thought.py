@@ -202,6 +202,10 @@ class Told(FunctionModel):
         super().__init__(lambda _: "<answer>4</answer>", counter=ByteCounter(), context_window=1000)
         self._told = told
 
+    @property
+    def has_native_tools(self) -> bool:
+        return False
+
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         return self._told if messages else None
 

@@ -15,7 +15,7 @@ from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Text
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.testing.conformance import ConformanceError, ModelConformance
-from reasond_server.types import Budget, Usage
+from reasond_server.types import Budget, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -46,6 +46,7 @@ async def test_the_models_of_this_package_conform(model: str, check: str) -> Non
         ("names_context_overflow", "reasoning"),
         ("names_context_overflow", "estimating"),
         ("counts_exactly_where_it_says_so", "estimating"),
+        *(("takes_tools_where_it_says_so", name) for name in MODELS if not subject.has_native_tools),
     }
 
 
@@ -56,6 +57,7 @@ async def test_all_checks_can_be_run_at_once_and_say_what_does_not_apply() -> No
         "counts_exactly_where_it_says_so",
         "names_context_overflow",
         "repeats_itself_at_temperature_0",
+        "takes_tools_where_it_says_so",
     }
 
 
@@ -79,6 +81,10 @@ class Bad(FunctionModel):
     @property
     def context_window(self) -> int | None:
         return self.window
+
+    @property
+    def has_native_tools(self) -> bool:
+        return False
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         return self.counted or await super().count_exactly(messages)
@@ -194,3 +200,21 @@ async def test_every_failure_is_named_and_errors_of_calls_are_passed_on() -> Non
         await ModelConformance(failing).check("streams_text_then_one_end")
     with pytest.raises(KeyError):
         await ModelConformance(failing).check("no such check")
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (Reply(tool_calls=(ToolCall(call_id="1", name="walls", arguments_json="{}"),)), ""),
+        (Reply(text=REPLY), ""),
+        (Reply(tool_calls=(ToolCall(call_id="1", name="gates", arguments_json="{}"),)), "not offered"),
+        (Reply(text=REPLY, finish=ModelFinish.TOOL_CALLS), "with 0 calls the reply ended"),
+    ],
+)
+async def test_a_model_that_takes_tools_calls_none_but_those_offered(reply: Reply, told: str) -> None:
+    model = FunctionModel(lambda _: reply, has_native_tools=True)
+    if not told:
+        assert await ModelConformance(model).check("takes_tools_where_it_says_so") == ""
+        return
+    with pytest.raises(ConformanceError, match=told):
+        await ModelConformance(model).check("takes_tools_where_it_says_so")

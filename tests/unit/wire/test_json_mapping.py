@@ -16,6 +16,7 @@ from reasond_server.types import (
     BoundedContextStep,
     CarryoverMode,
     ChainOfThoughtMetrics,
+    CostClass,
     CustomMetrics,
     CustomStep,
     Execution,
@@ -181,6 +182,7 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
             },
         ],
         "carryover_compressions": 1,
+        "carryover_calls": 0,
         "reading_iterations": 1,
         "savings": {
             "baseline": "reprompt",
@@ -189,6 +191,7 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
             "tokens_pct": -12.5,
             "peak_context_pct": 80.0,
         },
+        "reprompt_savings": None,
         "capacity_tokens": 24576,
         "effective_capacity_tokens": 24000,
         "is_window_exact": True,
@@ -220,6 +223,7 @@ def test_a_window_is_one_item_that_says_what_it_read_and_carries_over() -> None:
             "carryover_tokens": 2,
             "carryover_generated": True,
             "is_window_exact": True,
+            "carryover_report": None,
             "reading": {"segment": 2, "segment_count": 7},
         }
     ]
@@ -315,6 +319,9 @@ def test_a_strategy_is_shown_with_its_schema() -> None:
         default_config={"temperature": 0.7},
         capabilities=("reasoning.strategy.quick",),
         is_default=True,
+        ceilings={"max_tokens": 100},
+        cost_class=CostClass.CONSTANT,
+        cost_formula="1",
     )
     assert mapping.strategy_json(info) == {
         "name": "quick",
@@ -323,7 +330,11 @@ def test_a_strategy_is_shown_with_its_schema() -> None:
         "default_config": {"temperature": 0.7},
         "capabilities": ["reasoning.strategy.quick"],
         "is_default": True,
+        "ceilings": {"max_tokens": 100},
+        "cost_class": "constant",
+        "cost_formula": "1",
     }
+    assert mapping.strategy_json(replace(info, cost_class=None))["cost_class"] is None
 
 
 def test_a_card_comes_with_its_bytes_and_an_agent_without_its_tenant() -> None:
@@ -406,6 +417,7 @@ def test_an_event_stands_under_the_name_of_its_proto_field(happening: Any, name:
                 "carryover_tokens": 2,
                 "carryover_generated": True,
                 "is_window_exact": True,
+                "carryover_report": None,
                 "window_tokens": 8000,
                 "reading": {"segment": 2, "segment_count": 7},
             },

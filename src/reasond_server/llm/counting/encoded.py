@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Self
 
 from reasond_server.llm.counting.template import TemplateAllowance
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import Message
+    from reasond_server.types import Json
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIRST_GUESS = 4
@@ -51,6 +53,22 @@ class EncodedCounter(ABC):
         if sum(len(message.content) for message in messages) <= _LEARNT_FROM_CHARACTERS:
             texts = self._count_contents(messages)
             self._template.learn(messages=len(messages), text_tokens=texts, reported=reported)
+
+    def fork(self) -> Self:
+        """Return a counter with the same tokenizer that learns the template on its own; itself where it is exact."""
+        if self.is_exact:
+            return self
+        forked = copy(self)
+        forked._template = self._template.fork()  # noqa: SLF001 - another of the same class
+        return forked
+
+    def snapshot(self) -> Json:
+        """Return what was learnt of the template."""
+        return self._template.snapshot()
+
+    def restore(self, snapshot: Json) -> None:
+        """Know of the template what `snapshot` tells. Raises InternalError: it is none of such a counter."""
+        self._template.restore(snapshot)
 
     def head(self, text: str, tokens: int) -> str:
         """Return a longest beginning of `text` that has at most `tokens` tokens."""

@@ -11,13 +11,17 @@ Costs are whole numbers of a thousandth of a token: the estimate of a joined tex
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+from reasond_server.llm.counting.template import kept_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reasond_server.llm.model import Message
+    from reasond_server.types import Json
 
 _TOKEN = 1000
 _MESSAGE_TOKENS = 8
@@ -68,6 +72,8 @@ class EstimatingCounter:
 
     Reporting from several threads at once may miss one of the reports, never more.
     """
+
+    _parent: EstimatingCounter | None = None
 
     def __init__(self, *, message_tokens: int = _MESSAGE_TOKENS) -> None:
         self._message_tokens = message_tokens
@@ -135,6 +141,28 @@ class EstimatingCounter:
         """
         if estimated > 0 and reported >= _CUT_PROMPT * estimated * _LEAST_RATIO:
             self.calibration = self.calibration.after(estimated=estimated, reported=reported)
+
+        if self._parent is not None:
+            self._parent.observe(estimated=estimated, reported=reported)
+
+    def fork(self) -> EstimatingCounter:
+        """Return a counter with the calibration of now that learns on its own and passes on what it hears."""
+        forked = EstimatingCounter(message_tokens=self._message_tokens)
+        forked.calibration = self.calibration
+        forked._parent = self
+        return forked
+
+    def snapshot(self) -> Json:
+        """Return the calibration: `ratio`, `deviation`, `reports`."""
+        return asdict(self.calibration)
+
+    def restore(self, snapshot: Json) -> None:
+        """Take over a calibration. Raises InternalError: `snapshot` is none."""
+        self.calibration = Calibration(
+            ratio=kept_number(snapshot, "ratio", least=_LEAST_RATIO, most=_MOST_RATIO),
+            deviation=kept_number(snapshot, "deviation", least=0.0, most=_MOST_RATIO / _LEAST_RATIO),
+            reports=int(kept_number(snapshot, "reports", least=0, most=sys.maxsize)),
+        )
 
     def _factor(self) -> float:
         calibration = self.calibration

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.demo.acting import next_act
 from reasond_server.llm.demo.prompt import read_prompt
 from reasond_server.llm.demo.reply import write_reply
 from reasond_server.llm.model import Finished, ModelFinish, Text
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent
+    from reasond_server.types import ToolCall
 
 _PIECES_PER_TURN = 8
 _WARNING = (
-    "answered by the embedded demo model, which follows fixed rules; "
-    "adapters for language models ([llm] provider) come with a later release"
+    "answered by the embedded demo model, which follows fixed rules; provider in the [llm] section of config.toml "
+    "selects a language model"
 )
 
 
@@ -30,6 +32,8 @@ class DemoModel:
 
     It is deterministic: the same request gives the same events. `temperature` has no effect. It reads the last
     user message (`demo.prompt` says in which form) and writes its tokens, `WordPieceCounter`'s pieces, one by one.
+    Candidates that it is shown are judged by rule (`demo.judging`).
+    Where a calculator is offered it has each step of a computation worked out there (`demo.acting`).
 
     Args:
         token_delay_s: pause after each token in seconds, so that people can watch; 0 writes at full speed.
@@ -57,6 +61,11 @@ class DemoModel:
         return self._context_window
 
     @property
+    def has_native_tools(self) -> bool:
+        """Whether it takes tools: it calls an offered calculator."""
+        return True
+
+    @property
     def counter(self) -> WordPieceCounter:
         """Counts exactly the tokens that this model reads and writes."""
         return self._counter
@@ -75,7 +84,7 @@ class DemoModel:
             ContextExhaustedError: the prompt alone is larger than the window.
         """
         # Ranking a long text takes many milliseconds, in which every other call would stand still.
-        prompt_tokens, room, pieces = await asyncio.to_thread(self._prepare, request)
+        prompt_tokens, room, pieces, call = await asyncio.to_thread(self._prepare, request)
         stop = StopFilter(request.stop)
         written = 0
         for piece in pieces[:room]:
@@ -89,14 +98,19 @@ class DemoModel:
         if held := stop.flush():
             yield Text(text=held)
         is_cut = stop.matched is None and written < len(pieces)
+        reason = ModelFinish.LENGTH if is_cut else ModelFinish.STOP
+        call = None if is_cut or stop.matched is not None else call
+        if call is not None:
+            reason = ModelFinish.TOOL_CALLS
+            yield call
         yield Finished(
-            reason=ModelFinish.LENGTH if is_cut else ModelFinish.STOP,
-            usage=Usage(input_tokens=prompt_tokens, output_tokens=written, model_calls=1),
+            reason=reason,
+            usage=Usage(input_tokens=prompt_tokens, output_tokens=written + self._tokens_of(call), model_calls=1),
             matched_stop=stop.matched,
         )
 
-    def _prepare(self, request: ChatRequest) -> tuple[int, int, list[str]]:
-        """Return the prompt's tokens, the most that may be written, and the pieces of the whole reply."""
+    def _prepare(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
+        """Return the prompt's tokens, the most that may be written, the pieces of the whole reply, and a call in it."""
         prompt_tokens = self._counter.count_prompt(request.messages)
         room = self._context_window - prompt_tokens
         if room < 0:
@@ -106,5 +120,13 @@ class DemoModel:
                 metadata={"prompt_tokens": str(prompt_tokens), "context_window": str(self._context_window)},
             )
         room = max(0, min(room, request.max_tokens))
-        reply = write_reply(read_prompt(request.messages), counter=self._counter, max_tokens=room)
-        return prompt_tokens, room, self._counter.pieces(reply)
+        prompt = read_prompt(request.messages)
+        acted = next_act(request, prompt)
+        if acted is not None and self._counter.count_text(acted.text) + self._tokens_of(acted.call) <= room:
+            return prompt_tokens, room, self._counter.pieces(acted.text), acted.call
+        reply = write_reply(prompt, counter=self._counter, max_tokens=room)
+        return prompt_tokens, room, self._counter.pieces(reply), None
+
+    def _tokens_of(self, call: ToolCall | None) -> int:
+        """Return what writing `call` costs."""
+        return 0 if call is None else self._counter.count_text(call.name + call.arguments_json)

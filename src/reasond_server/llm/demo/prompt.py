@@ -1,8 +1,9 @@
 """What the demo model reads in a prompt: tagged sections of the last user message, or a bare question.
 
 Each tag stands alone on its line: `<question>`, `<notes>`, `<material>`, `<passage segment="2" of="7">`, and
-their closing tags. After the name a tag may carry a mark of small letters; then only the closing tag with the
-same mark ends the section. Text outside the sections is instruction for other models and is not read.
+their closing tags. Each `<passage number="1">` is a candidate to be judged. After the name a tag may carry a mark
+of small letters; then only the closing tag with the same mark ends the section. Text outside the sections is
+instruction for other models and is not read.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import Message
 
-_OPENING = re.compile(r'<(question|notes|material|passage)( [a-z]{1,64})?(?: segment="(\d{1,9})" of="(\d{1,9})")?>')
+_OPENING = re.compile(
+    r'<(question|notes|material|passage)( [a-z]{1,64})?(?: segment="(\d{1,9})" of="(\d{1,9})"| number="(\d{1,4})")?>'
+)
+
+_HAS_QUESTION = re.compile(r"\s*<question(?: [a-z]{1,64})?>[^\S\n]*\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The sections; empty if absent. `segment` of `segment_count` is being read if there is a passage (else 0)."""
+    """The sections; empty if absent. `segment` of `segment_count` is being read if there is a passage (else 0).
+
+    `candidates` are texts to be judged, in their order; they are no passage.
+    """
 
     question: str = ""
     notes: str = ""
@@ -32,15 +40,19 @@ class Prompt:
     segment: int = 0
     segment_count: int = 0
     is_reading: bool = False
+    candidates: tuple[str, ...] = ()
 
 
 def read_prompt(messages: Sequence[Message]) -> Prompt:
-    """Return the sections of the last user message; a message without sections is the question."""
-    content = next((message.content for message in reversed(messages) if message.role is Role.USER), "")
+    """Return the sections of the last user message that has a question, or all of the last one as the question."""
+    said = [message.content for message in messages if message.role is Role.USER]
+    # What is said between two calls of one question, such as that the answer is due, has no sections.
+    content = next((one for one in reversed(said) if _HAS_QUESTION.match(one)), said[-1] if said else "")
     sections: dict[str, list[str]] = {}
     segment = segment_count = 0
     closing = ""
     current: list[str] = []
+    candidates: list[list[str]] = []
     for line in content.splitlines():
         mark = line.strip()
         if closing:
@@ -50,10 +62,19 @@ def read_prompt(messages: Sequence[Message]) -> Prompt:
                 current.append(line)
         elif opening := _OPENING.fullmatch(mark):
             closing = f"</{opening[1]}{opening[2] or ''}>"
+            if opening[5]:
+                candidates.append(current := [])
+                continue
             current = sections.setdefault(opening[1], [])
             if opening[1] == "passage":
                 segment, segment_count = int(opening[3] or 1), int(opening[4] or 1)
     if not sections:
         return Prompt(question=content)
     texts = {name: "\n".join(lines) for name, lines in sections.items()}
-    return Prompt(**texts, segment=segment, segment_count=segment_count, is_reading="passage" in sections)
+    return Prompt(
+        **texts,
+        segment=segment,
+        segment_count=segment_count,
+        is_reading="passage" in sections,
+        candidates=tuple("\n".join(lines) for lines in candidates),
+    )

@@ -72,6 +72,12 @@ def rank(candidates: Sequence[str], words: Sequence[str], *, limit: int) -> list
     return _without_parts(found[: 2 * limit])[:limit]
 
 
+def shared(text: str, words: Sequence[str]) -> int:
+    """Return how many of `words` stand in `text`, by their stems."""
+    with closing(_indexed([text])) as connection:
+        return round(_shares(connection, words, {0}).get(0, 0.0) * len(words))
+
+
 def _indexed(sentences: Sequence[str]) -> sqlite3.Connection:
     """Return a database in memory that holds `sentences`, row ids counted from 0."""
     connection = sqlite3.connect(":memory:")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.demo.computation import compute
+from reasond_server.llm.demo.judging import judge
 from reasond_server.llm.demo.ranking import content_words, rank
 from reasond_server.llm.demo.sentences import sentences, split_question
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import TokenCounter
 
 REFUSAL = (
-    "This needs a language model, and this release has no adapter for one yet; provider in the [llm] section of "
-    "config.toml will select it. "
+    "This needs a language model: provider in the [llm] section of config.toml selects one. "
     "The embedded demo model works out arithmetic, percentages and interest, and answers questions about a text "
     "that comes with them."
 )
@@ -34,7 +34,7 @@ _MAX_SHOWN_WORDS = 8
 _MAX_STEP_CHARACTERS = 300
 _MAX_STEPS = 20
 
-_OWN_REASONING = re.compile(rf"Segment \d+ of \d+: .*|{re.escape(NO_FINDINGS)}")
+_OWN_REASONING = re.compile(rf"Segment \d+ of \d+: .*|{re.escape(NO_FINDINGS)}|Opening:|Key Findings:|Latest:")
 _OWN_TAG = re.compile(r"(?:<|&lt;)/?(?:answer|continue)>")
 _RESERVED = re.compile(r"<(?=\s*/?\s*(?:answer|continue|question|notes|material|passage|think)\b)", re.IGNORECASE)
 
@@ -46,6 +46,8 @@ def write_reply(prompt: Prompt, *, counter: TokenCounter, max_tokens: int) -> st
     and half an answer does not pass for one. Findings are cut to fit.
     """
     writer = _Writer(counter, max_tokens)
+    if prompt.candidates:
+        return _write_judgement(prompt, writer)
     asked, text = split_question(prompt.question)
     if worked := compute(asked):
         return _write_worked(worked, writer)
@@ -69,6 +71,16 @@ def _write_worked(worked: Worked, writer: _Writer) -> str:
     steps = [step for step in worked.steps if len(step) <= _MAX_STEP_CHARACTERS][:_MAX_STEPS]
     reasoning = "\n".join(f"Step {number}: {step}" for number, step in enumerate(steps, start=1))
     return writer.write(reasoning, "answer", [worked.answer])
+
+
+def _write_judgement(prompt: Prompt, writer: _Writer) -> str:
+    """Give points in the forms that are asked for: `N` for one candidate, `1: N, 2: N` for several."""
+    judged = judge(prompt.question, prompt.candidates)
+    reasoning = "\n".join(f"{number}: {reason}." for number, (_, reason) in enumerate(judged, start=1))
+    if len(judged) == 1:
+        return writer.write(reasoning, "answer", [str(judged[0][0])])
+    points = ", ".join(f"{number}: {points}" for number, (points, _) in enumerate(judged, start=1))
+    return writer.write(reasoning, "answer", [points])
 
 
 def _write_findings(prompt: Prompt, words: Sequence[str], noted: Sequence[str], writer: _Writer) -> str:

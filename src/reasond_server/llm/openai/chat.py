@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.llm.model import ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai.chat_request import body_of
-from reasond_server.llm.openai.json_values import json_object
+from reasond_server.llm.openai.json_values import is_object, json_object
 from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
 from reasond_server.llm.openai.thinking import ThinkSplitter
-from reasond_server.types import ToolCall, Usage
+from reasond_server.llm.openai.usage import usage_of
+from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.openai.protocol import Body, Decoder
     from reasond_server.llm.profiles import ModelProfile
+    from reasond_server.types import Usage
 
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _STOP_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
@@ -34,7 +36,6 @@ _FINISHES = {
 }
 _FAILURES = frozenset({"error", "abort", "aborted", "cancelled", "insufficient_system_resource"})
 _NO_WORDS = frozenset({"stop", "end_turn", "eos", "length", "tool_calls", "max_tokens", "stop_sequence"})
-_MAX_TOKENS_REPORTED = 1_000_000_000
 
 _Piece = Text | ReasoningText | ToolCall
 
@@ -76,9 +77,9 @@ class ChatDecoder:
     def __init__(self, *, profile: ModelProfile) -> None:
         self._reasoning_fields = tuple(dict.fromkeys((*profile.reasoning_fields, *_REASONING_FIELDS)))
         self._stop_fields = tuple(dict.fromkeys((*profile.stop_match_fields, *_STOP_FIELDS)))
-        self.held_characters = 0
+        self._called_characters = 0
         self._thinking = ThinkSplitter()
-        self._calls: dict[int, _OpenCall] = {}
+        self._calls: dict[int, list[_OpenCall]] = {}
         self._has_called = False
         self._is_refusal = False
         self._reason: ModelFinish | None = None
@@ -99,6 +100,15 @@ class ChatDecoder:
     def ending(self) -> Ending:
         """Return what the server told of the end."""
         return Ending(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
+
+    def rest(self) -> Sequence[Text | ReasoningText]:
+        """Return the text that was held back."""
+        return self._thinking.flush()
+
+    @property
+    def held_characters(self) -> int:
+        """How much of tool calls came so far."""
+        return self._called_characters
 
     def _note_usage(self, reported: object) -> None:
         if reported is not None:
@@ -143,24 +153,29 @@ class ChatDecoder:
         index = call.get("index")
         at = index if isinstance(index, int) else position
         function = call.get("function")
-        opened = self._calls.setdefault(at, _OpenCall())
-        call_id = call.get("id")
+        function = function if isinstance(function, dict) else {}
+        name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id")
+        opened = self._open_call(at, call_id, is_named=bool(name))
         if isinstance(call_id, str) and call_id:
             opened.call_id = call_id
-        if not isinstance(function, dict):
-            return
-        name, arguments = function.get("name"), function.get("arguments")
         if isinstance(name, str) and name:
-            self.held_characters += len(name)
+            self._called_characters += len(name)
             opened.name = name
         if isinstance(arguments, str):
             opened.arguments.append(arguments)
-            self.held_characters += len(arguments)
+            self._called_characters += len(arguments)
+
+    def _open_call(self, at: int, call_id: object, *, is_named: bool) -> _OpenCall:
+        """Return the call that a piece belongs to: some gateways give all calls one index, but ids of their own."""
+        opened = self._calls.setdefault(at, [])
+        if not opened or (is_named and call_id and opened[-1].name and call_id != opened[-1].call_id):
+            opened.append(_OpenCall())
+        return opened[-1]
 
     def _ended(self, finish: str, choice: dict[str, Any]) -> Iterator[_Piece]:
         yield from self._thinking.flush()
-        yield from self._whole_calls()
         reason = _FINISHES.get(finish, ModelFinish.STOP)
+        yield from self._whole_calls(may_be_cut=reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER})
         if reason is ModelFinish.STOP and self._has_called:
             reason = ModelFinish.TOOL_CALLS
         self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason
@@ -170,44 +185,14 @@ class ChatDecoder:
                 self._matched_stop = matched
                 break
 
-    def _whole_calls(self) -> Iterator[ToolCall]:
+    def _whole_calls(self, *, may_be_cut: bool) -> Iterator[ToolCall]:
+        """Yield the calls; of an answer that was cut, those whose arguments are whole."""
         calls, self._calls = self._calls, {}
-        for at, call in sorted(calls.items()):
-            if call.name:
+        for at, call in enumerate(call for _, several in sorted(calls.items()) for call in several):
+            arguments = "".join(call.arguments)
+            if call.name and not (may_be_cut and not is_object(arguments)):
                 self._has_called = True
-                yield ToolCall(
-                    call_id=call.call_id or f"call_{at}",
-                    name=call.name,
-                    arguments_json="".join(call.arguments) or "{}",
-                )
-
-
-def usage_of(reported: object) -> Usage | None:
-    """Return a reported usage in any of the forms in use; None if it is no usage."""
-    if not isinstance(reported, dict):
-        return None
-    output = _count(reported, "completion_tokens", "output_tokens")
-    prompt = _count(reported, "prompt_tokens", "input_tokens")
-    if not output and not prompt:
-        return None
-    prompt_details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
-    details = reported.get("completion_tokens_details") or reported.get("output_tokens_details")
-    cached = _count(prompt_details, "cached_tokens") or _count(reported, "prompt_cache_hit_tokens")
-    return Usage(
-        input_tokens=prompt,
-        output_tokens=output,
-        cached_input_tokens=min(cached, prompt),
-        reasoning_tokens=min(_count(details, "reasoning_tokens") or _count(reported, "reasoning_tokens"), output),
-        model_calls=1,
-    )
-
-
-def _count(reported: object, *names: str) -> int:
-    """Return the first of the named fields that is a believable count, else 0."""
-    if not isinstance(reported, dict):
-        return 0
-    values = (reported.get(name) for name in names)
-    return next((one for one in values if type(one) is int and 0 < one <= _MAX_TOKENS_REPORTED), 0)
+                yield ToolCall(call_id=call.call_id or f"call_{at}", name=call.name, arguments_json=arguments or "{}")
 
 
 def _choices(chunk: dict[str, Any]) -> Sequence[dict[str, Any]]:

@@ -13,13 +13,15 @@ from reasond_server.llm.profiles import SchemaLevel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reasond_server.llm.model import ChatRequest
+    from reasond_server.llm.model import ChatRequest, ToolSpec
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
     from reasond_server.types import ToolCall
 
 _DEFAULT_TEMPERATURE = 1.0
 _SCHEMA_NAME = "answer"
+TOOL_CHOICES = frozenset({"auto", "none", "required"})
+"""What may be said of tools; anything else is the name of one."""
 
 
 def body_of(request: ChatRequest, options: BackendOptions) -> Body:
@@ -39,7 +41,7 @@ def body_of(request: ChatRequest, options: BackendOptions) -> Body:
     if profile.stream_usage:
         data["stream_options"] = {"include_usage": True}
     data |= _sampling(request, profile, warnings)
-    data |= _stops(request.stop, profile, warnings)
+    data |= _stops(request, profile, warnings)
     data |= _tools(request, profile, warnings)
     data |= _schema(request, profile, warnings)
     return Body(data=data, warnings=tuple(warnings))
@@ -103,10 +105,10 @@ def _sampling(request: ChatRequest, profile: ModelProfile, warnings: list[str]) 
     return {}
 
 
-def _stops(stop: Sequence[str], profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
-    wanted = list(dict.fromkeys(word for word in stop if word))
+def _stops(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
+    wanted = list(dict.fromkeys(word for word in request.stop if word))
     sent = wanted[: profile.max_stops]
-    if len(sent) < len(wanted):
+    if len(sent) < len(wanted) and not request.is_stop_advice:
         warnings.append(
             f"stop was shortened to {len(sent)} of {len(wanted)} strings, which is what the model takes; "
             "the others end the answer on our side"
@@ -120,25 +122,30 @@ def _tools(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> 
     if not profile.tools:
         warnings.append("tools were left out: the model does not take them")
         return {}
+    offered, choice = demanded(request, profile, warnings)
     tools = [
         {
             "type": "function",
             "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
         }
-        for tool in request.tools
+        for tool in offered
     ]
-    return {"tools": tools} | _choice(request.tool_choice, profile, warnings)
+    named = {"type": "function", "function": {"name": choice}}
+    return {"tools": tools, "tool_choice": choice if choice in TOOL_CHOICES else named}
 
 
-def _choice(choice: str, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
+def demanded(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> tuple[Sequence[ToolSpec], str]:
+    """Return the tools to offer and how to demand one, as far as the profile allows it."""
+    choice = request.tool_choice
     if choice in {"auto", "none"}:
-        return {"tool_choice": choice}
+        return request.tools, choice
     if not profile.forced_tool_choice:
         warnings.append(f"tool_choice {shown(choice)} became 'auto': the model cannot be forced")
-        return {"tool_choice": "auto"}
-    if choice == "required":
-        return {"tool_choice": choice}
-    return {"tool_choice": {"type": "function", "function": {"name": choice}}}
+        return request.tools, "auto"
+    named = [tool for tool in request.tools if tool.name == choice]
+    if named and not profile.named_tool_choice:
+        return named, "required"
+    return request.tools, choice
 
 
 def _schema(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from reasond_server.errors import (
 from reasond_server.llm.openai.json_values import json_value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reasond_server.llm.openai.options import BackendOptions
 
 _log = logging.getLogger("reasond.llm")
@@ -65,13 +67,17 @@ class UpstreamFaultError(Exception):
         error: what the caller gets if nothing had been accepted.
         retries: how often the call may be made again for this fault; 0 where the same would happen again.
         is_unhealthy: whether it counts against the health of the backend.
+        may_cost: whether the server may have begun to work, and bill it, without telling.
     """
 
-    def __init__(self, error: ModelError, *, retries: int = 0, is_unhealthy: bool = False) -> None:
+    def __init__(
+        self, error: ModelError, *, retries: int = 0, is_unhealthy: bool = False, may_cost: bool = False
+    ) -> None:
         super().__init__(error.message)
         self.error = error
         self.retries = retries
         self.is_unhealthy = is_unhealthy
+        self.may_cost = may_cost
 
 
 class _Kind(StrEnum):
@@ -130,7 +136,8 @@ def late(
         remedy=f"Raise {setting}, or ask for less.",
         metadata={"limit": setting, "seconds": f"{seconds:g}"},
     )
-    return UpstreamFaultError(error, retries=0 if is_callers else AS_OFTEN_AS_ALLOWED, is_unhealthy=not is_callers)
+    retries = 0 if is_callers else AS_OFTEN_AS_ALLOWED
+    return UpstreamFaultError(error, retries=retries, is_unhealthy=not is_callers, may_cost=True)
 
 
 def connection_lost(options: BackendOptions) -> UpstreamFaultError:
@@ -139,19 +146,19 @@ def connection_lost(options: BackendOptions) -> UpstreamFaultError:
         f"The model backend {place(options)} broke the connection in the middle of its answer",
         remedy="Check the model server and the proxies before it.",
     )
-    return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True)
+    return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True, may_cost=True)
 
 
 def breach(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
     """Return the fault for an answer that is not what the protocol says."""
     usual = "Check that base_url is the address of an OpenAI-compatible API; `reasond backends check` tells more."
     error = ModelProtocolError(f"The model backend {place(options)} {what}", remedy=remedy or usual)
-    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True)
+    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True, may_cost=True)
 
 
 def broken(error: ModelProtocolError) -> UpstreamFaultError:
     """Return the fault for a breach that a reader found."""
-    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True)
+    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True, may_cost=True)
 
 
 def after_tokens(error: ModelError, *, characters: int) -> ModelError:
@@ -163,6 +170,14 @@ def after_tokens(error: ModelError, *, characters: int) -> ModelError:
         remedy="The partial text is kept. Ask again for a whole answer.",
         metadata=error.metadata,
     )
+
+
+def given_up(attempts: int) -> Sequence[str]:
+    """Return the warning of an answer before which `attempts` attempts failed that may have cost something."""
+    if not attempts:
+        return ()
+    many = "1 attempt before this answer was" if attempts == 1 else f"{attempts} attempts before this answer were"
+    return (f"{many} given up without a word of what it cost; the provider may bill more than the usage says",)
 
 
 def note(options: BackendOptions, what: str, said: bytes = b"") -> None:

@@ -40,6 +40,14 @@ def json_object(data: bytes) -> dict[str, Any]:
     return value
 
 
+def is_object(text: str) -> bool:
+    """Return whether `text` is a whole JSON object, which no beginning of one is."""
+    try:
+        return isinstance(json_value(text.encode("utf-8", "replace")), dict)
+    except ModelProtocolError:
+        return False
+
+
 def _with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
     try:
         return _mended(json.loads(data))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count as counted
 from typing import TYPE_CHECKING
 
@@ -99,6 +99,11 @@ class OpenAIModel:
         return self._options.profile.context_window
 
     @property
+    def has_native_tools(self) -> bool:
+        """Whether the server takes tools, by its profile."""
+        return self._options.profile.tools
+
+    @property
     def counter(self) -> TokenCounter:
         """Counter of the model's tokens."""
         return self._counter
@@ -126,16 +131,20 @@ class OpenAIModel:
         deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
         call = _Call(request=request, body=self._protocol.body(request, options), deadline=deadline)
         self._retries.note_call()
+        given_up = 0
         for attempt in counted(1):
             is_accepted = False
             try:
                 async with aclosing(self._judged(call)) as events:
                     async for event in events:
                         is_accepted = True
+                        if given_up and isinstance(event, Finished):
+                            event = replace(event, warnings=(*event.warnings, *faults.given_up(given_up)))  # noqa: PLW2901 - it is the same event
                         yield event
             except UpstreamFaultError as fault:
                 if is_accepted:
                     raise fault.error from None
+                given_up += fault.may_cost
                 wait_s = self._wait_s(fault, attempt=attempt, deadline=deadline)
             else:
                 return
@@ -191,12 +200,12 @@ class OpenAIModel:
         options = self._options
         answer = AnswerReader(
             decoder=self._protocol.decoder(options, max_tokens=call.request.max_tokens),
-            stop=call.request.stop,
+            stop=() if call.request.is_stop_advice else call.request.stop,
             options=options,
         )
         try:
             async with (
-                aclosing(upstream.chunks()) as chunks,
+                aclosing(upstream.chunks(granted=lambda: answer.earned_bytes(call.request.max_tokens))) as chunks,
                 aclosing(self._read(answer, chunks, patience)) as events,
             ):
                 async for event in events:

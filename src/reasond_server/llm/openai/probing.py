@@ -10,7 +10,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from reasond_server.errors import AccessError, ModelError, ModelFailedError, PermissionMissingError, SettingsError
+from reasond_server.errors import (
+    AccessError,
+    ModelError,
+    ModelFailedError,
+    PermissionMissingError,
+    SettingsError,
+    shown,
+)
 from reasond_server.llm.openai.probe_calls import ProbeClient
 from reasond_server.llm.profiles import LimitField, SchemaLevel, differences, is_hosted, merge, profile_for
 
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_S = 20.0
 _MANY_STOPS = 16
+_PLAIN = "Count from one to twenty in words."
+# Servers add instructions and dates of their own; none adds ten thousand tokens to a call without tools.
+_MOST_TEMPLATE = 10_000
 _USUAL_STOPS = 4
 _REFUSALS = range(400, 600)
 _NOT_ALLOWED = (401, 403)
@@ -107,6 +117,7 @@ class _Examination:
         self._warnings: list[str] = []
         self._reasoning: set[str] = set()
         self._owner = ""
+        self._is_usage_believed = True
 
     async def report(self) -> Report:
         """Run all probes."""
@@ -128,7 +139,7 @@ class _Examination:
             findings=tuple(self._findings), base=base, profile=merge(base, learned), warnings=tuple(self._warnings)
         )
 
-    async def _call(self, text: str = "Count from one to twenty in words.", *, limit: int = 24, **fields: Any) -> Reply:  # noqa: ANN401 - any JSON
+    async def _call(self, text: str = _PLAIN, *, limit: int = 24, **fields: Any) -> Reply:  # noqa: ANN401 - any JSON
         """Make a call with what is known to work, over which `fields` go."""
         body = {"messages": [{"role": "user", "content": text}], self._limit: limit, **self._extra, **fields}
         reply = await self._client.chat(body)
@@ -161,9 +172,27 @@ class _Examination:
         has_usage = reply.usage is not None
         if has_usage:
             self._extra = usage
+        if not has_usage and reply.is_cut:
+            # What comes last is not seen of a server that keeps no limit.
+            self._found("usage in the stream", None, f"include_usage: {reply.outcome}, before any usage")
+            return reply
         evidence = "include_usage: usage came" if has_usage else "include_usage: no usage came"
         self._found("usage in the stream", has_usage, evidence, stream_usage=has_usage)
+        if has_usage:
+            self._believed(reply)
         return reply
+
+    def _believed(self, reply: Reply) -> None:
+        """Find whether the usage of a plain call can be: a word is a token at least, and a token a byte at least."""
+        told = [(reply.usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
+        least = [len(_PLAIN.split()), len(reply.text.split())]
+        most = _MOST_TEMPLATE + len(_PLAIN.encode())
+        are_counts = all(isinstance(one, int) and one >= few // 2 for one, few in zip(told, least, strict=True))
+        self._is_usage_believed = are_counts and isinstance(told[0], int) and told[0] <= most
+        evidence = f"prompt {shown(told[0])} of {least[0]} words, output {shown(told[1])} of {least[1]} words"
+        self._found("usage believable", self._is_usage_believed, evidence)
+        if not self._is_usage_believed:
+            self._warnings.append("The server's usage cannot be true; do not rely on budgets and costs with it.")
 
     def _refused(self, reply: Reply) -> ModelError | AccessError:
         """Return the error for a server that answers no plain call."""
@@ -190,7 +219,7 @@ class _Examination:
         for name in LimitField:
             reply = await self._client.chat(
                 {
-                    "messages": [{"role": "user", "content": "Count from one to twenty in words."}],
+                    "messages": [{"role": "user", "content": _PLAIN}],
                     name: 1,
                     **self._extra,
                 }
@@ -252,10 +281,10 @@ class _Examination:
 
     async def _tools(self) -> None:
         free = await self._call("What time is it?", tools=[_TOOL])
-        forced = await self._call(
-            "Say hello.", limit=64, tools=[_TOOL], tool_choice={"type": "function", "function": {"name": "get_time"}}
-        )
-        is_called = forced.is_ok and "get_time" in forced.tools
+        named = await self._forced({"type": "function", "function": {"name": "get_time"}})
+        is_named = "get_time" in named.tools
+        forced = named if is_named else await self._forced("required")
+        is_called = "get_time" in forced.tools
         if is_called or "get_time" in free.tools:
             self._found("tools", True, "get_time was called", tools=True)
         elif free.is_ok:
@@ -264,10 +293,18 @@ class _Examination:
             self._found("tools", False if free.status in _REFUSALS else None, free.outcome)
         if free.status in _REFUSALS:
             self._findings[-1] = replace(self._findings[-1], learned={"tools": False})
-        is_told = is_called or forced.is_ok or forced.status in _REFUSALS
+        # One that writes on until it is stopped may be about to call, or not: llama.cpp only forbids it to end.
+        is_ended = forced.is_ok and forced.finish == "stop" and not forced.is_cut
+        is_told = is_called or is_ended or forced.status in _REFUSALS
         learned = {"forced_tool_choice": is_called} if is_told else {}
         evidence = "get_time was called" if is_called else forced.outcome
         self._found("forced tool choice", is_called if is_told else None, evidence, **learned)
+        if is_called:
+            evidence = "get_time was called" if is_named else f"{named.outcome}; by 'required' it was called"
+            self._found("tool demanded by name", is_named, evidence, named_tool_choice=is_named)
+
+    async def _forced(self, choice: str | dict[str, Any]) -> Reply:
+        return await self._call("Say hello.", limit=64, tools=[_TOOL], tool_choice=choice)
 
     async def _systems(self) -> None:
         systems = [{"role": "system", "content": text} for text in ("Be brief.", "Be kind.")]
@@ -318,7 +355,9 @@ class _Examination:
         reply = await self._call("one " * _LONG_WORDS, limit=1)
         named = _WINDOW.search(reply.error)
         prompt = (reply.usage or {}).get("prompt_tokens")
-        if reply.status in _REFUSALS and named:
+        if reply.is_ok and not self._is_usage_believed:
+            self._found("context window", None, "the usage that would tell is not to be believed")
+        elif reply.status in _REFUSALS and named:
             self._found("context window", True, reply.outcome, context_window=int(named[1]))
         elif reply.is_ok and isinstance(prompt, int) and 0 < prompt < _LONG_WORDS * 3 // 4:
             self._warnings.append(f"The server silently cut a prompt of about {_LONG_WORDS} tokens down to {prompt}.")
@@ -347,7 +386,8 @@ def _keeps_limit(reply: Reply) -> bool | None:
     """Return whether a limit of one token was kept; None where the model may have ended by itself."""
     if not reply.is_ok:
         return False if reply.status in _REFUSALS else None
-    if reply.tokens > 1:
+    # A usage may lie, and no token is three words.
+    if reply.tokens > 1 or len(reply.text.split()) > 2:  # noqa: PLR2004 - as said
         return False
     return True if reply.finish == "length" else None
 

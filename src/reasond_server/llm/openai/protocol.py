@@ -59,6 +59,10 @@ class Decoder(Protocol):
         """
         ...
 
+    def rest(self) -> Sequence[Text | ReasoningText]:
+        """Return the text that was held back, where the answer broke off; calls that are not whole are dropped."""
+        ...
+
     @property
     def held_characters(self) -> int:
         """How much of tool calls came that is held back; it only grows, and so tells that content comes."""

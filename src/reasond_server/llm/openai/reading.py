@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall
 
 _DONE = b"[DONE]"
+# A token has about four characters, and servers wrap each in an event of its own of 250 bytes and more.
+_CHARACTERS_PER_TOKEN = 4
+_BYTES_PER_CHARACTER = 512
 
 
 class AnswerReader:
@@ -46,6 +49,13 @@ class AnswerReader:
     def progress(self) -> int:
         """A number that grows with the content that comes, whether it is let through or held back."""
         return self._taken + self._decoder.held_characters
+
+    def earned_bytes(self, max_tokens: int) -> int:
+        """Return what the content so far may have taken on the wire: at most 2 KiB for each token that was asked for.
+
+        So a long answer is not refused for its length, while what brings no content earns nothing.
+        """
+        return _BYTES_PER_CHARACTER * min(self.progress, _CHARACTERS_PER_TOKEN * max_tokens)
 
     @property
     def is_stopped(self) -> bool:
@@ -85,8 +95,14 @@ class AnswerReader:
                 self.is_done = True
                 return
 
-    def rest(self) -> Iterator[Text]:
-        """Yield the text that was held back because a stop string might have come of it."""
+    def rest(self) -> Iterator[Text | ReasoningText]:
+        """Yield the text that was held back because a tag or a stop string might have come of it."""
+        for piece in () if self.is_stopped else self._decoder.rest():
+            self.is_accepted = True
+            if isinstance(piece, Text):
+                yield from self._shown(piece.text)
+            else:
+                yield ReasoningText(text=self._noted(piece.text))
         held = self._stop.flush()
         if held:
             yield Text(text=self._noted(held))

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import ModelProtocolError, shown
 from reasond_server.llm.model import ModelFinish, ReasoningText, Text
-from reasond_server.llm.openai.json_values import json_object
+from reasond_server.llm.openai.json_values import is_object, json_object
 from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
 from reasond_server.llm.openai.thinking import ThinkSplitter
-from reasond_server.types import ToolCall, Usage
+from reasond_server.llm.openai.usage import usage_of
+from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.types import Usage
 
 _Piece = Text | ReasoningText | ToolCall
 _TEXT_KINDS = ("message", "reasoning")
@@ -46,6 +49,7 @@ class ResponsesDecoder:
         self.held_characters = 0
         self._calls: dict[str, _Call] = {}
         self._called: set[str] = set()
+        self._doubtful: list[ToolCall] = []
         self._streamed: set[object] = set()
         self._told: set[object] = set()
         self._reasoning_from = ""
@@ -84,6 +88,10 @@ class ResponsesDecoder:
     def ending(self) -> Ending:
         """Return what the server told of the end."""
         return self._ending
+
+    def rest(self) -> Sequence[Text | ReasoningText]:
+        """Return the text that was held back."""
+        return self._splitter.flush()
 
     def _read_text(self, event: dict[str, Any]) -> Sequence[_Piece]:
         self._streamed.add("message")
@@ -150,7 +158,10 @@ class ResponsesDecoder:
         return [piece for text in texts for piece in self._split(text)]
 
     def _call(self, call: _Call, arguments: object) -> Sequence[_Piece]:
-        """Return the call, once; its arguments are those of its end, else those that were streamed."""
+        """Return the call, once; its arguments are those of its end, else those that were streamed.
+
+        One whose arguments are no object waits for the end, which tells whether the limit cut it.
+        """
         if not (isinstance(call.call_id, str) and isinstance(call.name, str) and call.call_id and call.name):
             raise ModelProtocolError(
                 f"the model's provider sent a call of tool {shown(call.name)} under the id {shown(call.call_id)}"
@@ -159,7 +170,11 @@ class ResponsesDecoder:
             return ()
         self._called.add(call.call_id)
         whole = arguments if isinstance(arguments, str) and arguments else "".join(call.pieces)
-        return (ToolCall(call_id=call.call_id, name=call.name, arguments_json=whole),)
+        made = ToolCall(call_id=call.call_id, name=call.name, arguments_json=whole or "{}")
+        if is_object(made.arguments_json):
+            return (made,)
+        self._doubtful.append(made)
+        return ()
 
     def _end(self, event: dict[str, Any]) -> Sequence[_Piece]:
         """Note why and at what cost the response ended; pass on what no event before told."""
@@ -172,9 +187,11 @@ class ResponsesDecoder:
                 pieces += self._end_item({"item": item})
             elif _text_kind(item) not in told:
                 pieces += self._texts(item)
-        usage = _usage(response.get("usage"))
-        self._ending = Ending(reason=self._reason(event["type"], response, usage), usage=usage)
-        return [*pieces, *self._splitter.flush()]
+        usage = usage_of(response.get("usage"))
+        reason = self._reason(event["type"], response, usage)
+        self._ending = Ending(reason=reason, usage=usage)
+        is_cut = reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}
+        return [*pieces, *self._splitter.flush(), *(() if is_cut else self._doubtful)]
 
     def _reason(self, kind: str, response: dict[str, Any], usage: Usage | None) -> ModelFinish:
         if self._is_refused:
@@ -183,11 +200,11 @@ class ResponsesDecoder:
             details = response.get("incomplete_details")
             reason = details.get("reason") if isinstance(details, dict) else None
             return ModelFinish.CONTENT_FILTER if reason == "content_filter" else ModelFinish.LENGTH
-        if self._called:
-            return ModelFinish.TOOL_CALLS
         is_used_up = usage is not None and 0 < self._max_tokens <= usage.output_tokens
-        is_repeated = response.get("max_output_tokens") is not None
-        return ModelFinish.LENGTH if is_used_up and not is_repeated else ModelFinish.STOP
+        is_cut = is_used_up and response.get("max_output_tokens") is None
+        if self._called and not (is_cut and self._doubtful):
+            return ModelFinish.TOOL_CALLS
+        return ModelFinish.LENGTH if is_cut else ModelFinish.STOP
 
     def _fail(self, event: dict[str, Any]) -> Sequence[_Piece]:
         """Raise what the server told, in whatever form it told it."""
@@ -215,25 +232,3 @@ def _text_kind(item: dict[str, Any]) -> str:
 
 def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _usage(reported: object) -> Usage | None:
-    """Return what the server counted; None where it counted nothing."""
-    if not isinstance(reported, dict):
-        return None
-    tokens_in, tokens_out = _count(reported, "input_tokens"), _count(reported, "output_tokens")
-    if tokens_in is None or tokens_out is None:
-        return None
-    return Usage(
-        input_tokens=tokens_in,
-        output_tokens=tokens_out,
-        cached_input_tokens=_count(reported.get("input_tokens_details"), "cached_tokens") or 0,
-        reasoning_tokens=_count(reported.get("output_tokens_details"), "reasoning_tokens") or 0,
-        model_calls=1,
-    )
-
-
-def _count(counts: object, name: str) -> int | None:
-    """Return a count, if it is one: a whole number of at least 0."""
-    value = counts.get(name) if isinstance(counts, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

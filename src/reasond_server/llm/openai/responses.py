@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import shown
 from reasond_server.llm.model import Role
+from reasond_server.llm.openai.chat_request import TOOL_CHOICES, demanded
 from reasond_server.llm.openai.protocol import Body, Decoder
 from reasond_server.llm.openai.response_events import ResponsesDecoder
 from reasond_server.llm.profiles import SchemaLevel
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
 
-_CHOICES = frozenset({"auto", "none", "required"})
 _SCHEMA_NAME = "answer"
 
 
@@ -110,6 +109,7 @@ def _add_tools(data: dict[str, Any], request: ChatRequest, profile: ModelProfile
     if not profile.tools:
         warnings.append("tools were left out: the model does not take them")
         return
+    offered, choice = demanded(request, profile, warnings)
     data["tools"] = [
         {
             "type": "function",
@@ -119,13 +119,9 @@ def _add_tools(data: dict[str, Any], request: ChatRequest, profile: ModelProfile
             # Left out it means true, which refuses most schemas.
             "strict": False,
         }
-        for tool in request.tools
+        for tool in offered
     ]
-    choice = request.tool_choice
-    if choice not in {"auto", "none"} and not profile.forced_tool_choice:
-        warnings.append(f"tool_choice {shown(choice)} became 'auto': the model cannot be forced")
-        choice = "auto"
-    data["tool_choice"] = choice if choice in _CHOICES else {"type": "function", "name": choice}
+    data["tool_choice"] = choice if choice in TOOL_CHOICES else {"type": "function", "name": choice}
 
 
 def _add_schema(data: dict[str, Any], request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> None:

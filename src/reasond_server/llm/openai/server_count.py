@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import ModelError
+from reasond_server.errors import ContextExhaustedError, ModelError
 from reasond_server.llm.openai.faults import UpstreamFaultError
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class ServerCount:
             async with asyncio.timeout(2 * _PATIENCE_S):
                 tokens = await self._asked(sent)
         except (UpstreamFaultError, ModelError, TimeoutError) as error:
-            self._rest(error)
+            # vLLM counts no prompt beyond its window; the next one may well be shorter.
+            if not (isinstance(error, UpstreamFaultError) and isinstance(error.error, ContextExhaustedError)):
+                self._rest(error)
             return None
         self._rests_until = None
         self._remembered[key] = tokens

@@ -6,6 +6,7 @@ This module alone imports `openai`, and only when a backend is made: its import 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ from reasond_server.llm.openai.retrying import retry_after_s
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
+    import aiohttp
     import httpx2
     from openai import AsyncOpenAI
 
@@ -39,11 +41,13 @@ class Upstream(Protocol):
         """Headers of the answer; names in lower case."""
         ...
 
-    def chunks(self) -> AsyncGenerator[bytes, None]:
+    def chunks(self, *, granted: Callable[[], int] = int) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes, read by read.
 
+        `granted` tells how many bytes beyond `max_response_bytes` the answer has earned so far; by default none.
+
         Raises:
-            UpstreamFaultError: the connection broke, or more than `max_response_bytes` came.
+            UpstreamFaultError: the connection broke, or more bytes came than are taken.
         """
         ...
 
@@ -217,20 +221,20 @@ class _Answer:
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
+    async def chunks(self, *, granted: Callable[[], int] = int) -> AsyncGenerator[bytes, None]:
         is_encoded = self.headers.get("content-encoding", "identity") != "identity"
         pieces = self._response.aiter_bytes() if is_encoded else self._response.aiter_raw()
-        left = self._options.max_response_bytes
+        most, came = self._options.max_response_bytes, 0
         try:
             async for piece in pieces:
-                left -= len(piece)
-                if left < 0:
+                came += len(piece)
+                if came > most + granted():
                     break
                 yield piece
         except Exception:  # noqa: BLE001 - aiohttp's own errors come through unmapped
             raise faults.connection_lost(self._options) from None
-        if left < 0:
-            raise _too_much(self._options)
+        if came > most + granted():
+            raise _too_much(self._options, most + granted())
 
     async def beginning(self) -> bytes:
         """Return the first bytes of the body, as many as come within two seconds."""
@@ -250,9 +254,9 @@ class _Answer:
             await self._response.aclose()
 
 
-def _too_much(options: BackendOptions) -> UpstreamFaultError:
+def _too_much(options: BackendOptions, limit: int) -> UpstreamFaultError:
     remedy = "Raise max_response_bytes of the backend if such answers are meant."
-    return faults.breach(options, f"sent more than {options.max_response_bytes} bytes in one answer", remedy=remedy)
+    return faults.breach(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
 
 
 def _client(options: BackendOptions, *, on_response: Callable[[httpx2.Response], Any]) -> AsyncOpenAI:
@@ -271,6 +275,7 @@ def _client(options: BackendOptions, *, on_response: Callable[[httpx2.Response],
             follow_redirects=False,
             event_hooks={"response": [on_response]},
         )
+        _bound_writes(http, seconds=options.timeouts.first_token_s)
     except (ImportError, RuntimeError):
         raise SettingsError(
             "The provider 'openai' needs the openai package with its aiohttp transport, which is not installed",
@@ -296,6 +301,41 @@ def _client(options: BackendOptions, *, on_response: Callable[[httpx2.Response],
         ) from None
 
 
+def _bound_writes(http: httpx2.AsyncClient, *, seconds: float) -> None:
+    """Let the system drop connections whose other end took nothing of what was sent for `seconds`.
+
+    A call ends at its deadlines in any case. But a socket is closed only when all that was written has been taken,
+    so a server that never reads a long request would hold it, and megabytes with it, for as long as it likes.
+    """
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    # openai's client has no parameter for it; tests/faults/test_upstream_connections.py tells if it moves.
+    transport: Any = vars(http).get("_transport")
+    if not hasattr(transport, "client"):
+        return
+
+    def opened(address: Any) -> socket.socket:  # noqa: ANN401 - aiohttp's AddrInfoType
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        with suppress(OSError):  # where the system knows it but not for this kind of socket
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(seconds * 1000)))
+        return made
+
+    def session() -> aiohttp.ClientSession:
+        import aiohttp  # noqa: PLC0415 - only when used
+
+        limits = transport.limits
+        connector = aiohttp.TCPConnector(
+            ssl=transport.ssl_context,
+            limit=limits.max_connections or 0,
+            keepalive_timeout=limits.keepalive_expiry,
+            socket_factory=opened,
+        )
+        return aiohttp.ClientSession(connector=connector)
+
+    transport.client = session
+
+
 def _headers(options: BackendOptions, *, omit: Any) -> dict[str, Any]:  # noqa: ANN401 - a mark of openai's
     """Return the headers that differ from what openai's client sends by itself."""
     headers: dict[str, Any] = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
@@ -318,12 +358,16 @@ def _failed_to_open(options: BackendOptions, error: Exception) -> UpstreamFaultE
     if _any(causes, aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
         return faults.unreachable(options, "base_url is not an address of HTTP", is_retryable=False)
     if _any(causes, aiohttp.ServerTimeoutError):
-        return faults.late(options, "did not take a connection", options.timeouts.connect_s, "timeouts.connect_s")
+        fault = faults.late(options, "did not take a connection", options.timeouts.connect_s, "timeouts.connect_s")
+        fault.may_cost = False
+        return fault
     if _any(causes, aiohttp.ClientResponseError):
         return faults.breach(options, "answered with something that is not HTTP")
     if _any(causes, aiohttp.ClientConnectorError):
         return faults.unreachable(options, "no connection")
-    return faults.unreachable(options, "the connection ended before an answer began")
+    fault = faults.unreachable(options, "the connection ended before an answer began")
+    fault.may_cost = True
+    return fault
 
 
 def _is_dropped(error: BaseException) -> bool:

@@ -16,12 +16,16 @@ _LEAST_OF_EXACT = 0.7
 _LEAST_OF_ESTIMATE = 0.5
 _BYTES_PER_TOKEN = 4
 _SMALLEST_PROMPT = 64
+# Only runs of one sign make tokens that long, and no answer of some hundred bytes consists of them.
+_MOST_BYTES_PER_TOKEN = 32
+_SHORT_BYTES = 256
+_MAX_TOKENS_REPORTED = 1_000_000_000
 
 
 def settled(reported: Usage | None, *, messages: Sequence[Message], written: str, counter: TokenCounter) -> Usage:
     """Return the usage of a call.
 
-    A report without prompt tokens, or without output although text came, is filled up with our own count and is
+    A report without prompt tokens, or with far less output than came, is filled up with our own count and is
     UsageSource.PARTIAL; without a report all is our own count, UsageSource.ESTIMATED.
     """
     if reported is None:
@@ -31,7 +35,7 @@ def settled(reported: Usage | None, *, messages: Sequence[Message], written: str
             model_calls=1,
             source=UsageSource.ESTIMATED,
         )
-    is_output_missing = not reported.output_tokens and bool(written)
+    is_output_missing = bool(written) and reported.output_tokens <= _less_than_any(written, counter)
     if reported.input_tokens and not is_output_missing:
         return replace(reported, model_calls=1)
     return replace(
@@ -41,6 +45,14 @@ def settled(reported: Usage | None, *, messages: Sequence[Message], written: str
         model_calls=1,
         source=UsageSource.PARTIAL,
     )
+
+
+def _less_than_any(written: str, counter: TokenCounter) -> int:
+    """Return a number of tokens that is too low to be true for `written`: half by exact count, else by bytes."""
+    size = len(written.encode("utf-8", "replace"))
+    if size < _SHORT_BYTES:
+        return 0
+    return counter.count_text(written) // 2 if counter.is_exact else size // _MOST_BYTES_PER_TOKEN
 
 
 def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], counter: TokenCounter) -> str:
@@ -63,3 +75,31 @@ def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], c
         f"The prompt was truncated upstream: the model server reports {reported.input_tokens} tokens of it, "
         f"we sent {about}{expected}. Raise the server's context length."
     )
+
+
+def usage_of(reported: object) -> Usage | None:
+    """Return a reported usage in any of the forms in use; None if it is no usage."""
+    if not isinstance(reported, dict):
+        return None
+    output = _count(reported, "completion_tokens", "output_tokens")
+    prompt = _count(reported, "prompt_tokens", "input_tokens")
+    if not output and not prompt:
+        return None
+    prompt_details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
+    details = reported.get("completion_tokens_details") or reported.get("output_tokens_details")
+    cached = _count(prompt_details, "cached_tokens") or _count(reported, "prompt_cache_hit_tokens")
+    return Usage(
+        input_tokens=prompt,
+        output_tokens=output,
+        cached_input_tokens=min(cached, prompt),
+        reasoning_tokens=min(_count(details, "reasoning_tokens") or _count(reported, "reasoning_tokens"), output),
+        model_calls=1,
+    )
+
+
+def _count(reported: object, *names: str) -> int:
+    """Return the first of the named fields that is a believable count, else 0."""
+    if not isinstance(reported, dict):
+        return 0
+    values = (reported.get(name) for name in names)
+    return next((one for one in values if type(one) is int and 0 < one <= _MAX_TOKENS_REPORTED), 0)

@@ -24,6 +24,7 @@ class Manners:
     stops: int = 0
     match_field: str = ""
     usage: bool = False
+    output_lie: int = 0
     schema: str = ""
     reasoning_field: str = ""
     tools: str = ""
@@ -110,7 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
                 words = words[: words.index(stop)]
                 ending = {"finish_reason": "stop"} | ({manners.match_field: stop} if manners.match_field else {})
         deltas: list[dict[str, Any]] = [{manners.reasoning_field: "hm"}] if manners.reasoning_field else []
-        if manners.tools and body.get("tools") and (manners.tools == "free" or "tool_choice" in body):
+        asked = {"free": True, "forced": "tool_choice" in body, "required": body.get("tool_choice") == "required"}
+        if body.get("tools") and asked.get(manners.tools):
             deltas.append({"tool_calls": [{"index": 0, "function": {"name": "get_time", "arguments": "{}"}}]})
         deltas += [{"content": f"{word} "} for word in words]
         if manners.whole:
@@ -121,7 +123,12 @@ class _Handler(BaseHTTPRequestHandler):
         chunks.append({"choices": [{"index": 0, "delta": {}, **ending}]})
         if manners.usage and body.get("stream_options"):
             prompt = manners.cut_prompt or sum(len(one["content"].split()) for one in body["messages"])
-            chunks.append({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": len(words)}})
+            chunks.append(
+                {
+                    "choices": [],
+                    "usage": {"prompt_tokens": prompt, "completion_tokens": manners.output_lie or len(words)},
+                }
+            )
         text = "".join(f": ping\n\ndata: {json.dumps(chunk)}\n\n" for chunk in chunks)
         if manners.breaks:
             self._send(200, text, length=len(text) + 1000)

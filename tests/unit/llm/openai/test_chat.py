@@ -112,6 +112,40 @@ def test_token_ids_and_reasons_are_no_stop_strings(value: object) -> None:
     assert decoder.ending().matched_stop is None
 
 
+def called(*pieces: dict[str, Any], finish: str = "tool_calls") -> list[Any]:
+    decoder = ChatDecoder(profile=ModelProfile())
+    fed = [{"choices": [{"delta": {"tool_calls": [piece]}}]} for piece in pieces]
+    return [
+        piece
+        for one in (*fed, {"choices": [{"finish_reason": finish}]})
+        for piece in decoder.feed(json.dumps(one).encode())
+    ]
+
+
+def test_calls_under_one_index_are_told_apart_by_their_ids() -> None:
+    one, other = ({"index": 0, "id": id_, "function": {"name": "f", "arguments": '{"x":'}} for id_ in "ab")
+    rest = {"index": 0, "function": {"arguments": "1}"}}
+    repeated = {"index": 0, "id": "b", "function": {"arguments": "1}"}}
+    assert called(one, rest, other, repeated) == [
+        ToolCall(call_id=id_, name="f", arguments_json='{"x":1}') for id_ in "ab"
+    ]
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_of_an_answer_that_was_cut_only_whole_calls_are_passed_on(finish: str) -> None:
+    whole = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x":1}'}}
+    cut = {"index": 1, "id": "b", "function": {"name": "g", "arguments": '{"x":1'}}
+    assert called(whole, cut, finish=finish) == [ToolCall(call_id="a", name="f", arguments_json='{"x":1}')]
+    assert len(called(whole, cut)) == 2
+
+
+def test_text_that_was_held_back_for_a_tag_comes_where_the_answer_breaks_off() -> None:
+    decoder = ChatDecoder(profile=ModelProfile())
+    decoder.feed(json.dumps({"choices": [{"delta": {"content": "<think>so</thi"}}]}).encode())
+    assert decoder.rest() == [ReasoningText(text="</thi")]
+    assert not decoder.rest()
+
+
 def test_a_think_tag_that_never_closed_is_reasoning() -> None:
     _, pieces = fed(delta(content="<think>hm</thi"), {"index": 0, "finish_reason": "length"})
     assert pieces == [ReasoningText(text="hm"), ReasoningText(text="</thi")]

@@ -75,6 +75,10 @@ def test_tools_and_choices_that_are_not_taken_are_named() -> None:
     data, warnings = body({"tools": [TOOL]}, tools=False)
     assert "tools" not in data
     assert warnings == ("tools were left out: the model does not take them",)
+    other = ToolSpec(name="g", description="", parameters={})
+    data, warnings = body({"tools": [other, TOOL], "tool_choice": "f"}, named_tool_choice=False)
+    assert (data["tool_choice"], [one["function"]["name"] for one in data["tools"]]) == ("required", ["f"])
+    assert not warnings
     data, warnings = body({"tools": [TOOL], "tool_choice": "f"}, forced_tool_choice=False)
     assert data["tool_choice"] == "auto"
     assert warnings == ("tool_choice 'f' became 'auto': the model cannot be forced",)

@@ -40,6 +40,7 @@ async def test_a_real_engine_shows_what_it_can(llama_server: Callable[..., Engin
     report = await probe(options(engine.base_url))
     assert holds(report) == {
         "usage in the stream": "yes",
+        "usage believable": "yes",
         "temperature and seed accepted": "yes",
         "max_tokens = 1 kept": "yes",
         "max_completion_tokens = 1 kept": "yes",
@@ -47,14 +48,14 @@ async def test_a_real_engine_shows_what_it_can(llama_server: Callable[..., Engin
         "matching stop told": "no",
         "json_schema enforced": "yes",
         "tools": "unknown",
-        "forced tool choice": "no",
+        "forced tool choice": "unknown",
         "several system messages": "yes",
         "tokens counted": "yes",
         "context window": "yes",
         "reasoning told apart": "unknown",
     }
     assert report.base == profile_for("m", "", "llamacpp"), "the engine says what it is"
-    assert report.changes == {"max_stops": 16, "forced_tool_choice": False, "context_window": engine.window}
+    assert report.changes == {"max_stops": 16, "context_window": engine.window}
     assert report.warnings == ()
     assert engine.busy_slots() == 0
     again = await probe(options(engine.base_url, merge(report.base, report.changes)))
@@ -146,6 +147,23 @@ async def test_a_server_like_vllm_is_recognised_by_its_list_of_models() -> None:
     }
 
 
+@pytest.mark.parametrize("lie", [Manners(cut_prompt=1), Manners(cut_prompt=90_000), Manners(output_lie=1)])
+async def test_a_usage_that_cannot_be_true_is_found_out_and_teaches_nothing(lie: Manners) -> None:
+    report = await found(replace(lie, limits=BOTH, usage=True, stops=4))
+    assert holds(report)["usage believable"] == "no"
+    assert any("usage cannot be true" in warning for warning in report.warnings)
+    assert holds(report)["context window"] == "unknown"
+    assert "context_window" not in report.changes
+
+
+async def test_a_server_that_keeps_no_limit_is_closed_before_its_usage_and_nothing_is_learnt_of_that() -> None:
+    report = await found(Manners(usage=True, repeats=30))
+    assert holds(report)["usage in the stream"] == "unknown"
+    assert holds(report)["max_tokens = 1 kept"] == "no"
+    assert "stream_usage" not in report.changes
+    assert any("keeps no limit of tokens" in warning for warning in report.warnings)
+
+
 async def test_a_field_of_reasoning_that_was_not_first_becomes_it() -> None:
     report = await found(Manners(limits=BOTH, reasoning_field="reasoning_content"))
     assert report.changes["reasoning_fields"] == ["reasoning_content", "reasoning"]
@@ -159,6 +177,15 @@ async def test_a_list_of_stops_that_is_cut_short_shows() -> None:
 async def test_json_without_a_schema_is_a_level_of_its_own() -> None:
     report = await found(Manners(limits=BOTH, refuses=("json_schema",), schema="json_object"))
     assert report.profile.json_schema is SchemaLevel.OBJECT
+
+
+async def test_a_tool_that_is_called_only_where_any_is_required_cannot_be_demanded_by_its_name() -> None:
+    report = await found(Manners(limits=BOTH, tools="required"))
+    assert holds(report)["forced tool choice"] == "yes"
+    assert holds(report)["tool demanded by name"] == "no"
+    assert report.changes["named_tool_choice"] is False
+    assert "forced_tool_choice" not in report.changes
+    assert "named_tool_choice" not in (await found(Manners(limits=BOTH, tools="forced"))).changes
 
 
 async def test_tools_that_are_refused_are_left_out() -> None:

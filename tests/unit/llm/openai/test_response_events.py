@@ -99,12 +99,12 @@ def test_calls_without_item_ids_are_told_apart_by_their_place() -> None:
     for place, name in enumerate(("a", "b")):
         item = {"type": "function_call", "call_id": name, "name": name}
         events.append({"type": "response.output_item.added", "output_index": place, "item": item})
-    events += [delta(f"[{place}]", "function_call_arguments", output_index=place) for place in (1, 0)]
+    events += [delta(f'{{"at":{place}}}', "function_call_arguments", output_index=place) for place in (1, 0)]
     events += [{"type": "response.function_call_arguments.done", "output_index": place} for place in (0, 1)]
     pieces, _ = read(*events)
     assert pieces == [
-        ToolCall(call_id="a", name="a", arguments_json="[0]"),
-        ToolCall(call_id="b", name="b", arguments_json="[1]"),
+        ToolCall(call_id="a", name="a", arguments_json='{"at":0}'),
+        ToolCall(call_id="b", name="b", arguments_json='{"at":1}'),
     ]
 
 
@@ -180,11 +180,39 @@ def test_what_is_no_json_object_breaks_the_protocol(data: bytes) -> None:
         ResponsesProtocol().decoder(OPTIONS).feed(data)
 
 
-@pytest.mark.parametrize(
-    "usage", [None, [], {}, {"input_tokens": -1, "output_tokens": 1}, {"input_tokens": True, "output_tokens": 1}]
-)
+@pytest.mark.parametrize("usage", [None, [], {}, {"input_tokens": -1, "output_tokens": 0}, {"input_tokens": True}])
 def test_a_usage_that_is_none_is_none(usage: object) -> None:
     assert read({"type": "response.completed", "response": {"usage": usage}})[1].usage is None
+
+
+def test_a_call_that_the_limit_cut_is_not_passed_on_and_one_with_strange_arguments_is() -> None:
+    def ended(arguments: str, **how: Any) -> tuple[list[Text | ReasoningText | ToolCall], ModelFinish | None]:
+        pieces, ending = read({"type": "response.output_item.done", "item": {**CALL, "arguments": arguments}}, how)
+        return pieces, ending.reason
+
+    cut = completed(kind="incomplete")
+    assert ended('{"at":', **cut) == ([], ModelFinish.LENGTH)
+    assert ended('{"at":1}', **cut) == (
+        [ToolCall(call_id="c1", name="look", arguments_json='{"at":1}')],
+        ModelFinish.LENGTH,
+    )
+    strange = ToolCall(call_id="c1", name="look", arguments_json="[")
+    assert ended("[", **completed()) == ([strange], ModelFinish.TOOL_CALLS)
+    assert ended("", **completed())[0] == [ToolCall(call_id="c1", name="look", arguments_json="{}")]
+
+
+def test_a_call_at_the_limit_of_a_server_that_calls_it_completed_is_cut() -> None:
+    decoder = ResponsesProtocol().decoder(OPTIONS, max_tokens=9)
+    for one in ({"type": "response.output_item.done", "item": {**CALL, "arguments": "{"}}, completed()):
+        assert not decoder.feed(json.dumps(one).encode())
+    assert decoder.ending().reason is ModelFinish.LENGTH
+
+
+def test_text_that_was_held_back_for_a_tag_comes_where_the_answer_breaks_off() -> None:
+    decoder = ResponsesProtocol().decoder(OPTIONS)
+    assert not decoder.feed(json.dumps(delta("<thi")).encode())
+    assert decoder.rest() == [Text(text="<thi")]
+    assert not decoder.rest()
 
 
 def test_without_an_end_there_is_no_reason() -> None:

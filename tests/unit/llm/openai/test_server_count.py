@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.errors import ModelUnavailableError
+from reasond_server.errors import ContextExhaustedError, ModelUnavailableError
 from reasond_server.llm.model import Message, Role
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.server_count import ServerCount
@@ -137,6 +137,13 @@ async def test_a_failure_is_none_and_one_line_and_a_minute_of_rest(
 )
 async def test_a_server_that_answers_otherwise_than_llamacpp_does_not_count(told: tuple[object, ...]) -> None:
     assert await counting(Answers(*told), path="/apply-template")(prompt()) is None
+
+
+async def test_a_prompt_beyond_the_servers_window_is_not_counted_and_the_next_one_is() -> None:
+    answers = Answers(UpstreamFaultError(ContextExhaustedError("too long")), {"count": 3})
+    count = counting(answers)
+    assert await count(prompt("long " * 9000)) is None
+    assert await count(prompt()) == 3
 
 
 async def test_a_cancelled_count_does_not_make_the_server_rest() -> None:

@@ -35,3 +35,18 @@ def test_a_short_prompt_and_a_missing_report_are_not_judged() -> None:
 def test_without_a_report_all_is_counted_here() -> None:
     usage = settled(None, messages=LONG, written="one two", counter=WordPieceCounter())
     assert (usage.output_tokens, usage.model_calls, usage.source) == (2, 1, UsageSource.ESTIMATED)
+
+
+@pytest.mark.parametrize(("counter", "too_few"), [(WordPieceCounter(), 250), (ByteCounter(), 78)])
+def test_far_fewer_tokens_than_came_are_not_believed(counter: WordPieceCounter | ByteCounter, too_few: int) -> None:
+    written = "word " * 500
+    lie = Usage(input_tokens=7, output_tokens=too_few, model_calls=1)
+    mended = settled(lie, messages=LONG, written=written, counter=counter)
+    assert (mended.output_tokens, mended.source) == (counter.count_text(written), UsageSource.PARTIAL)
+    truth = Usage(input_tokens=7, output_tokens=too_few + 1, model_calls=1)
+    assert settled(truth, messages=LONG, written=written, counter=counter) == truth
+
+
+def test_one_token_for_a_short_run_of_signs_is_believed() -> None:
+    told = Usage(input_tokens=7, output_tokens=1, model_calls=1)
+    assert settled(told, messages=LONG, written="=" * 255, counter=ByteCounter()) == told

@@ -1,0 +1,264 @@
+"""Measure how bounded context reads texts far larger than its window, and what memory its depth takes.
+
+Prints tables and writes results/long_input.json beside this file. Reading: texts of 8K to 512K tokens in windows of
+8,192, with the demo model and with a scripted one; both must join the evidence of two far segments. Memory: 5, 50 and
+500 reasoning windows that are written full, traced allocations of the run at their peak, without the model's own; and
+the resident memory of a real `reasond serve --dev` process before and after runs that read so many segments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import tempfile
+import time
+import tracemalloc
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.machine import circumstances, new_event_loop
+from benchmarks.startup import COMMAND, clean_environment
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.demo.model import DemoModel
+from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
+from reasond_server.strategies.strategy import Outcome, RunContext, Step
+from reasond_server.testing import FunctionModel
+from reasond_server.types import BoundedContextMetrics, BoundedContextStep, CarryoverMode, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from reasond_server.llm.model import ChatModel, ChatRequest
+
+RESULTS = Path(__file__).resolve().parent / "results" / "long_input.json"
+LENGTHS = (8_000, 32_000, 128_000, 512_000)
+DEPTHS = (5, 50, 500)
+SERVED_ROOM = 850
+START_LIMIT_S = 60.0
+PARAGRAPH = "Day {} of the journey was dry, and nothing of note was seen by those who went along the river that day."
+# Each half speaks of what is asked in the words of the question, because the demo model knows no other relation.
+EVIDENCE = ("The mason Orlo built the bridge of Kel.", "The builder of the bridge of Kel was born in the town of Vash.")
+QUESTION = "Which mason built the bridge of Kel, and in which town was the builder of the bridge of Kel born?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One text, read."""
+
+    model: str
+    tokens: int
+    segments: int
+    calls: int
+    peak_window: int
+    tokens_spent_pct: float
+    seconds: float
+    is_answered: bool
+    has_both_in_notes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """One depth of reasoning under one mode."""
+
+    mode: str
+    windows: int
+    peak_bytes: int
+    bytes_per_window: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Resident memory of a server: ready, after three runs of so many segments, and at its highest."""
+
+    segments: int
+    text_kb: int
+    before_kb: int
+    after_kb: int
+    peak_kb: int
+
+
+def text_of(tokens: int) -> str:
+    """Return a text of at least so many tokens with its evidence near both ends."""
+    counter = WordPieceCounter()
+    each = counter.count_text(PARAGRAPH.format(5000)) + 1
+    lines = [PARAGRAPH.format(day) for day in range(tokens // each + 40)]
+    lines[len(lines) // 20] += f" {EVIDENCE[0]}"
+    lines[-len(lines) // 20] += f" {EVIDENCE[1]}"
+    return "\n".join(lines)
+
+
+def scripted(request: ChatRequest) -> str:
+    """Keep evidence as findings, and answer when nothing is left to read."""
+    content = request.messages[1].content
+    found = [one for one in EVIDENCE if one in content]
+    if "<passage" in content:
+        return "<continue>Key Findings:\n" + "\n".join(found) + "\nProgress: read on</continue>"
+    return f"<answer>{' '.join(found)}</answer>"
+
+
+async def read(model: ChatModel, tokens: int) -> Reading:
+    """Read a text of so many tokens in windows of 8,192."""
+    text = text_of(tokens)
+    size = WordPieceCounter().count_text(text)
+    config = BoundedContextConfig(carryover_size=1024)
+    begun = time.perf_counter()
+    outcome, notes = await ended(model, config, text)
+    seconds = time.perf_counter() - begun
+    metrics = outcome.metrics
+    if not isinstance(metrics, BoundedContextMetrics):
+        raise SystemExit("bounded context reported the metrics of another strategy")
+    calls = metrics.total_iterations + metrics.carryover_calls
+    spent = sum(line.tokens for line in metrics.iterations)
+    made = Reading(
+        model=model.name,
+        tokens=size,
+        segments=metrics.reading_iterations,
+        calls=calls,
+        peak_window=metrics.peak_window_tokens,
+        tokens_spent_pct=round(100 * spent / size, 1),
+        seconds=round(seconds, 2),
+        is_answered="Orlo" in outcome.answer and "Vash" in outcome.answer,
+        has_both_in_notes=all(one in notes for one in EVIDENCE),
+    )
+    print(f"    {asdict(made)}", flush=True)
+    return made
+
+
+async def ended(model: ChatModel, config: BoundedContextConfig, material: str = "") -> tuple[Outcome, str]:
+    """Return the outcome of a run and the last notes that it carried over."""
+    notes = ""
+    events = BoundedContext().run(Task(query=QUESTION, material=material), RunContext(config=config, model=model))
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Outcome):
+                return event, notes
+            if isinstance(event, Step) and isinstance(event.detail, BoundedContextStep):
+                notes = event.detail.carryover or notes
+    raise SystemExit("the run ended without an outcome")
+
+
+async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
+    """Return the peak of traced bytes in a run of so many windows, each written full with words of its own."""
+    numbers = count()
+
+    def reply(request: ChatRequest) -> str:
+        model.requests.clear()
+        start = next(numbers) * 10_000
+        return " ".join(f"w{start + word}" for word in range(request.max_tokens))
+
+    model = FunctionModel(reply)
+    sizes = {"chunk_size": 1280, "carryover_size": 512, "max_segments": 512, "temperature": 0.0}
+    # Beyond the range of max_iterations, so that depth is measured and not the length of a text.
+    config = BoundedContextConfig.model_construct(**sizes, max_iterations=windows, carryover_mode=mode)  # type: ignore[arg-type] # a literal dict
+    tracemalloc.start()
+    try:
+        outcome, _ = await ended(model, config)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    metrics = outcome.metrics
+    return peak, metrics.total_iterations if isinstance(metrics, BoundedContextMetrics) else 0
+
+
+async def depths() -> list[Depth]:
+    """Return the peaks, and how much each window more than at the depth before took."""
+    rows = []
+    for mode in (CarryoverMode.HYBRID, CarryoverMode.TAIL):
+        await depth(mode, DEPTHS[0])
+        before = (0, 0)
+        for wanted in DEPTHS:
+            peak, windows = await depth(mode, wanted)
+            slope = (peak - before[0]) / (windows - before[1]) if before[1] else 0.0
+            row = Depth(mode=mode.value, windows=windows, peak_bytes=peak, bytes_per_window=round(slope, 1))
+            before = (peak, windows)
+            rows.append(row)
+            print(f"    {asdict(row)}", flush=True)
+    return rows
+
+
+def resident_kb(pid: int, what: str = "VmRSS") -> int:
+    """Return the resident memory of a process in KiB, or with VmHWM the most it ever was."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{what}:"))
+
+
+@contextmanager
+def server() -> Iterator[tuple[int, Mapping[str, str]]]:
+    """A server process with the demo model: its id, and what its ready file says."""
+    with tempfile.TemporaryDirectory() as folder:
+        ready = Path(folder) / "ready.json"
+        process = subprocess.Popen(
+            [COMMAND, "serve", "--dev", "--ready-file", str(ready)],
+            env={**clean_environment(), "REASOND__SERVER__DRAIN_DELAY_S": "0"},
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            begun = time.perf_counter()
+            while not ready.exists():
+                if process.poll() is not None or time.perf_counter() - begun > START_LIMIT_S:
+                    raise SystemExit("the server did not get ready")
+                time.sleep(0.05)
+            yield process.pid, json.loads(ready.read_text(encoding="utf-8"))
+        finally:
+            process.terminate()
+            process.wait(START_LIMIT_S)
+
+
+def served(segments: int, repeats: int = 3) -> Served:
+    """Return what runs that read so many segments add to the memory of a server that has answered once."""
+    import reasond  # noqa: PLC0415 - the client, which only this part needs
+
+    small = reasond.BoundedContextConfig(chunk_size=2048, carryover_size=512, max_segments=4096)
+    each = SERVED_ROOM * 9 // 10
+    with server() as (pid, where), reasond.Client(where["grpc"], token=where["token"]) as client:
+        client.reason(QUESTION, material=text_of(2 * each), config=small)
+        before = resident_kb(pid)
+        text = text_of(segments * each)
+        for _ in range(repeats):
+            result = client.reason(QUESTION, material=text, config=small, timeout_s=600)
+        found = result.metrics.bounded_context.reading_iterations
+        row = Served(
+            segments=found,
+            text_kb=len(text) // 1024,
+            before_kb=before,
+            after_kb=resident_kb(pid),
+            peak_kb=resident_kb(pid, "VmHWM"),
+        )
+    print(f"    {asdict(row)}", flush=True)
+    return row
+
+
+async def readings() -> Sequence[Reading]:
+    """Return all readings."""
+    models = (FunctionModel(scripted, name="scripted"), DemoModel())
+    return [await read(model, tokens) for model in models for tokens in LENGTHS]
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        print("reading in windows of 8,192 tokens")
+        read_rows = runner.run(readings())
+        print("memory by depth")
+        depth_rows = runner.run(depths())
+    print("resident memory of a server, by segments read")
+    served_rows = [served(segments) for segments in DEPTHS]
+    report = {
+        "circumstances": circumstances(("reasond-server",)),
+        "reading": [asdict(row) for row in read_rows],
+        "memory": [asdict(row) for row in depth_rows],
+        "server": [asdict(row) for row in served_rows],
+    }
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

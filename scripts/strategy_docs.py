@@ -1,0 +1,78 @@
+"""Fill the tables of docs/strategies/overview.md from the strategies in the code, so that neither can drift.
+
+The page's text is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is
+`costs` (how the model calls of each strategy grow, as it says itself) or `parameters` (with defaults and ranges).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.cli.listing import range_of
+from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
+from scripts.pages import ROOT, cell, settle, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reasond_server.strategies.strategy import ReasoningStrategy
+
+PATH = Path("docs") / "strategies" / "overview.md"
+MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+OWN_PACKAGE = "reasond_server."
+
+
+def built_in() -> Sequence[ReasoningStrategy[Any]]:
+    """Return the strategies that this package registers, by name."""
+    points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith(OWN_PACKAGE)]
+    return tuple(discover(sorted(point.name for point in points), installed=points))
+
+
+def cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
+    """Yield strategy, cost class, formula and whether a run can be made again from its replies."""
+    for strategy in strategies:
+        kind = str(strategy.cost_class or "not stated")
+        again = "yes" if strategy.is_replayable else "no"
+        yield [f"[{strategy.name}]({strategy.name}.md)", kind, cell(f"`{strategy.cost_formula}`"), again]
+
+
+def parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
+    """Yield strategy, parameter, default, range and meaning of every parameter."""
+    for strategy in strategies:
+        schema = strategy.get_config_schema()
+        defaults = strategy.config_type().model_dump(mode="json")
+        for name, parameter in schema.get("properties", {}).items():
+            default = "" if defaults[name] is None else f"`{json.dumps(defaults[name])}`"
+            meaning = cell(str(parameter.get("description", "")))
+            yield [f"`{strategy.name}`", f"`{name}`", default, cell(range_of(parameter, schema)), meaning]
+
+
+def filled(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str:
+    """Return `guide` with its tables made anew.
+
+    Raises:
+        ValueError: a table has no place in the page, or a place has no table.
+    """
+    tables = {
+        "costs": table(("strategy", "cost", "model calls", "replayable"), list(cost_rows(strategies))),
+        "parameters": table(("strategy", "parameter", "default", "range", "meaning"), list(parameter_rows(strategies))),
+    }
+    places = [match["name"] for match in MARKED.finditer(guide)]
+    if sorted(places) != sorted(tables):
+        raise ValueError(f"{PATH} has tables for {sorted(places)}, the strategies make {sorted(tables)}")
+    return MARKED.sub(lambda match: "\n".join([match["start"], *tables[match["name"]], "", match["end"]]), guide)
+
+
+def main() -> int:
+    """Fill the page, or with --check compare it."""
+    guide = (ROOT / PATH).read_text(encoding="utf-8")
+    return settle({PATH: filled(guide, built_in())}, description=__doc__ or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

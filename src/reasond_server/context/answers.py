@@ -1,0 +1,156 @@
+r"""Final answers brought to a form in which equal ones are equal, so that votes can be counted.
+
+What is spelled differently counts as one: case, white space, quotes, markdown, a full stop at the end, `$…$` and
+`\boxed{…}` of LaTeX, a lead such as "The answer is". Numbers are compared by value: `1,000`, `1000`, `1000.0`,
+`1e3`, `$1,000` and `2000/2` are one, `1/2` is `0.5`. Units stay: `5 km` is neither `5` nor `5 m`, and `5 %` is not `5`.
+Two numbers of different value never become one. A comma is a thousands separator only between groups of three digits,
+as in English; `1,5` stays text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+from typing import Final
+
+_MAX_CHARACTERS: Final = 20_000
+_MAX_DIGITS: Final = 60
+_MAX_EXPONENT: Final = 60
+_MAX_PASSES: Final = 50
+
+_INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
+_DECIMAL = rf"(?:{_INTEGER}(?:\.\d*)?|\.\d+)"
+_VALUE = re.compile(
+    rf"(?P<sign>[+-]?) ?(?P<top>{_DECIMAL})"
+    rf"(?: ?/ ?(?P<bottom>{_DECIMAL})"
+    r"|e(?P<exponent>[+-]?\d{1,3})"
+    r"| ?(?:x|\*|\\times) ?10 ?\^ ?\{?(?P<power>[+-]?\d{1,3})\}?)?"
+)
+_QUANTITY = re.compile(rf"(?P<value>{_VALUE.pattern}) ?(?P<unit>%|per ?cent|°?[a-z]{{1,20}}(?: ?/ ?[a-z]{{1,20}})?)")
+_CURRENCY = re.compile(r"^([+-]?) ?[$€£¥] ?(?=[\d.])|(?<=\d) ?[$€£¥]$")
+_LEAD = re.compile(
+    r"^(?:(?:so|thus|hence|therefore),? )?(?:the )?(?:final |correct |right )?(?:answer|result)"
+    r"(?: is| equals|:| =) ?:? ?|^= ?"
+)
+_CHOICE = re.compile(r"^\(?([a-z])\)$")
+_WRAPS: Final = (("$$", "$$"), ("\\(", "\\)"), ("\\[", "\\]"), ("$", "$"), ("**", "**"), ("`", "`"), ('"', '"'))
+_QUOTES: Final = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2212: "-", 0x2013: "-", 0x00D7: "x"}
+_LATEX_FRACTION = re.compile(r"\\[dt]?frac ?\{([^{}]{1,80})\} ?\{([^{}]{1,80})\}")
+_LATEX_TEXT = re.compile(r"\\(?:boxed|text|textbf|mathrm|mathbf|operatorname|mbox) ?\{([^{}]*)\}")
+_LATEX_SPACE = re.compile(r"\\(?:left|right|displaystyle)(?![a-zA-Z])|\\[,;:! ]|~")
+_LATEX_ESCAPE = re.compile(r"\\([%$#&_{}])")
+_THOUSANDS_LATEX = re.compile(r"(?<=\d)\{,\}(?=\d{3})")
+_LISTED = re.compile(r" ?, ?(?=\S)")
+_MARKED = re.compile(r"(?:final answer|answer is|answer:)[ \t]{0,4}[:=]?[ \t]{0,4}([^\n]{1,400})", re.IGNORECASE)
+_BOXED = "\\boxed{"
+_MAX_PLAIN_ANSWER: Final = 200
+
+
+def normalize_answer(answer: str) -> str:
+    """Return the form of `answer` that votes are counted on; empty for one that is blank.
+
+    The form of a form is itself. Of an answer longer than 20,000 characters only white space and case are evened out.
+    """
+    text = " ".join(unicodedata.normalize("NFKC", answer).translate(_QUOTES).split())
+    if len(text) > _MAX_CHARACTERS:
+        return text.casefold()
+    for _ in range(_MAX_PASSES):
+        simpler = _simpler(text)
+        if simpler == text:
+            break
+        text = simpler
+    return text
+
+
+def answer_of_text(text: str) -> str:
+    r"""Return the final answer of a reply that did not tag one; empty where there is none to be seen.
+
+    That is what the last `\boxed{…}` holds, else what follows the last "answer is", else the whole if it has at most
+    200 characters.
+    """
+    boxed = _last_boxed(text)
+    if boxed:
+        return boxed
+    marked = _MARKED.findall(text)
+    if marked:
+        return str(marked[-1]).strip()
+    whole = text.strip()
+    return whole if len(whole) <= _MAX_PLAIN_ANSWER else ""
+
+
+def _simpler(text: str) -> str:
+    """Take one layer of wrapping off, or bring what is left to its form."""
+    text = _without_latex(text).strip()
+    for opening, closing in _WRAPS:
+        inner = text[len(opening) : -len(closing)]
+        is_wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing)
+        if is_wrapped and opening not in inner and closing not in inner:
+            return inner.strip()
+    folded = _LEAD.sub("", text.casefold()).strip()
+    trimmed = _CHOICE.sub(r"\1", folded.rstrip(".!?;, ") or folded)
+    return _number(trimmed) or _quantity(trimmed) or _LISTED.sub(", ", trimmed)
+
+
+def _without_latex(text: str) -> str:
+    text = _THOUSANDS_LATEX.sub(",", _LATEX_SPACE.sub(" ", text))
+    text = _LATEX_FRACTION.sub(r"(\1)/(\2)", text)
+    text = re.sub(r"^\(([^()]*)\)/\(([^()]*)\)$", r"\1/\2", text.strip())
+    return " ".join(_LATEX_ESCAPE.sub(r"\1", _LATEX_TEXT.sub(r"\1", text)).split())
+
+
+def _number(text: str) -> str:
+    """Return the one spelling of a number; empty for what is none, or a monstrous one."""
+    found = _VALUE.fullmatch(_CURRENCY.sub(r"\1", text))
+    return "" if found is None else _spelled(found)
+
+
+def _quantity(text: str) -> str:
+    """Return a number with its unit; empty for anything else."""
+    found = _QUANTITY.fullmatch(text)
+    value = _spelled(found) if found else ""
+    if found is None or not value:
+        return ""
+    unit = found["unit"].replace(" ", "")
+    return f"{value} {'%' if unit == 'percent' else unit}"
+
+
+def _spelled(found: re.Match[str]) -> str:
+    top, bottom = found["top"].replace(",", ""), (found["bottom"] or "1").replace(",", "")
+    power = int(found["exponent"] or found["power"] or 0)
+    if max(len(top), len(bottom)) > _MAX_DIGITS or abs(power) > _MAX_EXPONENT:
+        return ""
+    divisor = Fraction(bottom)
+    if not divisor:
+        return ""
+    value = Fraction(top) / divisor * Fraction(10) ** power
+    return _decimal(-value if found["sign"] == "-" else value)
+
+
+def _decimal(value: Fraction) -> str:
+    """Return the decimal expansion if it ends, else the reduced fraction."""
+    twos = fives = 0
+    rest = value.denominator
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    if rest != 1:
+        return f"{value.numerator}/{value.denominator}"
+    places = max(twos, fives)
+    digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
+    sign = "-" if value < 0 else ""
+    return f"{sign}{digits[: len(digits) - places]}{'.' if places else ''}{digits[len(digits) - places :]}"
+
+
+def _last_boxed(text: str) -> str:
+    r"""Return what the last `\boxed{…}` holds, braces inside it counted."""
+    start = text.rfind(_BOXED)
+    if start < 0:
+        return ""
+    depth, begin = 1, start + len(_BOXED)
+    for place in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if not depth:
+            return text[begin:place].strip()
+    return ""

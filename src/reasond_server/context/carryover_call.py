@@ -1,0 +1,115 @@
+"""The summary of a window that was cut at its limit: asked for as the next turn of the same conversation.
+
+The messages of the window, what the model wrote and a short request: a server that caches prefixes has nearly all of it
+at hand, so that only the request and the summary are new. The call is a window like any other: its prompt is counted
+as that of the server where that tells, and it may write what is left of chunk_size, at most 0.15 (C - m) tokens.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.context.calls import Reply, hear
+from reasond_server.context.carryover_fields import read_notes
+from reasond_server.context.tags import TagKind, neutralize
+from reasond_server.errors import UNSPENT, ModelError, TokenBudgetExhaustedError
+from reasond_server.llm.model import Message, ModelFinish, Role
+from reasond_server.types import Usage, UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.context.replies import Parsed
+    from reasond_server.llm.model import ChatModel
+
+SUMMARY_REQUEST = "The window is full. Write the notes for the next one now, briefly: <continue>the fields</continue>."
+FEWEST_SUMMARY_TOKENS = 32
+"""A summary with less room than this is not asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What came of the call: `notes`, or None and why not. `usage` is None where no call was made or charged."""
+
+    notes: Parsed | None = None
+    failure: str = ""
+    usage: Usage | None = None
+    is_exact: bool = True
+
+
+def most_summary_tokens(*, chunk_size: int, carryover_size: int) -> int:
+    """Return the most tokens a summary may have: 0.15 (C - m), which keeps its share of the latency small."""
+    return 3 * (chunk_size - carryover_size) // 20
+
+
+def summary_prompt(messages: Sequence[Message], written: Parsed) -> Sequence[Message]:
+    """Return the window's `messages`, what was written in it, and the request."""
+    tag = f"<{written.kind.value}>" if written.kind is not None else ""
+    said = f"{written.text}{tag}{written.content}"
+    reply = Message(
+        role=Role.ASSISTANT,
+        content=neutralize(said if said.strip() else written.thinking),
+        reasoning=neutralize(written.thinking) if said.strip() else "",
+    )
+    return (*messages, reply, Message(role=Role.USER, content=SUMMARY_REQUEST))
+
+
+async def summarize(
+    *,
+    model: ChatModel,
+    messages: Sequence[Message],
+    written: Parsed,
+    chunk_size: int,
+    most_tokens: int,
+    temperature: float,
+) -> Summary:
+    """Ask for the summary; whatever goes wrong is told in `Summary.failure` and never raised.
+
+    Only the end of the run as such (cancellation, a defect) passes through.
+    """
+    if not written.written:
+        return Summary(failure="the window left nothing to summarize")
+    if most_tokens < FEWEST_SUMMARY_TOKENS:
+        return Summary(failure="chunk_size leaves no room for a summary")
+    prompt = summary_prompt(messages, written)
+    heard: list[str] = []
+    counted, is_exact = model.counter.count_prompt(prompt), model.counter.is_exact
+    try:
+        told = await model.count_exactly(prompt)
+        counted, is_exact = (counted, is_exact) if told is None else (told, True)
+        room = min(most_tokens, chunk_size - counted)
+        if room < FEWEST_SUMMARY_TOKENS:
+            return Summary(failure="the window left no room for a summary")
+        call = hear(model=model, messages=prompt, max_tokens=room, temperature=temperature, kinds=(TagKind.CONTINUE,))
+        async with aclosing(call) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Reply):
+                    reply = piece
+                else:
+                    heard.append(piece.text)
+    except (ModelError, TokenBudgetExhaustedError) as error:
+        is_charged = not isinstance(error, (*UNSPENT, TokenBudgetExhaustedError)) or bool(heard)
+        usage = Usage(
+            input_tokens=counted,
+            output_tokens=model.counter.count_text("".join(heard)),
+            model_calls=1,
+            source=UsageSource.ESTIMATED,
+        )
+        failure = f"the summary call failed ({error.reason})"
+        return Summary(failure=failure, usage=usage if is_charged else None, is_exact=is_exact)
+    failure = _flaw(reply)
+    return Summary(notes=None if failure else reply.parsed, failure=failure, usage=reply.usage, is_exact=is_exact)
+
+
+def _flaw(reply: Reply) -> str:
+    """Return why a reply is no summary; empty where it is one."""
+    parsed = reply.parsed
+    if reply.finish is ModelFinish.CONTENT_FILTER:
+        return "the summary was withheld by a content filter"
+    if not (parsed.content.strip() or parsed.text.strip()):
+        return "the summary was empty"
+    if parsed.kind is None and not read_notes(parsed.text).fields:
+        return "the summary had no notes in it"
+    return ""

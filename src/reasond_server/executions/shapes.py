@@ -1,0 +1,125 @@
+"""Whether a value of `types.py` is what it declares: nothing else makes a third party's strategy keep to it.
+
+What is let through here is what every transport can carry: texts in valid Unicode, finite numbers, whole numbers
+within the sizes of the proto, and sequences that the strategy cannot change any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from itertools import zip_longest
+from operator import is_
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ValueT = TypeVar("ValueT")
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_EXACT: Final = 2**53 - 1
+_MAX_SECONDS: Final = 10**9
+_NOTHING: Final = object()
+
+
+class ShapeError(Exception):
+    """A value is not what its field declares; the text names the field and says why, for the strategy's author."""
+
+
+def settled(value: ValueT, *, before: object = None) -> ValueT:
+    """Return a dataclass whose fields were checked at all levels, its sequences as tuples.
+
+    What `before`, an earlier result, holds already at the same place is not checked again: metrics that grow by
+    a line with every step would cost ever more otherwise.
+
+    Raises:
+        ShapeError: a field holds what it does not declare, or what no transport can carry.
+    """
+    kind: type = type(value)
+    hints, known = _hints(kind), before if type(before) is kind else None
+    changed = {}
+    for field in fields(value):  # type: ignore[arg-type]  # callers pass dataclasses
+        given = getattr(value, field.name)
+        kept = _settled(given, hints[field.name], field.name, getattr(known, field.name, None))
+        if kept is not given:
+            changed[field.name] = kept
+    return replace(value, **changed) if changed else value  # type: ignore[type-var]  # likewise
+
+
+def is_unicode(text: object) -> bool:
+    """Return whether `text` is one that can be encoded: a lone surrogate cannot."""
+    try:
+        return isinstance(text, str) and text.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _settled(value: Any, hint: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
+    if isinstance(hint, UnionType):
+        hint = _chosen(value, hint, name)
+    if get_origin(hint) is Sequence:
+        return _settled_items(value, get_args(hint)[0], name, before if isinstance(before, tuple) else ())
+    complaint = _complaint(value, hint, name)
+    if complaint:
+        raise ShapeError(f"{name} {complaint}")
+    return settled(value, before=before) if is_dataclass(value) else value
+
+
+def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ShapeError(f"{name} is no sequence")
+    pairs = zip_longest(value, before[: len(value)], fillvalue=_NOTHING)
+    kept = [each if each is known else _settled(each, kind, name, known) for each, known in pairs]
+    if isinstance(value, tuple) and all(map(is_, kept, value)):
+        return value
+    return tuple(kept)
+
+
+def _chosen(value: object, hint: UnionType, name: str) -> Any:  # noqa: ANN401 - an annotation
+    """Return the alternative of an optional field that `value` is meant to be."""
+    if value is None:
+        return NoneType
+    (kind,) = (each for each in get_args(hint) if each is not NoneType)
+    if isinstance(value, kind):
+        return kind
+    raise ShapeError(f"{name} is a {type(value).__name__}")
+
+
+def _complaint(value: Any, kind: type, name: str) -> str:  # noqa: ANN401 - any value
+    """Return why `value` cannot stand in a field of `kind`, nothing if it can."""
+    is_number = kind is float and isinstance(value, int) and not isinstance(value, bool)
+    is_of_kind = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if not (is_of_kind or is_number):
+        return f"is a {type(value).__name__}"
+    if kind is str and not is_unicode(value):
+        return "is not valid Unicode"
+    if kind is float and not _is_finite(value):
+        return "is no finite number"
+    if name.endswith("_s") and kind is float and not 0 <= value <= _MAX_SECONDS:
+        return "is no length of time"
+    if kind is int and not issubclass(kind, Enum) and not _fits(value, name):
+        return "is too large a number"
+    return ""
+
+
+def _is_finite(value: Any) -> bool:  # noqa: ANN401 - a number, which may be larger than any float
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _fits(value: Any, name: str) -> bool:  # noqa: ANN401 - a whole number
+    is_large = name.endswith("tokens") and not name.startswith("max_")
+    most = _INT64_EXACT if is_large else _INT32_MAX
+    return bool(-most <= value <= most)

@@ -1,0 +1,163 @@
+"""What a run reports: types -> proto."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from reasond.v1 import execution_pb2, strategies_pb2
+from reasond_server.grpc_api.structs import struct_of_json
+from reasond_server.grpc_api.times import duration
+from reasond_server.types import (
+    BoundedContextMetrics,
+    ChainOfThoughtMetrics,
+    CustomMetrics,
+    ReactMetrics,
+    SavingsBaseline,
+    SelfConsistencyMetrics,
+    TreeOfThoughtMetrics,
+    UsageSource,
+)
+
+if TYPE_CHECKING:
+    from reasond_server.types import Metrics, Savings, StrategyMetrics, Usage
+
+_USAGE_SOURCES: Final = {
+    source: execution_pb2.UsageSource.Value(f"USAGE_SOURCE_{source.name}") for source in UsageSource
+}
+_BASELINES: Final = {
+    baseline: strategies_pb2.SavingsBaseline.Value(f"SAVINGS_BASELINE_{baseline.name}") for baseline in SavingsBaseline
+}
+
+
+def usage_message(usage: Usage) -> execution_pb2.Usage:
+    """Return what was spent."""
+    return execution_pb2.Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        model_calls=usage.model_calls,
+        source=_USAGE_SOURCES[usage.source],
+    )
+
+
+def metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
+    """Return what a run reports; `strategy_specific` stays unset before the first step."""
+    message = execution_pb2.Metrics(
+        total_tokens=metrics.usage.total_tokens,
+        execution_time=duration(metrics.execution_time_s),
+        usage=usage_message(metrics.usage),
+    )
+    return message if metrics.strategy_specific is None else _with_specific(message, metrics.strategy_specific)
+
+
+def _with_specific(message: execution_pb2.Metrics, metrics: StrategyMetrics) -> execution_pb2.Metrics:
+    # An empty message does not choose an alternative of a oneof when it is copied; SetInParent does.
+    match metrics:
+        case ChainOfThoughtMetrics():
+            message.chain_of_thought.SetInParent()
+            message.chain_of_thought.CopyFrom(_chain_of_thought(metrics))
+            return message
+        case BoundedContextMetrics():
+            message.bounded_context.SetInParent()
+            message.bounded_context.CopyFrom(_bounded_context(metrics))
+            return message
+        case ReactMetrics():
+            message.react.SetInParent()
+            message.react.CopyFrom(_react(metrics))
+            return message
+        case TreeOfThoughtMetrics():
+            message.tree_of_thought.SetInParent()
+            message.tree_of_thought.CopyFrom(_tree_of_thought(metrics))
+            return message
+        case SelfConsistencyMetrics():
+            message.self_consistency.SetInParent()
+            message.self_consistency.CopyFrom(_self_consistency(metrics))
+            return message
+        case CustomMetrics():
+            message.custom.SetInParent()
+            message.custom.CopyFrom(struct_of_json(metrics.data))
+            return message
+
+
+def _chain_of_thought(metrics: ChainOfThoughtMetrics) -> strategies_pb2.ChainOfThoughtMetrics:
+    return strategies_pb2.ChainOfThoughtMetrics(
+        temperature=metrics.temperature,
+        max_tokens=metrics.max_tokens,
+        finish_reason=metrics.finish_reason,
+        model=metrics.model,
+    )
+
+
+def _bounded_context(metrics: BoundedContextMetrics) -> strategies_pb2.BoundedContextMetrics:
+    windows = [
+        strategies_pb2.BoundedContextIterationMetrics(
+            iteration=window.iteration,
+            tokens=window.tokens,
+            has_answer=window.has_answer,
+            carryover_generated=window.carryover_generated,
+            execution_time=duration(window.execution_time_s),
+            is_reading=window.is_reading,
+        )
+        for window in metrics.iterations
+    ]
+    return strategies_pb2.BoundedContextMetrics(
+        total_iterations=metrics.total_iterations,
+        reading_iterations=metrics.reading_iterations,
+        iterations=windows,
+        carryover_compressions=metrics.carryover_compressions,
+        savings=_savings(metrics.savings),
+        compute_savings_pct=metrics.compute_savings_pct,
+        capacity_tokens=metrics.capacity_tokens,
+        effective_capacity_tokens=metrics.effective_capacity_tokens,
+        is_window_exact=metrics.is_window_exact,
+        peak_window_tokens=metrics.peak_window_tokens,
+        reprompt_savings=_savings(metrics.reprompt_savings),
+        carryover_calls=metrics.carryover_calls,
+    )
+
+
+def _savings(savings: Savings | None) -> strategies_pb2.Savings | None:
+    if savings is None:
+        return None
+    return strategies_pb2.Savings(
+        baseline=_BASELINES[savings.baseline],
+        attention_pct=savings.attention_pct,
+        kv_read_pct=savings.kv_read_pct,
+        tokens_pct=savings.tokens_pct,
+        peak_context_pct=savings.peak_context_pct,
+    )
+
+
+def _react(metrics: ReactMetrics) -> strategies_pb2.ReactMetrics:
+    return strategies_pb2.ReactMetrics(
+        total_iterations=metrics.total_iterations,
+        answer_found_at_iteration=metrics.answer_found_at_iteration,
+        temperature=metrics.temperature,
+        max_iterations=metrics.max_iterations,
+        tool_calls=metrics.tool_calls,
+        failed_tool_calls=metrics.failed_tool_calls,
+        corrections=metrics.corrections,
+        masked_observations=metrics.masked_observations,
+    )
+
+
+def _tree_of_thought(metrics: TreeOfThoughtMetrics) -> strategies_pb2.TreeOfThoughtMetrics:
+    return strategies_pb2.TreeOfThoughtMetrics(
+        nodes_expanded=metrics.nodes_expanded,
+        nodes_evaluated=metrics.nodes_evaluated,
+        nodes_pruned=metrics.nodes_pruned,
+        nodes_duplicate=metrics.nodes_duplicate,
+        depth_reached=metrics.depth_reached,
+        best_score=metrics.best_score,
+    )
+
+
+def _self_consistency(metrics: SelfConsistencyMetrics) -> strategies_pb2.SelfConsistencyMetrics:
+    return strategies_pb2.SelfConsistencyMetrics(
+        samples=metrics.samples,
+        votes=[strategies_pb2.AnswerVotes(answer=one.answer, votes=one.votes) for one in metrics.votes],
+        margin=metrics.margin,
+        is_stopped_early=metrics.is_stopped_early,
+        is_abstained=metrics.is_abstained,
+    )

@@ -1,0 +1,154 @@
+"""The words of ReAct: what the model is told of its tools, how a call in text is read, what is said between cycles.
+
+Models that take tools natively are told nothing of their form. The others call a tool by ending their reply with
+
+    <action>{"tool": "calculator", "arguments": {"expression": "12.5 / 100 * 640"}}</action>
+
+The parser closes the reply there: what a model writes after it, an observation of its own invention above all, is
+never read. What a tool returned comes back in a fence that carries the run's mark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import from_json
+
+from reasond_server.context.fences import fence
+from reasond_server.context.tags import neutralize
+from reasond_server.types import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ToolSpec
+    from reasond_server.types import ToolResult
+
+_TASK = "Work out what <question> asks. Think step by step. "
+_ANSWER = "When you know the answer, write <answer>the final answer</answer> and nothing after it."
+_TOOLS = (
+    "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "
+    "never write one yourself. A result that is left out or shortened can be read with read_tool_result. "
+)
+_ACTION = (
+    'To call a tool, end your reply with <action>{"tool": "NAME", "arguments": {...}}</action>, one call and nothing '
+    "after it. "
+)
+_CONTINUE = "If you need more room to think, end with <continue>what you have so far</continue>; you will go on. "
+_MAX_DESCRIPTION = 1_000
+_MAX_TOOL_NAME = 128
+_INVENTED: Final = re.compile(
+    r"^[ \t>*_#-]{0,8}observation[ \t*_]{0,4}:|<\s{0,2}observation\b", re.IGNORECASE | re.MULTILINE
+)
+
+ANSWER_NOW: Final = "No tools can be called any more. Write <answer>the final answer</answer> from what you know now."
+GO_ON: Final = "Go on."
+CUT_OFF: Final = "Your reply was cut off at its limit of {tokens} tokens. Go on, more briefly."
+INVENTED_OBSERVATION: Final = (
+    "You wrote an observation yourself, and what followed was not read: only tools give observations. Call the tool."
+)
+NOTHING_WRITTEN: Final = "You wrote nothing. Call a tool, or write <answer>the final answer</answer>."
+NO_ACTION: Final = (
+    'There is neither a call nor an answer. End with <action>{"tool": "NAME", "arguments": {...}}</action> or with '
+    "<answer>the final answer</answer>."
+)
+REPEATED: Final = "The same call was made before, as {call_id}; making it again tells nothing new."
+
+
+class UnreadableActionError(ValueError):
+    """The content of an action is no call; the text says why, for the model."""
+
+
+def instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
+    """Return the system message's rules; `specs` are as `bounded_specs` gives them."""
+    if not specs:
+        return _TASK + _CONTINUE + _ANSWER
+    if is_native:
+        return _TASK + _TOOLS + _ANSWER
+    lines = [f"\n- {spec.name}: {_described(spec)}" for spec in specs]
+    return _TASK + _TOOLS + _ACTION + _ANSWER + " Tools:" + "".join(lines) + "\n"
+
+
+def bounded_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+    """Return `specs` as they are shown: descriptions on one line, neutralised and not too long.
+
+    They are in the order of their names, so that the prompt's beginning is always the same.
+    """
+    return tuple(_bounded(spec) for spec in sorted(specs, key=lambda spec: spec.name))
+
+
+def action_text(call: ToolCall) -> str:
+    """Return how `call` stands in the model's own reply, in one form whatever the model wrote."""
+    arguments = call.arguments_json.strip() or "{}"
+    return f'<action>{{"tool": {json.dumps(call.name)}, "arguments": {neutralize(arguments)}}}</action>'
+
+
+def read_action(content: str, *, call_id: str) -> ToolCall:
+    """Return the call in the content of an action; a code fence around it is forgiven.
+
+    Raises:
+        UnreadableActionError: it is no JSON object with the name of a tool and an object of arguments.
+    """
+    text = re.sub(r"^```[a-z]*\s*|\s*```$", "", content.strip())
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        raise UnreadableActionError("The action is no valid JSON") from None
+    if not isinstance(value, dict):
+        raise UnreadableActionError("The action must be a JSON object")
+    name, arguments = value.get("tool", value.get("name")), value.get("arguments", {})
+    if not isinstance(name, str) or not name:
+        raise UnreadableActionError('The action must name a tool, as "tool"')
+    if not isinstance(arguments, dict):
+        raise UnreadableActionError('The "arguments" of an action must be a JSON object')
+    written = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(call_id=call_id, name=encodable(name)[:_MAX_TOOL_NAME], arguments_json=encodable(written))
+
+
+def action_key(call: ToolCall) -> str:
+    """Return what two calls that ask for the same have in common: the name, and the arguments in one form."""
+    try:
+        value = from_json(call.arguments_json.strip() or "{}")
+        arguments = json.dumps(value, sort_keys=True)
+    except ValueError:
+        arguments = call.arguments_json.strip()
+    return f"{call.name} {arguments}"
+
+
+def observation(result: ToolResult, *, nonce: str, shown: str | None = None) -> str:
+    """Return the fence that shows `result`, or `shown` in its place."""
+    attributes = f' call="{result.call_id}"'
+    return fence("observation", result.result_json if shown is None else shown, nonce=nonce, attributes=attributes)
+
+
+def placeholder(result: ToolResult, *, handle: str, tokens: int) -> str:
+    """Return the one line that stands for a result that is left out."""
+    if result.is_error:
+        return "[left out: the call failed]"
+    return f"[left out, {tokens} tokens: read_tool_result with handle {handle} shows it]"
+
+
+def before_invention(text: str) -> str | None:
+    """Return what stands before an observation that the model made up; None if it made up none."""
+    found = _INVENTED.search(text)
+    return None if found is None else text[: found.start()].rstrip()
+
+
+def encodable(text: str) -> str:
+    """Return `text` with "?" for what has no UTF-8 form."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _bounded(spec: ToolSpec) -> ToolSpec:
+    description = " ".join(spec.description.split())[:_MAX_DESCRIPTION]
+    # In JSON a tag can stand in strings only, where its neutral form is as good.
+    parameters = json.loads(neutralize(encodable(json.dumps(spec.parameters, ensure_ascii=False))))
+    return replace(spec, description=encodable(neutralize(description)), parameters=parameters)
+
+
+def _described(spec: ToolSpec) -> str:
+    schema = json.dumps(spec.parameters, ensure_ascii=False, separators=(",", ":"))
+    return f"{spec.description} Arguments: {schema}"

@@ -1,0 +1,106 @@
+"""Prompts of a search over thoughts: propose, judge, compare, and write the answer.
+
+All prompts of one run begin alike: the system message, the question and the material. So a provider that caches
+prompts reads these once. The way so far follows in `<notes>`, candidates in `<passage>`, and the instruction of the
+call, which is ours, stands last, behind every fence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.context.fences import fence, fence_rule
+from reasond_server.context.tags import neutralize
+from reasond_server.llm.model import Message, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import TokenCounter
+
+_SYSTEM = (
+    "You take part in a search for the answer to <question>. <notes>, if there are any, hold the thoughts so far, "
+    "in order. Do exactly what stands after the last section."
+)
+_PROPOSE = (
+    "Propose {count} different thoughts that go on from here, each one step closer to the answer and each "
+    "understandable without the others. Begin each on a line of its own with its mark: {marks}. Where a thought "
+    "completes the solution, end it with <answer>the final answer</answer>."
+)
+_PROPOSE_ONE = (
+    "Write the one thought that goes on from here, a step closer to the answer. If it completes the solution, end it "
+    "with <answer>the final answer</answer>."
+)
+_LAST = " No further step is possible: every thought must end with <answer>the final answer</answer>."
+_JUDGE = (
+    "Judge the thought in <passage>: how likely is it right, and on a way to the right answer? Reason briefly, then "
+    "write <answer>N</answer>, N from 0 (impossible) to 10 (certain)."
+)
+_COMPARE = (
+    "Compare the {count} thoughts in the <passage> sections: how likely is each right, and on a way to the right "
+    "answer? Reason briefly, then give each from 0 (impossible) to 10 (certain) points, in this form: "
+    "<answer>{form}</answer>."
+)
+_ANSWER = (
+    "Using the notes, work out what is left to do, then write <answer>the final answer to the question</answer> and "
+    "nothing after it."
+)
+_CLIPPED = "…"
+
+
+class TreePrompts:
+    """The prompts of one run.
+
+    Args:
+        question: the question; untrusted, like the material.
+        material: text that the question is about; empty for none.
+        nonce: the run's mark for fences.
+        counter: counts and clips the notes.
+        notes_tokens: most tokens that the way so far may take; of a longer one the beginning is left out. None sets
+            no bound.
+    """
+
+    def __init__(
+        self, *, question: str, material: str, nonce: str, counter: TokenCounter, notes_tokens: int | None = None
+    ) -> None:
+        self._nonce = nonce
+        self._counter = counter
+        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + fence_rule(nonce))
+        sections = [fence("question", question, nonce=nonce)]
+        if material:
+            sections.append(fence("material", material, nonce=nonce))
+        self._beginning = "\n".join(sections)
+        self.notes_tokens = notes_tokens
+
+    def propose(self, path: Sequence[str], *, count: int, is_last: bool) -> Sequence[Message]:
+        """Return the prompt for `count` thoughts that follow `path`."""
+        marks = ", ".join(f"`Thought {number}:`" for number in range(1, count + 1))
+        rule = _PROPOSE.format(count=count, marks=marks) if count > 1 else _PROPOSE_ONE
+        return self._messages(path, rule + _LAST * is_last)
+
+    def judge(self, path: Sequence[str], candidates: Sequence[str]) -> Sequence[Message]:
+        """Return the prompt that scores one candidate, or compares several."""
+        if len(candidates) == 1:
+            return self._messages(path, _JUDGE, candidates)
+        form = ", ".join(f"{number}: N" for number in range(1, len(candidates) + 1))
+        return self._messages(path, _COMPARE.format(count=len(candidates), form=form), candidates)
+
+    def answer(self, path: Sequence[str]) -> Sequence[Message]:
+        """Return the prompt that makes an answer of `path`."""
+        return self._messages(path, _ANSWER)
+
+    def _messages(self, path: Sequence[str], rule: str, candidates: Sequence[str] = ()) -> Sequence[Message]:
+        sections = [self._beginning]
+        if notes := self._notes(path):
+            sections.append(fence("notes", notes, nonce=self._nonce))
+        for number, candidate in enumerate(candidates, start=1):
+            sections.append(fence("passage", candidate, nonce=self._nonce, attributes=f' number="{number}"'))
+        return (self._system, Message(role=Role.USER, content="\n".join([*sections, rule])))
+
+    def _notes(self, path: Sequence[str]) -> str:
+        """Return the way so far, its end if it is too long."""
+        notes = neutralize("\n".join(f"Step {number}: {text}" for number, text in enumerate(path, start=1)))
+        if self.notes_tokens is None or self._counter.count_text(notes) <= self.notes_tokens:
+            return notes
+        room = self.notes_tokens - self._counter.count_text(_CLIPPED)
+        return _CLIPPED + self._counter.tail(notes, room)

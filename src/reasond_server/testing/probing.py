@@ -1,0 +1,295 @@
+"""What `StrategyConformance` runs strategies with: models that note every call, and runs as the server would make them.
+
+Nothing here is random or timed: nonces come from a counter, the clock stands still, and what is late is late by
+turns of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict, deque
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from reasond_server.errors import ReasondError
+from reasond_server.llm.metering import MeteredModel
+from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
+from reasond_server.testing.models import FunctionModel, Reply
+from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.types import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from reasond_server.llm.model import ChatModel, ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig, StrategyEvent
+    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.types import Task
+
+    Replier = Callable[[ChatRequest], str | Reply]
+
+MOST_CALLS = 500
+"""A run with more model calls than this is taken for one without end."""
+
+
+class EndlessError(AssertionError):
+    """A run makes calls without end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ran:
+    """What one run did. `error` is what it raised, if it did; `nonces` are the marks that it drew."""
+
+    events: list[StrategyEvent] = field(default_factory=list)
+    error: BaseException | None = None
+    nonces: list[str] = field(default_factory=list)
+    is_refused: bool = False
+
+    @property
+    def logged(self) -> list[StrategyEvent]:
+        """The events that a log keeps."""
+        return [event for event in self.events if not isinstance(event, Wrote)]
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the run ended, if it did not fail."""
+        last = self.events[-1] if self.events else None
+        return last if isinstance(last, Outcome) else None
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps, in their order."""
+        return [event for event in self.events if isinstance(event, Step)]
+
+
+class _Refusing(MeteredModel):
+    """A metered model that remembers whether it ever refused a call for the budget."""
+
+    def __init__(self, *, model: ChatModel, budget: Budget, ran: Ran) -> None:
+        super().__init__(model=model, budget=budget)
+        self._ran = ran
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the model within the budget."""
+        try:
+            async with aclosing(super().stream(request)) as events:
+                async for event in events:
+                    yield event
+        except ReasondError as error:
+            self._ran.is_refused = self._ran.is_refused or error.reason == "TOKEN_BUDGET_EXHAUSTED"
+            raise
+
+
+class Probe:
+    """Runs one strategy with one configuration on one task, as often as is asked."""
+
+    def __init__(
+        self, strategy: ReasoningStrategy[Any], *, config: StrategyConfig, task: Task, tools: ToolSource = NO_TOOLS
+    ) -> None:
+        self._strategy = strategy
+        self._config = config
+        self._tools = tools
+        self.task = task
+
+    def check(self, model: ChatModel) -> None:
+        """Let the strategy refuse the task. Raises as its `check`."""
+        self._strategy.check(self.task, self._config, model)
+
+    async def run(
+        self,
+        model: ChatModel,
+        *,
+        budget: Budget | None = None,
+        until: Callable[[int], Awaitable[bool]] | None = None,
+    ) -> Ran:
+        """Run to the end, or until `until` of the number of events says so, and return what happened.
+
+        What the strategy raises is kept in `error`, unless it ends the process or is a cancellation.
+        """
+        ran, marks = Ran(), itertools.count()
+        context = RunContext(
+            config=self._config,
+            model=_Refusing(model=model, budget=budget or Budget(), ran=ran),
+            tools=self._tools.toolbox(max_calls=None),
+            monotonic=lambda: 0.0,
+            new_nonce=lambda: _noted(ran, next(marks)),
+        )
+        try:
+            async with aclosing(self._strategy.run(self.task, context)) as events:
+                async for event in events:
+                    ran.events.append(event)
+                    if until is not None and await until(len(ran.events)):
+                        break
+        except Exception as error:  # noqa: BLE001 - what a strategy raises is what is looked at
+            ran.error = error
+        return ran
+
+
+def _noted(ran: Ran, number: int) -> str:
+    """Return a nonce that is the same in every run, and note it."""
+    nonce = "conformance" + "".join(chr(ord("a") + (number // 26**place) % 26) for place in (2, 1, 0)) + "marks"
+    ran.nonces.append(nonce)
+    return nonce
+
+
+class _Never(asyncio.Event):
+    """An event that nobody sets; whoever begins to wait for it is noted in `told`."""
+
+    def __init__(self, told: asyncio.Event) -> None:
+        super().__init__()
+        self._told = told
+
+    async def wait(self) -> Literal[True]:
+        """Note it and wait."""
+        self._told.set()
+        return await super().wait()
+
+
+class NotingModel(FunctionModel):
+    """Replies as it is told and notes every request; a run that never ends is stopped by an error.
+
+    Call `held_call` (from 0) never goes on after `held_after` of its pieces; `is_held` is set when it stands still.
+    """
+
+    def __init__(
+        self,
+        reply: Replier,
+        *,
+        context_window: int | None = None,
+        has_native_tools: bool = False,
+        held_call: int | None = None,
+        held_after: int = 0,
+    ) -> None:
+        super().__init__(reply, context_window=context_window, has_native_tools=has_native_tools)
+        self._held_call = held_call
+        self._held_after = held_after
+        self.is_held = asyncio.Event()
+        self.is_endless = False
+
+    def _next_reply(self, request: ChatRequest) -> Reply:
+        if len(self.requests) > MOST_CALLS:
+            self.is_endless = True
+            raise EndlessError(f"the run made more than {MOST_CALLS} model calls")
+        reply = super()._next_reply(request)
+        if len(self.requests) - 1 != self._held_call:
+            return reply
+        return replace(reply, hold=_Never(self.is_held), hold_after=self._held_after)
+
+
+@dataclass(slots=True, kw_only=True)
+class Transcript:
+    """What a model said to each request, so that it can be said again.
+
+    A request that is made twice is answered in the order of the first time. `strange` are requests of a replay
+    that the recorded run did not make.
+    """
+
+    said: dict[str, list[list[ModelEvent]]] = field(default_factory=lambda: defaultdict(list))
+    strange: list[ChatRequest] = field(default_factory=list)
+
+
+class _Wrapped:
+    """A model that stands before another one."""
+
+    def __init__(self, model: ChatModel, transcript: Transcript) -> None:
+        self._model = model
+        self._transcript = transcript
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._model.name
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Warnings of the model."""
+        return self._model.warnings
+
+    @property
+    def context_window(self) -> int | None:
+        """Window of the model."""
+        return self._model.context_window
+
+    @property
+    def has_native_tools(self) -> bool:
+        """Whether the model takes tools."""
+        return self._model.has_native_tools
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counter of the model."""
+        return self._model.counter
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return what the model counts."""
+        return await self._model.count_exactly(messages)
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+
+class Recorder(_Wrapped):
+    """Lets another model answer and writes down what it says."""
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Pass the call on."""
+        said: list[ModelEvent] = []
+        self._transcript.said[key_of(request)].append(said)
+        async with aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                said.append(event)
+                yield event
+
+
+class Replayer(_Wrapped):
+    """Says what is written down, each call late by some turns of the loop, so that parallel calls end in another order.
+
+    `seed` chooses the order.
+    """
+
+    def __init__(self, model: ChatModel, transcript: Transcript, *, seed: int) -> None:
+        super().__init__(model, transcript)
+        self._left = {key: deque(said) for key, said in transcript.said.items()}
+        self._seed = seed
+        self._calls = 0
+
+    @property
+    def unused(self) -> int:
+        """How many recorded calls were not made."""
+        return sum(map(len, self._left.values()))
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Say what the recorded run heard.
+
+        Raises:
+            EndlessError: the recorded run made no such call.
+        """
+        self._calls += 1
+        turns = (self._calls * 7919 * self._seed) % 23
+        said = self._left.get(key_of(request))
+        if not said:
+            self._transcript.strange.append(request)
+            raise EndlessError("a replay made a call that the recorded run did not make")
+        events = said.popleft()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for event in events:
+            yield event
+
+
+def key_of(request: ChatRequest) -> str:
+    """Return what makes a call the same call: everything but the time that is left for it."""
+    return repr(
+        (
+            request.messages,
+            request.max_tokens,
+            request.temperature,
+            tuple(request.stop),
+            request.tools,
+            request.tool_choice,
+            request.json_schema,
+            request.seed,
+        )
+    )

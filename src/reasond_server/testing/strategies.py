@@ -1,0 +1,418 @@
+"""What every strategy must do, as checks that can be run against any of them.
+
+    @pytest.mark.parametrize("check", StrategyConformance.CHECKS)
+    async def test_my_strategy_conforms(check: str) -> None:
+        if reason := await StrategyConformance(MyStrategy()).check(check):
+            pytest.skip(reason)
+
+The server's promises (steps are kept, budgets hold, a cancelled run spends nothing more, a log can be replayed)
+rest on these, whoever wrote the strategy. The model is a fake: no call leaves the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import ValidationError
+
+from reasond_server.errors import (
+    ContextExhaustedError,
+    InternalError,
+    InvalidConfigError,
+    ReasondError,
+    TokenBudgetExhaustedError,
+)
+from reasond_server.executions.payloads import require_outcome, require_step, require_wrote
+from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
+from reasond_server.testing.conformance import ConformanceError
+from reasond_server.testing.hostility import HOSTILE_REPLIES, INJECTION, filling, wandering
+from reasond_server.testing.judging import (
+    always,
+    at,
+    broken,
+    carry_metrics,
+    carry_step,
+    first_of,
+    places,
+    require,
+    require_fenced,
+)
+from reasond_server.testing.probing import NotingModel, Probe, Ran, Recorder, Replayer, Transcript
+from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.types import Budget, CostClass, FinishReason, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.testing.probing import Replier
+    from reasond_server.tools.toolbox import ToolSource
+
+__all__ = ["StrategyConformance"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_WINDOWS = (2048, 16_384)
+_SETTLING_TURNS = 20
+_QUERY = "What is six times seven?"
+_ANSWERED = "Six sevens are 42.\n<answer>42</answer>"
+
+
+class StrategyConformance:
+    """Checks one strategy with one configuration.
+
+    Args:
+        strategy: what is checked.
+        config: parameters, as a request would set them.
+        query: the question.
+        material: the text that the question is about; strategies that take none may be given none.
+        reply: what the model says to a request, the same to the same request. None lets it answer at once in some
+            checks and wander in others; give one where your strategy asks for a form of its own.
+        tools: the tools that runs may call.
+        has_native_tools: whether the model takes calls of tools.
+        timeout_s: longest that one check may take.
+    """
+
+    CHECKS: ClassVar[tuple[str, ...]] = (
+        "describes_itself",
+        "yields_steps_then_one_outcome",
+        "keeps_nothing_of_a_run",
+        "stops_at_every_event",
+        "stops_while_the_model_is_silent",
+        "ends_with_its_budget",
+        "stays_within_the_window",
+        "survives_hostile_replies",
+        "lets_errors_of_the_model_pass",
+        "repeats_itself_from_a_transcript",
+        "fences_untrusted_text",
+    )
+    """Names of the checks, in the order in which `verify` runs them."""
+
+    def __init__(
+        self,
+        strategy: ReasoningStrategy[Any],
+        *,
+        config: Mapping[str, Any] | None = None,
+        query: str = _QUERY,
+        material: str = "",
+        reply: Replier | None = None,
+        tools: ToolSource = NO_TOOLS,
+        has_native_tools: bool = False,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._strategy = strategy
+        self._settings = dict(config or {})
+        self._task = Task(query=query, material=material, strategy=strategy.name, config=self._settings)
+        self._repliers: tuple[Replier, ...] = (lambda _: _ANSWERED, wandering) if reply is None else (reply,)
+        self._tools = tools
+        self._has_native_tools = has_native_tools
+        self._timeout_s = timeout_s
+
+    async def check(self, name: str) -> str:
+        """Run the check `name`; return why it does not apply, or nothing if it holds.
+
+        Raises:
+            ConformanceError: it does not hold.
+            KeyError: there is no such check.
+        """
+        checks: Mapping[str, Callable[[], Awaitable[str | None]]] = {
+            "describes_itself": self._describes_itself,
+            "yields_steps_then_one_outcome": self._yields,
+            "keeps_nothing_of_a_run": self._keeps_nothing,
+            "stops_at_every_event": self._stops_at_every_event,
+            "stops_while_the_model_is_silent": self._stops_in_silence,
+            "ends_with_its_budget": self._ends_with_budget,
+            "stays_within_the_window": self._stays_within_window,
+            "survives_hostile_replies": self._survives,
+            "lets_errors_of_the_model_pass": self._lets_errors_pass,
+            "repeats_itself_from_a_transcript": self._repeats_itself,
+            "fences_untrusted_text": self._fences,
+        }
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await checks[name]() or ""
+        except TimeoutError:
+            raise ConformanceError(f"{name} took longer than {self._timeout_s:g} s") from None
+
+    async def verify(self) -> Mapping[str, str]:
+        """Run every check; return why some did not apply.
+
+        Raises:
+            ConformanceError: some do not hold; all of them are named.
+        """
+        skipped: dict[str, str] = {}
+        failures: list[str] = []
+        for name in self.CHECKS:
+            try:
+                if reason := await self.check(name):
+                    skipped[name] = reason
+            except ConformanceError as error:
+                failures.append(f"{name}: {error}")
+        if failures:
+            raise ConformanceError("; ".join(failures))
+        return skipped
+
+    async def _describes_itself(self) -> None:
+        strategy = self._strategy
+        require(bool(_NAME.fullmatch(strategy.name)), f"the name {strategy.name!r} does not match {_NAME.pattern}")
+        require(bool(strategy.description.strip()), "the description is empty")
+        capabilities = strategy.get_capabilities()
+        require(capabilities[:1] == [f"reasoning.strategy.{strategy.name}"], "its own capability must come first")
+        schema = strategy.get_config_schema()
+        json.dumps(schema, allow_nan=False)
+        silent = [name for name, one in schema.get("properties", {}).items() if not one.get("description")]
+        require(not silent, f"parameters without a description: {', '.join(silent)}")
+        require(issubclass(strategy.config_type, StrategyConfig), "config_type must be a StrategyConfig")
+        self._refuses_unknown_parameters()
+        if strategy.cost_class is not None:
+            require(isinstance(strategy.cost_class, CostClass), "cost_class must be a CostClass")
+            require(bool(strategy.cost_formula.strip()), "a strategy with a cost_class needs a cost_formula")
+
+    def _refuses_unknown_parameters(self) -> None:
+        try:
+            self._strategy.config_type.model_validate({})
+        except ValidationError:
+            raise ConformanceError("the configuration needs defaults for all parameters") from None
+        try:
+            self._strategy.config_type.model_validate({"no_such_parameter": 1})
+        except ValidationError:
+            return
+        raise ConformanceError("the configuration takes a parameter that it does not know")
+
+    async def _yields(self) -> None:
+        for reply in self._repliers:
+            model = self._model(reply)
+            ran = await self._probe().run(model)
+            self._well_ended(ran, model)
+            require(ran.outcome is not None, f"a run with a good model raised {ran.error!r}")
+
+    async def _keeps_nothing(self) -> None:
+        before = dict(vars(self._strategy))
+        for reply in self._repliers:
+            alone = await self._probe().run(self._model(reply))
+            together = await asyncio.gather(*(self._probe().run(self._model(reply)) for _ in range(4)))
+            for ran in together:
+                self._well_ended(ran, None)
+                if self._strategy.is_replayable:
+                    require(ran.logged == alone.logged, "a run at the same time as others went otherwise than alone")
+        require(vars(self._strategy) == before, "runs changed attributes of the strategy, which serves all of them")
+
+    async def _stops_at_every_event(self) -> None:
+        for reply in self._repliers:
+            whole = await self._probe().run(self._model(reply))
+            for place in places(len(whole.events)):
+                await self._closed_at(reply, place)
+
+    async def _closed_at(self, reply: Replier, place: int) -> None:
+        """Leave a run after `place` events, by closing it and by cancelling its task."""
+        for is_cancelled in (False, True):
+            model, others = self._model(reply), asyncio.all_tasks()
+            has_come = asyncio.Event()
+
+            leaving = _Leaving(place, told=has_come, is_cancelled=is_cancelled)
+            task = asyncio.create_task(self._probe().run(model, until=leaving.has_come))
+            if is_cancelled:
+                await first_of(has_come, task)
+                task.cancel()
+            await asyncio.wait({task})
+            where = f"{'cancelled' if is_cancelled else 'left'} after event {place}"
+            await self._nothing_is_left(model, others, where)
+
+    async def _stops_in_silence(self) -> None:
+        for reply in self._repliers:
+            counting = self._model(reply)
+            await self._probe().run(counting)
+            for call in places(len(counting.requests)):
+                for pieces in (0, 1):
+                    await self._cancelled_in_call(reply, call - 1, pieces)
+
+    async def _cancelled_in_call(self, reply: Replier, call: int, pieces: int) -> None:
+        model, others = self._model(reply, held_call=call, held_after=pieces), asyncio.all_tasks()
+        task = asyncio.create_task(self._probe().run(model))
+        await first_of(model.is_held, task)
+        if task.done():
+            return
+        task.cancel()
+        await asyncio.wait({task})
+        where = f"cancelled while call {call + 1} was silent after {pieces} pieces"
+        require(task.cancelled(), f"{where}, the run went on or raised something else")
+        await self._nothing_is_left(model, others, where)
+
+    async def _nothing_is_left(self, model: NotingModel, others: set[asyncio.Task[Any]], where: str) -> None:
+        for _ in range(_SETTLING_TURNS):
+            if not model.open_calls and not asyncio.all_tasks() - others:
+                return
+            await asyncio.sleep(0)
+        require(not model.open_calls, f"{where}, the run left {model.open_calls} model calls open")
+        left = sorted(task.get_name() for task in asyncio.all_tasks() - others)
+        require(not left, f"{where}, the run left tasks behind: {', '.join(left)}")
+
+    async def _ends_with_budget(self) -> None:
+        for reply in self._repliers:
+            whole = self._model(reply)
+            used = await self._probe().run(whole)
+            self._well_ended(used, whole)
+            for calls in (0, *places(len(whole.requests) - 1)):
+                await self._budgeted(reply, Budget(max_model_calls=calls), most_calls=calls)
+            spent = sum(whole.counter.count_prompt(request.messages) for request in whole.requests)
+            for share in (0.1, 0.5, 0.9):
+                await self._budgeted(reply, Budget(max_total_tokens=int(spent * share) + 1), most_calls=None)
+
+    async def _budgeted(self, reply: Replier, budget: Budget, *, most_calls: int | None) -> None:
+        model = self._model(reply)
+        ran = await self._probe().run(model, budget=budget)
+        self._well_ended(ran, model)
+        if most_calls is not None:
+            require(len(model.requests) <= most_calls, f"with {most_calls} calls allowed {len(model.requests)} began")
+        if not ran.is_refused:
+            return
+        if ran.outcome is None:
+            is_its = isinstance(ran.error, TokenBudgetExhaustedError)
+            require(is_its, f"a budget that was gone made the run raise {ran.error!r}")
+            return
+        require(bool(model.requests), "a budget gone before the first call must be raised, not ended with an outcome")
+        reason = ran.outcome.finish_reason
+        require(reason is FinishReason.BUDGET_EXHAUSTED, f"a run whose budget was gone ended as {reason.value}")
+
+    async def _stays_within_window(self) -> str | None:
+        has_run = False
+        long = "The wall has four gates and the river runs north of it. " * 60
+        tasks = (
+            self._task,
+            Task(query=f"{self._task.query}\n{long}", material=long * 4, strategy=self._strategy.name),
+        )
+        for task in tasks:
+            for window in _WINDOWS:
+                for reply in (*self._repliers, filling):
+                    has_run = await self._within(window, task, reply) or has_run
+        return None if has_run else "the strategy refuses every window"
+
+    async def _within(self, window: int, task: Task, reply: Replier) -> bool:
+        """Run in a model's window of `window` tokens; return whether the task was taken on."""
+        model = self._model(reply, context_window=window)
+        probe = self._probe(task)
+        try:
+            probe.check(model)
+        except (InvalidConfigError, ContextExhaustedError):
+            return False
+        ran = await probe.run(model)
+        self._well_ended(ran, model)
+        for request in model.requests:
+            prompt = model.counter.count_prompt(request.messages)
+            require(
+                prompt + request.max_tokens <= window,
+                f"a call asks for {request.max_tokens} tokens after a prompt of {prompt}, in a window of {window}",
+            )
+        return bool(model.requests)
+
+    async def _survives(self) -> None:
+        for reply in self._repliers:
+            for hostile in HOSTILE_REPLIES:
+                await self._heard(always(hostile))
+                for place in (1, 2, 3):
+                    await self._heard(at(place, hostile, reply))
+
+    async def _heard(self, reply: Replier) -> None:
+        model = self._model(reply)
+        ran = await self._probe().run(model)
+        self._well_ended(ran, model)
+        require(not isinstance(ran.error, InternalError), f"a hostile reply became a fault of the server: {ran.error}")
+
+    async def _lets_errors_pass(self) -> None:
+        for reply in self._repliers:
+            whole = self._model(reply)
+            await self._probe().run(whole)
+            for place in places(len(whole.requests)):
+                for reply_that_fails in broken():
+                    model = self._model(at(place, reply_that_fails, reply))
+                    others = asyncio.all_tasks()
+                    ran = await self._probe().run(model)
+                    self._well_ended(ran, model)
+                    await self._nothing_is_left(model, others, f"after an error in call {place}")
+
+    async def _repeats_itself(self) -> str | None:
+        if not self._strategy.is_replayable:
+            return "the strategy does not promise it"
+        for reply in self._repliers:
+            transcript, model = Transcript(), self._model(reply)
+            first = await self._probe().run(Recorder(model, transcript))
+            self._well_ended(first, model)
+            for seed in (0, 1, 5):
+                replayer = Replayer(model, transcript, seed=seed)
+                again = await self._probe().run(replayer)
+                require(not transcript.strange, "a replay made a call that the recorded run did not make")
+                require(not replayer.unused, f"a replay left out {replayer.unused} calls of the recorded run")
+                require(again.logged == first.logged, "a replay from the recorded replies took other steps")
+        return None
+
+    async def _fences(self) -> None:
+        task = Task(query=INJECTION, material=INJECTION if self._task.material else "", strategy=self._strategy.name)
+        for reply in self._repliers:
+            model = self._model(reply)
+            ran = await self._probe(task).run(model)
+            self._well_ended(ran, model)
+            for request in model.requests:
+                require_fenced(request, ran)
+
+    def _well_ended(self, ran: Ran, model: NotingModel | None) -> None:
+        """Check that every event can be carried, that one outcome ends them, and that no error is a foreign one."""
+        require(model is None or not model.is_endless, "the run made model calls without end")
+        for number, event in enumerate(ran.events):
+            is_last = number == len(ran.events) - 1
+            require(is_last or not isinstance(event, Outcome), "an event came after the outcome")
+            self._can_be_carried(event)
+        if ran.error is not None:
+            require(isinstance(ran.error, ReasondError), f"the run raised {ran.error!r}, which is no ReasondError")
+            require(ran.outcome is None, f"the run raised {ran.error!r} after its outcome")
+        else:
+            require(ran.outcome is not None, "the run ended without an outcome")
+
+    def _can_be_carried(self, event: object) -> None:
+        """Check one event as the runner and both transports do."""
+        name = self._strategy.name
+        try:
+            if isinstance(event, Wrote):
+                require_wrote(event, strategy=name)
+            elif isinstance(event, Step):
+                carry_step(require_step(event, strategy=name))
+            elif isinstance(event, Outcome):
+                carry_metrics(require_outcome(event, strategy=name))
+            else:
+                raise ConformanceError(f"{event!r} is no event of a strategy")
+        except InternalError as error:
+            raise ConformanceError(error.message) from None
+
+    def _model(
+        self, reply: Replier, *, context_window: int | None = None, held_call: int | None = None, held_after: int = 0
+    ) -> NotingModel:
+        return NotingModel(
+            reply,
+            context_window=context_window,
+            has_native_tools=self._has_native_tools,
+            held_call=held_call,
+            held_after=held_after,
+        )
+
+    def _probe(self, task: Task | None = None) -> Probe:
+        config = self._strategy.config_type.model_validate(self._settings)
+        return Probe(self._strategy, config=config, task=task or self._task, tools=self._tools)
+
+
+class _Leaving:
+    """Says when a run is left: after `place` events, where its task is cancelled or its events are closed."""
+
+    def __init__(self, place: int, *, told: asyncio.Event, is_cancelled: bool) -> None:
+        self._place = place
+        self._told = told
+        self._is_cancelled = is_cancelled
+
+    async def has_come(self, count: int) -> bool:
+        """Return whether to close the run now; where it is cancelled instead, wait for that."""
+        if count != self._place:
+            return False
+        self._told.set()
+        if self._is_cancelled:
+            await asyncio.Event().wait()
+        return True

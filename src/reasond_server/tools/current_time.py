@@ -1,0 +1,68 @@
+"""The built-in clock: what time it is, in UTC and in a named zone."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field
+
+from reasond_server.errors import shown
+from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import tzinfo
+
+# ZoneInfo opens a file of that name; nothing that could leave its folder gets so far.
+_ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9][A-Za-z0-9_+-]*){0,2}")
+
+
+def _system_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class CurrentTimeArguments(ToolArguments):
+    """Where to tell the time for."""
+
+    zone: Annotated[
+        str, Field(min_length=1, max_length=64, description="IANA name of a time zone, such as Europe/Berlin.")
+    ] = "UTC"
+
+
+class CurrentTime(ModelledTool[CurrentTimeArguments]):
+    """Tells the time of the clock that is injected, to the second."""
+
+    name: ClassVar[str] = "current_time"
+    description: ClassVar[str] = "Tells the present date, weekday and time in a time zone."
+    arguments_type: ClassVar[type[ToolArguments]] = CurrentTimeArguments
+    is_idempotent = True
+
+    def __init__(self, *, now: Callable[[], datetime] = _system_now) -> None:
+        self._now = now
+
+    async def call(self, arguments: CurrentTimeArguments, context: ToolContext) -> object:  # noqa: ARG002 - the form
+        """Return the time.
+
+        Raises:
+            ToolFailedError: there is no such zone on this machine.
+        """
+        zone = _zone(arguments.zone)
+        if zone is None:
+            raise ToolFailedError(
+                f"the zone {shown(arguments.zone)} is not known here; use an IANA name such as Europe/Berlin, or UTC"
+            )
+        now = self._now().astimezone(zone).replace(microsecond=0)
+        return {"time": now.isoformat(), "weekday": f"{now:%A}", "zone": arguments.zone}
+
+
+def _zone(name: str) -> tzinfo | None:
+    """Return the zone of that name, None if this machine knows none."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name) if _ZONE.fullmatch(name) else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None

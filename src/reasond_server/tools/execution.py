@@ -1,0 +1,228 @@
+"""The executor: calls the tools of one run, one after the other, and turns whatever happens into a result.
+
+Whatever a tool does, the strategy gets a `ToolResult`: an unknown name, wrong arguments, a time-out, an exception and
+a result that is no JSON are errors that the model can read and act on. Text of foreign exceptions goes to the log only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.errors import InternalError, TokenBudgetExhaustedError, Violation, shown
+from reasond_server.llm.model import ToolSpec
+from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult
+from reasond_server.tools.results import (
+    NotJsonError,
+    ResultMemory,
+    arguments_of,
+    cut_to_bytes,
+    error_text,
+    json_text,
+    preview,
+)
+from reasond_server.tools.tool import TOOL_NAME, Tool, ToolContext, ToolFailedError
+from reasond_server.types import ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.types import Json, ToolCall
+
+_log = logging.getLogger("reasond.tools")
+_UNWINDING_S: Final = 1.0
+_MAX_NAMES: Final = 40
+_MAX_MESSAGE_CHARACTERS: Final = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLimits:
+    """What holds for every tool: seconds for a call, bytes shown to the model, bytes kept for one run."""
+
+    timeout_s: float = 30.0
+    max_shown_bytes: int = 4_096
+    max_kept_bytes: int = 8_388_608
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """Why a call has no result; `kind` is one word for programs."""
+
+    kind: str
+    message: str
+
+
+class RunToolbox:
+    """The `Toolbox` of one run over `tools`; results that are too long to show are kept and read by handle.
+
+    The handle of a result is the id of its call. Calls are counted, whatever comes of them.
+    """
+
+    def __init__(self, *, tools: Sequence[Tool], limits: ToolLimits, max_calls: int | None) -> None:
+        self._limits = limits
+        self._max_calls = max_calls
+        self._calls = 0
+        self._memory = ResultMemory(most_bytes=limits.max_kept_bytes)
+        own: Sequence[Tool] = (ReadToolResult(memory=self._memory),) if tools else ()
+        self._tools: Mapping[str, Tool] = {tool.name: tool for tool in (*tools, *own)}
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools by name; with any tool comes the one that reads results."""
+        return tuple(
+            ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
+            for _, tool in sorted(self._tools.items())
+        )
+
+    def is_idempotent(self, name: str) -> bool:
+        """Return what the tool says of itself; False for an unknown one."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.is_idempotent
+
+    def restore(self, call: ToolCall, result: ToolResult) -> None:
+        """Count a call of an earlier life of the run; of its result that much can be read as was logged."""
+        self._calls += 1
+        if not result.is_error and call.name != READ_TOOL_RESULT:
+            self._memory.keep(call.call_id, result.result_json)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Call one tool and return what came of it.
+
+        Raises:
+            TokenBudgetExhaustedError: the budget's calls are used up.
+        """
+        if self._max_calls is not None and self._calls >= self._max_calls:
+            raise TokenBudgetExhaustedError(
+                f"The budget does not cover the next tool call: max_tool_calls is {self._max_calls}, and as many "
+                "were made",
+                remedy="Raise budget.max_tool_calls.",
+                metadata={"limit": "max_tool_calls", "allowed": str(self._max_calls), "spent": str(self._calls)},
+            )
+        self._calls += 1
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return _failed(call, _Failure(kind="unknown_tool", message=_unknown(call.name, self._tools)))
+        try:
+            arguments = arguments_of(call.arguments_json)
+        except ValueError as error:
+            schema = json_text(tool.parameters)
+            return _failed(call, _Failure(kind="invalid_arguments", message=f"{error}. The schema is: {schema}"))
+        if violations := _violations(tool, arguments):
+            return _failed(call, _Failure(kind="invalid_arguments", message=_told(violations, tool)))
+        outcome = await self._invoked(tool, arguments, call)
+        if isinstance(outcome, _Failure):
+            return _failed(call, outcome)
+        return self._result(tool, call, outcome)
+
+    def _result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult:
+        try:
+            text, is_cut = cut_to_bytes(json_text(value), tool.max_output_bytes)
+        except NotJsonError:
+            _log.warning("tool returned what is no JSON", extra={"tool": tool.name})
+            message = f"the tool {shown(tool.name)} returned something that is no JSON; it needs its author"
+            return _failed(call, _Failure(kind="failed", message=message))
+        if tool.name == READ_TOOL_RESULT:
+            return ToolResult(call_id=call.call_id, result_json=text)
+        self._memory.keep(call.call_id, text)
+        most = self._limits.max_shown_bytes
+        return ToolResult(
+            call_id=call.call_id, result_json=preview(text, handle=call.call_id, most_bytes=most, is_cut=is_cut)
+        )
+
+    async def _invoked(self, tool: Tool, arguments: Json, call: ToolCall) -> object:
+        """Return what the tool returned, or why it did not, within its time.
+
+        The tool works in a task of its own: one that does not stop when it is cancelled is left behind.
+        """
+        timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
+        context = ToolContext(call_id=call.call_id, timeout_s=timeout_s)
+        work = asyncio.create_task(_guarded(tool, arguments, context), name=f"tool {tool.name} {call.call_id}")
+        try:
+            done, _ = await asyncio.wait({work}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            await _stopped(work, tool)
+            raise
+        if done:
+            return work.result()
+        await _stopped(work, tool)
+        message = f"the tool {shown(tool.name)} took longer than {timeout_s:g} s and was stopped"
+        return _Failure(kind="timeout", message=message)
+
+
+async def _guarded(tool: Tool, arguments: Json, context: ToolContext) -> object:
+    """Return the tool's result, or a failure in place of whatever it raised.
+
+    SystemExit and KeyboardInterrupt would end the whole process, so they are failures as well.
+    """
+    task = asyncio.current_task()
+    try:
+        return await tool.invoke(arguments, context)
+    except ToolFailedError as error:
+        return _Failure(kind="failed", message=_clean(str(error)))
+    except asyncio.CancelledError:
+        if task is not None and task.cancelling():
+            raise
+        _log.exception("tool cancelled itself", extra={"tool": tool.name})
+    except BaseException:  # noqa: BLE001 - as the docstring says
+        _log.exception("tool failed", extra={"tool": tool.name})
+    message = f"the tool {shown(tool.name)} failed; the cause is in the server's log. Try another way"
+    return _Failure(kind="failed", message=message)
+
+
+async def _stopped(work: asyncio.Task[object], tool: Tool) -> None:
+    """Cancel `work` and wait a moment until it has cleaned up."""
+    work.cancel()
+    await asyncio.wait({work}, timeout=_UNWINDING_S)
+    if not work.done():
+        _log.error("tool left behind: it does not stop when it is cancelled", extra={"tool": tool.name})
+
+
+def refusal(call: ToolCall, kind: str, message: str) -> ToolResult:
+    """Return the result of a call that is not made; `kind` is for programs, `message` for the model."""
+    return _failed(call, _Failure(kind=kind, message=message))
+
+
+def _violations(tool: Tool, arguments: Json) -> Sequence[Violation]:
+    try:
+        return tool.violations(arguments)
+    except Exception:  # noqa: BLE001 - a third party's check must not end the run
+        _log.exception("arguments could not be checked", extra={"tool": tool.name})
+        return (Violation(field="", description="could not be checked against the tool's schema"),)
+
+
+def _failed(call: ToolCall, failure: _Failure) -> ToolResult:
+    text = error_text(failure.kind, failure.message[:_MAX_MESSAGE_CHARACTERS])
+    return ToolResult(call_id=call.call_id, result_json=text, is_error=True)
+
+
+def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
+    close = difflib.get_close_matches(name, tools, n=1) if TOOL_NAME.fullmatch(name) else []
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    names = sorted(tools)
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"there is no tool {shown(name)}{hint} Tools are: {', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def _told(violations: Sequence[Violation], tool: Tool) -> str:
+    found = "; ".join(f"{one.field or 'the arguments'} {one.description}" for one in violations)
+    return (
+        f"the arguments do not fit: {found}. Correct them and call again. The schema is: {json_text(tool.parameters)}"
+    )
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")[:2_000] or "the tool failed and did not say why"
+
+
+def require_tool(tool: object) -> Tool:
+    """Return `tool` if it is one that can be offered.
+
+    Raises:
+        InternalError: it is not; for the author of the tool.
+    """
+    if not isinstance(tool, Tool) or not TOOL_NAME.fullmatch(tool.name):
+        raise InternalError(f"{type(tool).__name__} is no tool, or its name does not match {TOOL_NAME.pattern}")
+    return tool

@@ -1,0 +1,218 @@
+"""The built-in tool that fetches a text from the web, from hosts that the operator allows and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import fnmatch
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from urllib.parse import urljoin
+
+from pydantic import Field
+
+from reasond_server.errors import shown
+from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
+from reasond_server.tools.vetting import MAX_URL_CHARACTERS, AddressPolicy, RefusedAddressError, Target
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    import aiohttp
+
+    from reasond_server.tools.vetting import Resolve
+
+_MAX_REDIRECTS: Final = 3
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HEADERS: Final = {
+    "User-Agent": "reasond",
+    "Accept-Encoding": "identity",
+    "Accept": "text/*, application/json, */*;q=0.1",
+}
+_BODY_OVERHEAD_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """How long a fetch may take, redirects included, how much of a body is read, and which media types."""
+
+    timeout_s: float = 10.0
+    max_bytes: int = 1_048_576
+    content_types: Sequence[str] = ("text/*", "application/json")
+
+
+class HttpGetArguments(ToolArguments):
+    """What to fetch."""
+
+    url: Annotated[
+        str, Field(min_length=1, max_length=MAX_URL_CHARACTERS, description="The whole URL, such as https://host/path.")
+    ]
+
+
+class HttpGet(ModelledTool[HttpGetArguments]):
+    """Fetches with GET, without cookies or credentials; each redirect is looked at as the first URL was.
+
+    Args:
+        policy: which hosts and addresses may be reached.
+        limits: time, bytes, media types.
+        resolve: returns the addresses of a host; the system's resolver if not given.
+        trusted: which certificates are accepted; those that the system trusts if not given.
+    """
+
+    name: ClassVar[str] = "http_get"
+    description: ClassVar[str] = "Fetches a text document over HTTP GET and returns its status and text."
+    arguments_type: ClassVar[type[ToolArguments]] = HttpGetArguments
+    is_idempotent = True
+
+    def __init__(
+        self,
+        *,
+        policy: AddressPolicy,
+        limits: FetchLimits,
+        resolve: Resolve | None = None,
+        trusted: ssl.SSLContext | None = None,
+    ) -> None:
+        self._policy = policy
+        self._limits = limits
+        self._resolve = resolve or _resolved
+        self._trusted = trusted
+        self.timeout_s = limits.timeout_s
+        # A byte may take six characters in JSON.
+        self.max_output_bytes = 6 * limits.max_bytes + _BODY_OVERHEAD_BYTES
+
+    async def call(self, arguments: HttpGetArguments, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+        """Return status, final URL, media type and text.
+
+        Raises:
+            ToolFailedError: the URL may not be fetched, or could not be.
+        """
+        import aiohttp  # noqa: PLC0415 - it takes a while, and most servers never fetch
+
+        url = arguments.url
+        try:
+            for _ in range(_MAX_REDIRECTS + 1):
+                target = self._policy.target(url)
+                addresses = await self._policy.addresses(target, self._resolve)
+                answer = await self._fetched(target, addresses)
+                if isinstance(answer, dict):
+                    return answer
+                url = urljoin(target.url, answer)
+        except RefusedAddressError as error:
+            raise ToolFailedError(str(error)) from None
+        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+            raise ToolFailedError(f"{shown(url)} could not be fetched: {_cause(error)}") from None
+        raise ToolFailedError(f"{shown(arguments.url)} was redirected more than {_MAX_REDIRECTS} times")
+
+    async def _fetched(self, target: Target, addresses: Sequence[str]) -> dict[str, Any] | str:
+        """Return the document, or where the server sends us instead."""
+        import aiohttp  # noqa: PLC0415 - as above
+        from yarl import URL  # noqa: PLC0415 - as above
+
+        connector = aiohttp.TCPConnector(
+            resolver=_vetted(addresses), force_close=True, use_dns_cache=False, ssl=self._trusted or True
+        )
+        # Built from the parts that were looked at: a second parser might see another host in the same text.
+        url = URL.build(
+            scheme=target.scheme,
+            host=target.host,
+            port=target.port,
+            path=target.path,
+            query_string=target.query,
+            encoded=True,
+        )
+        async with (
+            aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self._limits.timeout_s),
+                headers=_HEADERS,
+                auto_decompress=False,
+            ) as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            location = response.headers.get("Location")
+            if response.status in _REDIRECTS and location:
+                return location
+            return await self._document(target, response)
+
+    async def _document(self, target: Target, response: aiohttp.ClientResponse) -> dict[str, Any]:
+        kind, encoding = response.content_type.lower(), response.headers.get("Content-Encoding", "identity").lower()
+        if not any(fnmatch.fnmatchcase(kind, allowed) for allowed in self._limits.content_types):
+            allowed = ", ".join(self._limits.content_types)
+            raise ToolFailedError(f"the document is {shown(kind)}, which is not fetched; allowed are {allowed}")
+        if encoding != "identity":
+            raise ToolFailedError("the server sent the document compressed, which was not asked for")
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > self._limits.max_bytes:
+                break
+        text = bytes(body[: self._limits.max_bytes]).decode(_codec(response.charset), "replace")
+        document = {"status": response.status, "url": target.url, "content_type": kind, "text": text}
+        return document | ({"is_cut": True} if len(body) > self._limits.max_bytes else {})
+
+
+def _vetted(addresses: Sequence[str]) -> aiohttp.abc.AbstractResolver:
+    """Return a resolver that knows `addresses` and asks nobody."""
+    from aiohttp.abc import AbstractResolver, ResolveResult  # noqa: PLC0415 - as above
+
+    class Vetted(AbstractResolver):
+        """Answers with what was looked at."""
+
+        async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> list[ResolveResult]:  # noqa: ARG002 - the protocol's
+            """Return the addresses."""
+            return [
+                ResolveResult(
+                    hostname=host,
+                    host=address,
+                    port=port,
+                    family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                    proto=socket.IPPROTO_TCP,
+                    flags=socket.AI_NUMERICHOST,
+                )
+                for address in addresses
+            ]
+
+        async def close(self) -> None:
+            """Hold nothing."""
+
+    return Vetted()
+
+
+async def _resolved(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of `host` as the system knows them."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(place[0]) for _, _, _, _, place in found]
+
+
+def _codec(charset: str | None) -> str:
+    try:
+        return codecs.lookup(charset).name if charset and charset.lower() in _TEXT_CODECS else "utf-8"
+    except LookupError:
+        return "utf-8"
+
+
+# Python knows codecs that are none of text, such as zlib, and slow ones.
+_TEXT_CODECS: Final = frozenset(
+    (
+        *("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "iso-8859-15", "windows-1252", "utf-16"),
+        *("windows-1251", "iso-8859-2", "shift_jis", "euc-jp", "euc-kr", "gb2312", "gbk", "gb18030", "big5", "koi8-r"),
+    )
+)
+
+
+def _cause(error: Exception) -> str:
+    """Return in our own words what went wrong."""
+    import aiohttp  # noqa: PLC0415 - as above
+
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return "its certificate cannot be trusted"
+    if isinstance(error, socket.gaierror):
+        return "its host is not known"
+    if isinstance(error, aiohttp.ClientConnectionError | OSError):
+        return "the connection failed"
+    return "the server's answer is not valid HTTP"

@@ -1,0 +1,312 @@
+"""Tools of MCP servers: programs spoken to over stdio, or addresses that speak streamable HTTP.
+
+A connection belongs to one task, which opens it, asks for the tools, waits until it breaks, and opens it again after
+a while; calls come from the tasks of runs. A server that is down costs its calls an error result, and no run its life.
+
+The package `mcp` is an extra. Source: Model Context Protocol 2026-07-28, with the handshake of older servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import logging
+import random
+import re
+import sys
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.errors import SettingsError, shown
+from reasond_server.tools.mcp_values import arguments_validator, described, value_of
+from reasond_server.tools.results import NotJsonError, json_text
+from reasond_server.tools.tool import MAX_OUTPUT_BYTES, ToolFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    import mcp
+
+    from reasond_server.errors import Violation
+    from reasond_server.tools.tool import Tool, ToolContext
+    from reasond_server.types import Json
+
+_log = logging.getLogger("reasond.tools")
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 30.0
+_MAX_PAGES: Final = 20
+_MAX_TOOLS: Final = 200
+_MAX_SCHEMA_BYTES: Final = 65_536
+_MAX_NAME: Final = 64
+_SUFFIX: Final = 9
+_CONNECTION_CLOSED: Final = -32000
+_CLOSING_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpOptions:
+    """One server: `command` with `args` and `env`, or `url` with `headers`. Empty `allow_tools`: all of its tools."""
+
+    name: str
+    command: str = ""
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allow_tools: Collection[str] = ()
+    timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+
+
+def require_mcp(name: str) -> None:
+    """Refuse to go on without the package.
+
+    Raises:
+        SettingsError: it is not installed.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise SettingsError(
+            f"[tools.mcp.{name}] needs the package mcp, which is not installed",
+            remedy="Install reasond-server[mcp], or remove the table.",
+        )
+
+
+class McpServer:
+    """The `ToolServer` of one MCP server.
+
+    Tools that were told once stay known while the connection is down.
+
+    Args:
+        options: where it is.
+        jitter: a number from 0 to 1, for the waits between attempts to connect.
+
+    Raises:
+        SettingsError: the package is not installed.
+    """
+
+    def __init__(
+        self,
+        options: McpOptions,
+        *,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        require_mcp(options.name)
+        self._options = options
+        self._jitter = jitter
+        self._client: mcp.Client | None = None
+        self._tools: Sequence[Tool] = ()
+        self._broken = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._tried = asyncio.Event()
+        self._standing = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the server in the configuration."""
+        return self._options.name
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools of the last connection."""
+        return self._tools
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether calls can be made now."""
+        return self._client is not None
+
+    async def start(self) -> None:
+        """Connect and keep connected; return when the first attempt is over, well or not."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_connected(), name=f"mcp server {self.name}")
+        await self._tried.wait()
+
+    async def connected(self) -> None:
+        """Wait until calls can be made."""
+        await self._standing.wait()
+
+    async def aclose(self) -> None:
+        """Disconnect; a program that was started is ended. An attempt to connect is seen to its end first."""
+        if self._keeper is None:
+            return
+        self._closing.set()
+        self._broken.set()
+        # Cancelled in the middle of starting or ending a program, the package would leave it running.
+        await asyncio.wait({self._keeper}, timeout=self._options.connect_timeout_s + _CLOSING_S)
+        self._keeper.cancel()
+        await asyncio.wait({self._keeper}, timeout=_CLOSING_S)
+        self._keeper = None
+
+    async def call(self, tool: str, arguments: Json) -> object:
+        """Call `tool` of the server and return its result as JSON can hold it.
+
+        Raises:
+            ToolFailedError: the server is down, or says that the call failed.
+        """
+        from mcp import MCPError  # noqa: PLC0415 - an optional package
+
+        client = self._client
+        if client is None:
+            raise ToolFailedError(f"the MCP server {self.name!r} is not connected now; try another way, or later")
+        try:
+            result = await client.call_tool(tool, dict(arguments), read_timeout_seconds=self._options.timeout_s)
+        except MCPError as error:
+            if error.code == _CONNECTION_CLOSED:
+                self._given_up(client)
+            _log.warning("mcp call refused", extra={"server": self.name, "tool": tool, "code": error.code})
+            raise ToolFailedError(f"the MCP server {self.name!r} did not answer the call (code {error.code})") from None
+        except Exception:  # noqa: BLE001 - transports raise errors of many kinds, and the run must not die of them
+            self._given_up(client)
+            _log.warning("mcp call failed", extra={"server": self.name, "tool": tool}, exc_info=True)
+            raise ToolFailedError(f"the connection to the MCP server {self.name!r} failed") from None
+        return value_of(result)
+
+    def _given_up(self, client: mcp.Client) -> None:
+        """Let no further call use a broken connection, and have it opened again."""
+        if client is self._client:
+            self._client = None
+            self._standing.clear()
+            self._broken.set()
+
+    async def _keep_connected(self) -> None:
+        """Connect again and again, with longer and longer waits, until the end."""
+        failures = 0
+        while not self._closing.is_set():
+            had_stood = False
+            try:
+                await self._connected()
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - groups of any errors come from the package's tasks
+                _log.warning("mcp server down", extra={"server": self.name, "error": type(error).__name__})
+            finally:
+                had_stood = self._standing.is_set() or self._broken.is_set()
+                self._client = None
+                self._standing.clear()
+                self._broken.clear()
+                self._tried.set()
+            failures = 0 if had_stood else failures + 1
+            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(failures, 10)) * (0.5 + self._jitter() / 2)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), wait_s)
+
+    async def _connected(self) -> None:
+        """Connect, tell the tools, and stay until the connection breaks or is given up."""
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                client = await stack.enter_async_context(await self._opened(stack))
+                self._tools = await self._listed(client)
+            self._client = client
+            self._standing.set()
+            self._tried.set()
+            _log.info("mcp server connected", extra={"server": self.name, "tools": len(self._tools)})
+            if not self._closing.is_set():
+                await self._broken.wait()
+
+    async def _opened(self, stack: AsyncExitStack) -> mcp.Client:
+        """Return a client that is not connected yet."""
+        from mcp import Client, StdioServerParameters  # noqa: PLC0415 - an optional package
+
+        options = self._options
+        if options.command:
+            from mcp.client.stdio import stdio_client  # noqa: PLC0415 - an optional package
+
+            program = StdioServerParameters(
+                command=options.command, args=list(options.args), env=dict(options.env) or None
+            )
+            return Client(stdio_client(program, errlog=sys.__stderr__ or sys.stderr))
+        import httpx2  # noqa: PLC0415 - comes with mcp
+        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - an optional package
+
+        timeout = httpx2.Timeout(options.connect_timeout_s, read=max(options.timeout_s, options.connect_timeout_s))
+        http = httpx2.AsyncClient(headers=dict(options.headers), timeout=timeout, follow_redirects=False)
+        await stack.enter_async_context(http)
+        return Client(streamable_http_client(options.url, http_client=http))
+
+    async def _listed(self, client: mcp.Client) -> Sequence[Tool]:
+        """Return the tools that the server has and the operator allows."""
+        found: list[Any] = []
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if not cursor or len(found) >= _MAX_TOOLS:
+                break
+        allowed = self._options.allow_tools
+        names: dict[str, Tool] = {}
+        for one in found[:_MAX_TOOLS]:
+            if allowed and one.name not in allowed:
+                continue
+            tool = self._tool(one)
+            if tool is not None and tool.name not in names:
+                names[tool.name] = tool
+        if missing := sorted(set(allowed) - {one.name for one in found}):
+            _log.warning("mcp server lacks allowed tools", extra={"server": self.name, "missing": missing})
+        return tuple(names.values())
+
+    def _tool(self, told: Any) -> McpTool | None:  # noqa: ANN401 - a type of the optional package
+        try:
+            size = len(json_text(told.input_schema).encode())
+        except NotJsonError:
+            size = _MAX_SCHEMA_BYTES + 1
+        if size > _MAX_SCHEMA_BYTES:
+            _log.warning("mcp tool left out: its schema is too large", extra={"server": self.name})
+            return None
+        return McpTool(server=self, told=told, timeout_s=self._options.timeout_s)
+
+
+class McpTool:
+    """One tool of an MCP server, called `SERVER__TOOL`.
+
+    What the server says of a tool's side effects is a hint. It is believed as far as repeating a call after a crash
+    goes: the operator chose the server.
+    """
+
+    def __init__(self, *, server: McpServer, told: Any, timeout_s: float) -> None:  # noqa: ANN401 - as above
+        hints = told.annotations
+        self._server = server
+        self._told_name: str = told.name
+        self.name = tool_name(server.name, told.name)
+        self.description = described(told)
+        self.parameters: Json = told.input_schema
+        self.timeout_s: float | None = timeout_s
+        self.max_output_bytes = MAX_OUTPUT_BYTES
+        self.is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
+        self._violations = arguments_validator(told.input_schema)
+
+    def violations(self, arguments: Json) -> Sequence[Violation]:
+        """Return what the server's own schema has against `arguments`."""
+        return self._violations(arguments)
+
+    async def invoke(self, arguments: Json, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+        """Call the server. Raises as `McpServer.call`."""
+        return await self._server.call(self._told_name, arguments)
+
+
+def tool_name(server: str, tool: str) -> str:
+    """Return the name by which models call `tool` of `server`: of letters that every provider takes, 64 at most."""
+    name = f"{server}__{re.sub(r'[^a-zA-Z0-9_-]', '_', tool)}"
+    if len(name) <= _MAX_NAME and name == f"{server}__{tool}":
+        return name
+    # A name that was changed must not fall together with another one.
+    digest = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[: _SUFFIX - 1]
+    return f"{name[: _MAX_NAME - _SUFFIX]}_{digest}"
+
+
+def shown_server(options: McpOptions) -> str:
+    """Return where a server is, without secrets, for people."""
+    return shown(options.url or options.command)
+
+
+async def examined(options: McpOptions) -> Sequence[str] | None:
+    """Connect once and return the names of the tools; None where that fails."""
+    server = McpServer(options)
+    try:
+        await server.start()
+        return [tool.name for tool in server.tools] if server.is_connected else None
+    finally:
+        await server.aclose()

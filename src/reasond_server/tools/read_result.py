@@ -1,0 +1,100 @@
+"""The built-in tool by which a model reads what a preview or a masked observation has left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from reasond_server.errors import shown
+from reasond_server.tools.results import json_text, pointed_at
+from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
+
+if TYPE_CHECKING:
+    from reasond_server.tools.results import ResultMemory
+
+READ_TOOL_RESULT: Final = "read_tool_result"
+MAX_READ_CHARACTERS: Final = 8_000
+_MAX_HITS = 20
+_AROUND_HIT = 160
+
+
+class ReadArguments(ToolArguments):
+    """What to read of which result."""
+
+    handle: Annotated[str, Field(max_length=64, description="The handle of the result, such as c3.")]
+    offset: Annotated[int, Field(ge=0, description="Character of the result's text to begin at.")] = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_READ_CHARACTERS, description="Most characters to return.")] = 4_000
+    contains: Annotated[
+        str | None,
+        Field(min_length=1, max_length=200, description="Return only places with this text, whatever its case."),
+    ] = None
+    json_pointer: Annotated[
+        str | None, Field(max_length=500, description="Read only this part of the result, such as /items/0/name.")
+    ] = None
+
+
+class ReadToolResult(ModelledTool[ReadArguments]):
+    """Reads the results of one run; each toolbox has its own.
+
+    What it returns is bounded by `limit`, shown whole, and never given a handle: reading cannot go round in circles.
+    """
+
+    name: ClassVar[str] = READ_TOOL_RESULT
+    description: ClassVar[str] = (
+        "Reads an earlier tool result by its handle, where only a preview or a placeholder is shown: a range of "
+        "characters, the places that contain a text, or the part at a JSON pointer."
+    )
+    arguments_type: ClassVar[type[ToolArguments]] = ReadArguments
+    is_idempotent = True
+
+    def __init__(self, *, memory: ResultMemory) -> None:
+        self._memory = memory
+
+    async def call(self, arguments: ReadArguments, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+        """Return the part that was asked for.
+
+        Raises:
+            ToolFailedError: there is no such result or part.
+        """
+        text = self._text(arguments)
+        if arguments.contains is not None:
+            return _places(text, arguments)
+        part = text[arguments.offset : arguments.offset + arguments.limit]
+        end = arguments.offset + len(part)
+        answer: dict[str, Any] = {"text": part, "offset": arguments.offset, "total_characters": len(text)}
+        return answer | ({"next_offset": end} if end < len(text) else {})
+
+    def _text(self, arguments: ReadArguments) -> str:
+        text = self._memory.find(arguments.handle)
+        if text is None:
+            raise ToolFailedError(_missing(arguments.handle, self._memory))
+        if arguments.json_pointer is None:
+            return text
+        try:
+            return json_text(pointed_at(text, arguments.json_pointer))
+        except ValueError as error:
+            raise ToolFailedError(f"json_pointer {shown(arguments.json_pointer)}: {error}") from None
+
+
+def _places(text: str, arguments: ReadArguments) -> object:
+    """Return where the wanted text stands, with what is around it, within `limit` characters."""
+    wanted, folded = (arguments.contains or "").lower(), text.lower()
+    # Lower case can be longer than the text itself, where offsets would point beside it.
+    folded = folded if len(folded) == len(text) else text
+    hits: list[dict[str, Any]] = []
+    at, room, count = folded.find(wanted, arguments.offset), arguments.limit, 0
+    while at >= 0:
+        count += 1
+        shown_part = text[max(0, at - _AROUND_HIT) : at + len(wanted) + _AROUND_HIT]
+        if len(hits) < _MAX_HITS and len(shown_part) <= room:
+            hits.append({"offset": at, "text": shown_part})
+            room -= len(shown_part)
+        at = folded.find(wanted, at + len(wanted) + _AROUND_HIT)
+    return {"hits": hits, "places": count, "total_characters": len(text)}
+
+
+def _missing(handle: str, memory: ResultMemory) -> str:
+    there = ", ".join(memory.handles[-20:]) or "none"
+    why = "is no longer kept; make the call again" if memory.is_forgotten(handle) else "is not known"
+    return f"the handle {shown(handle)} {why}. Handles that can be read: {there}"

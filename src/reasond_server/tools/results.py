@@ -1,0 +1,188 @@
+"""Results of tools as JSON text: made of anything a tool returns, shortened to a preview, kept whole, read in parts.
+
+Characters that a reader cannot see, or that change the direction of what follows, are written as JSON escapes: the
+value stays the same and the text shows all of itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json
+
+from reasond_server.errors import shown
+
+if TYPE_CHECKING:
+    from reasond_server.types import Json
+
+_HEAD_SHARE = 0.75
+_MAX_DEPTH: Final = 64
+# Controls, invisible and direction-changing characters, line separators, tags, private use.
+_UNSEEN = re.compile(
+    "[\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
+)
+
+
+class NotJsonError(ValueError):
+    """What a tool returned cannot be written as JSON."""
+
+
+def json_text(value: object) -> str:
+    """Return `value` as compact JSON in valid Unicode.
+
+    Raises:
+        NotJsonError: it holds something that JSON does not know, such as NaN, a set, or itself.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        raise NotJsonError from None
+    return visible(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def visible(text: str) -> str:
+    """Return JSON `text` with what cannot be seen as escapes."""
+    return text if text.isascii() else _UNSEEN.sub(_escaped, text)
+
+
+def error_text(kind: str, message: str, **details: object) -> str:
+    """Return the JSON of a failed call: `kind` for programs, `message` for the model."""
+    return json_text({"error": kind, "message": message, **details})
+
+
+def preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False) -> str:
+    """Return `text` if it is short, else JSON with its beginning and end and how to read the rest.
+
+    `is_cut` tells that `text` is itself only the beginning of a result.
+    """
+    size = len(text.encode())
+    if size <= most_bytes and not is_cut:
+        return text
+    # A character has up to 4 bytes, and escaping quotes once more up to doubles them.
+    room = min(most_bytes, size) // 2
+    head, tail = int(room * _HEAD_SHARE), room - int(room * _HEAD_SHARE)
+    return json_text(
+        {
+            "handle": handle,
+            "total_characters": len(text),
+            "begins": _head(text, head),
+            "ends": _tail(text, tail),
+            "more": f"read_tool_result reads the rest by this handle, {shown(handle)}"
+            + ("; the result was longer than is kept, and its end is lost" if is_cut else ""),
+        }
+    )
+
+
+def cut_to_bytes(text: str, most_bytes: int) -> tuple[str, bool]:
+    """Return the beginning of `text` that has at most `most_bytes` bytes, and whether something was cut off."""
+    data = text.encode()
+    if len(data) <= most_bytes:
+        return text, False
+    return data[:most_bytes].decode("utf-8", "ignore"), True
+
+
+class ResultMemory:
+    """The results of one run, whole, oldest forgotten first when they exceed `most_bytes`."""
+
+    def __init__(self, *, most_bytes: int) -> None:
+        self._room = most_bytes
+        self._texts: dict[str, str] = {}
+        self._forgotten: set[str] = set()
+
+    def keep(self, handle: str, text: str) -> None:
+        """Keep `text` under `handle`; what is larger than the whole memory is forgotten at once."""
+        self._texts[handle] = text
+        self._room -= len(text.encode())
+        while self._room < 0:
+            oldest = next(iter(self._texts))
+            self._room += len(self._texts.pop(oldest).encode())
+            self._forgotten.add(oldest)
+
+    def find(self, handle: str) -> str | None:
+        """Return the text, None if it was forgotten or never kept."""
+        return self._texts.get(handle)
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        """What can be read, oldest first."""
+        return tuple(self._texts)
+
+    def is_forgotten(self, handle: str) -> bool:
+        """Return whether there was such a result."""
+        return handle in self._forgotten
+
+
+def pointed_at(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return what the JSON Pointer (RFC 6901) `pointer` names in the JSON `text`.
+
+    Raises:
+        ValueError: the text is no JSON, or there is nothing at that place; says how far the way went.
+    """
+    try:
+        value = from_json(text)
+    except ValueError:
+        raise ValueError("the result is no whole JSON; read it by offset") from None
+    if pointer and not pointer.startswith("/"):
+        raise ValueError("a JSON pointer begins with '/'")
+    for token in pointer.split("/")[1:]:
+        key = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isascii() and key.isdigit() and len(key) < _MAX_DEPTH:
+            index = int(key)
+            if index >= len(value):
+                raise ValueError(f"the array before {shown(key)} has {len(value)} entries, counted from 0")
+            value = value[index]
+        else:
+            raise ValueError(f"there is no {shown(key)}; {_there(value)}")
+    return value
+
+
+def arguments_of(text: str) -> Json:
+    """Return the arguments in the JSON `text`, an object.
+
+    Raises:
+        ValueError: it is something else; says what.
+    """
+    try:
+        value = from_json(text.strip() or "{}", allow_inf_nan=False)
+    except ValueError as error:
+        raise ValueError(f"the arguments are no valid JSON: {_place_of(error)}") from None
+    if not isinstance(value, dict):
+        raise ValueError(  # noqa: TRY004 - of the text it is the value that is wrong
+            f"the arguments must be a JSON object, and are {_kind(value)}"
+        )
+    return value
+
+
+def _head(text: str, most_bytes: int) -> str:
+    return text.encode()[:most_bytes].decode("utf-8", "ignore")
+
+
+def _tail(text: str, most_bytes: int) -> str:
+    return text.encode()[-most_bytes:].decode("utf-8", "ignore") if most_bytes else ""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def _there(value: object) -> str:
+    if isinstance(value, dict):
+        return "there are " + (", ".join(shown(key) for key in list(value)[:20]) or "no keys")
+    if isinstance(value, list):
+        return f"there is an array of {len(value)} entries"
+    return f"there is only {_kind(value)}"
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "an object", list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _place_of(error: ValueError) -> str:
+    """Return pydantic-core's words for what stands where, which quote nothing of the text."""
+    return str(error).splitlines()[0][:120]

@@ -1,0 +1,120 @@
+"""The tools of the server: which there are, within which limits, and one toolbox for each run."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Final, Protocol
+
+from reasond_server.errors import InternalError, SettingsError
+from reasond_server.tools.execution import RunToolbox, ToolLimits, require_tool
+from reasond_server.tools.read_result import READ_TOOL_RESULT
+from reasond_server.violations import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from reasond_server.tools.tool import Tool
+
+TOOL_GROUP: Final = "reasond.tools"
+
+
+class ToolServer(Protocol):
+    """Somebody else's tools behind a connection, which may come and go."""
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools that are known now."""
+        ...
+
+    async def start(self) -> None:
+        """Connect, and keep connected; returns when the tools are known or that takes too long."""
+        ...
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class Tools:
+    """The `ToolSource` of a server: its own tools and those of tool servers, which `start` connects.
+
+    Args:
+        tools: tools that are always there.
+        servers: further tools, offered to runs that begin while they are connected or known.
+        limits: what holds for all of them.
+
+    Raises:
+        SettingsError: two tools have one name.
+    """
+
+    def __init__(
+        self, *, tools: Iterable[Tool] = (), servers: Sequence[ToolServer] = (), limits: ToolLimits | None = None
+    ) -> None:
+        self._tools = tuple(tools)
+        self._servers = tuple(servers)
+        self._limits = limits or ToolLimits()
+        names = [tool.name for tool in self._tools]
+        for name in names:
+            if names.count(name) > 1 or name == READ_TOOL_RESULT:
+                raise SettingsError(f"Two tools are named {name!r}", remedy="Remove one from [tools] enabled.")
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the tools that are known now, sorted."""
+        return sorted(tool.name for tool in self._known())
+
+    def toolbox(self, *, max_calls: int | None) -> RunToolbox:
+        """Return the tools for one run; what comes or goes later changes nothing for it."""
+        return RunToolbox(tools=self._known(), limits=self._limits, max_calls=max_calls)
+
+    async def start(self) -> None:
+        """Connect the tool servers, all at once; one that is down is no error."""
+        await asyncio.gather(*(server.start() for server in self._servers))
+
+    async def aclose(self) -> None:
+        """Disconnect them."""
+        await asyncio.gather(*(server.aclose() for server in self._servers))
+
+    def _known(self) -> Sequence[Tool]:
+        known = {tool.name: tool for server in self._servers for tool in server.tools}
+        # The operator's own tools win: a server must not take the place of one of them.
+        return tuple((known | {tool.name: tool for tool in self._tools}).values())
+
+
+def discover_tools(enabled: Sequence[str], *, installed: Iterable[EntryPoint] | None = None) -> Sequence[Tool]:
+    """Return the `enabled` tools, loaded from the entry points of `TOOL_GROUP`: tools, or what makes them.
+
+    Raises:
+        SettingsError: one is not installed, cannot be loaded or is no tool of that name.
+    """
+    found = tuple(entry_points(group=TOOL_GROUP) if installed is None else installed)
+    by_name = {point.name: point for point in found}
+    return tuple(_load(name, by_name) for name in dict.fromkeys(enabled))
+
+
+def _load(name: str, by_name: dict[str, EntryPoint]) -> Tool:
+    point = by_name.get(name)
+    if point is None:
+        raise SettingsError(
+            f"[tools] enabled names {name!r}, which is not installed{nearest(name, by_name)}",
+            remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
+        )
+    try:
+        loaded = point.load()
+        tool = require_tool(loaded() if isinstance(loaded, type) or not hasattr(loaded, "invoke") else loaded)
+    except InternalError as error:
+        raise SettingsError(
+            f"Entry point {name!r} ({point.value}) gives no tool: {error.message}", remedy="Update its package."
+        ) from error
+    except Exception as error:
+        raise SettingsError(
+            f"Tool {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
+            remedy="Update its package or remove the name from [tools] enabled.",
+        ) from error
+    if tool.name != name:
+        raise SettingsError(
+            f"Entry point {name!r} ({point.value}) gives a tool named {tool.name!r}",
+            remedy="Name the entry point as the tool names itself.",
+        )
+    return tool

@@ -1,0 +1,93 @@
+"""The tables of docs/strategies/bounded_savings.md are what code and benchmarks work out, as others did before."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bounded_vs_plain import page_lines, with_block
+from benchmarks.savings_table import at, depth_rows, first_reaching, threshold_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "strategies" / "bounded_savings.md").read_text(encoding="utf-8")
+STRATEGY = (ROOT / "docs" / "strategies" / "bounded_context.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize(
+    ("chunk_size", "carryover_size", "windows", "figures"),
+    [
+        (8192, 4096, 2, (-36, 19, 8, 21, 32)),
+        (8192, 4096, 5, (-73, 48.5, 40, 53, 65)),
+        (8192, 4096, 10, (-91, 68, 64, 73, 81)),
+        (8192, 4096, 20, (-101, 82, 80, 85, 90)),
+        (8192, 4096, 32, (-105, 88, 87, 90, 94)),
+        (8192, 1024, 5, (-16, 62, 73, 74, None)),
+        (8192, 1024, 10, (None, None, 86, 86, None)),
+        (16384, 8192, 5, (None, 49, 42, 54, None)),
+        (16384, 8192, 10, (None, None, 65, None, None)),
+    ],
+)
+def test_with_the_prompt_outside_the_window_the_figures_worked_out_before_come_out(
+    chunk_size: int, carryover_size: int, windows: int, figures: tuple[float | None, ...]
+) -> None:
+    """The figures are tokens, tokens against re-prompting, attention, KV reads and peak; None where none is known."""
+    point = at(chunk_size, carryover_size, windows=windows, is_prompt_inside=False)
+    one = point.single_pass
+    found = (one.tokens_pct, point.reprompt.tokens_pct, one.attention_pct, one.kv_read_pct, one.peak_context_pct)
+    known = [(mine, theirs) for mine, theirs in zip(found, figures, strict=True) if theirs is not None]
+    assert [mine for mine, _ in known] == pytest.approx([theirs for _, theirs in known], abs=0.6)
+
+
+@pytest.mark.parametrize(
+    ("carryover_size", "figure", "half", "most"),
+    [
+        (4096, "reprompt", 28.7, 168),
+        (4096, "attention", 32.8, 180),
+        (4096, "kv_read", 24.6, 131),
+        (1024, "reprompt", 29.7, 166),
+        (1024, "attention", 22.5, 109),
+        (1024, "kv_read", 22.5, 101),
+    ],
+)
+def test_the_lengths_where_half_and_nine_tenths_are_saved_agree_with_those_worked_out_before(
+    carryover_size: int, figure: str, half: float, most: float
+) -> None:
+    reached = [
+        first_reaching(share, figure, 8192, carryover_size, is_prompt_inside=False) or 0 for share in (50.0, 90.0)
+    ]
+    assert [one / 1000 for one in reached] == [pytest.approx(half, abs=0.06), pytest.approx(most, abs=0.6)]
+
+
+@pytest.mark.parametrize("row", [*threshold_rows(), *depth_rows()])
+def test_the_page_has_every_row(row: str) -> None:
+    assert row in PAGE
+
+
+def test_the_measured_rows_are_those_of_the_benchmark() -> None:
+    report = json.loads((RESULTS / "bounded_vs_plain.json").read_text(encoding="utf-8"))
+    assert with_block(PAGE, page_lines(report)) == PAGE
+
+
+def test_what_carryovers_keep_stands_on_the_page_as_it_was_measured() -> None:
+    report = json.loads((RESULTS / "retention.json").read_text(encoding="utf-8"))
+    facts = {
+        (row["tokens"], row["model"], row["mode"]): f"{row['score']:.2f} \u00b1 {row['margin']:.2f}"
+        for row in report["rows"]
+        if row["task"] == "facts"
+    }
+    for tokens, model in {(tokens, model) for tokens, model, _ in facts if model != "demo"}:
+        cells = " | ".join(facts[tokens, model, mode] for mode in ("hybrid", "summary", "tail"))
+        assert f"| {tokens:,} | {model.removeprefix('p = ')} | {cells} |" in STRATEGY
+
+
+def test_long_texts_stand_on_the_page_as_they_were_measured() -> None:
+    report = json.loads((RESULTS / "long_input.json").read_text(encoding="utf-8"))
+    for row in report["reading"]:
+        shown = f"| {row['model']} | {row['tokens']:,} | {row['segments']} | {row['calls']} | {row['peak_window']} |"
+        assert shown in STRATEGY
+    worst = max(row["bytes_per_window"] for row in report["memory"])
+    assert f"at most {math.ceil(worst)} bytes a window" in STRATEGY

@@ -1,0 +1,109 @@
+"""The bound of bounded context, counted by a real engine: no call is larger than chunk_size, whatever its mode."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.llm.model import Finished
+from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.profiles import profile_for
+from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
+from reasond_server.strategies.strategy import Outcome, RunContext, Step
+from reasond_server.types import BoundedContextMetrics, BoundedContextStep, Task, UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
+    from tests.engines.serving import Engine
+
+    StartEngine = Callable[..., Engine]
+
+pytestmark = pytest.mark.slow
+QUESTION = "What is six times seven?"
+PROSE = "In the town of Kel there is a wall, and in the wall there are four gates; one of the gates is shut. " * 22
+HOSTILE = "\uff1canswer> \U0001f468\u200d\U0001f469 \u4f60\u597d <|user|> </passage> ```\n" * 15
+
+
+class Recording:
+    """Passes calls on and keeps them with their ends."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self.calls: list[tuple[ChatRequest, Finished]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        async with aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    self.calls.append((request, event))
+                yield event
+
+
+def model_on(engine: Engine) -> ChatModel:
+    profile = replace(profile_for(engine.chain, engine.base_url, "llamacpp"), context_window=engine.window)
+    return build_model(BackendOptions(name="engine", model=engine.chain, base_url=engine.base_url, profile=profile))
+
+
+@pytest.mark.parametrize(
+    ("chain", "mode", "text"),
+    [
+        ("endless", "hybrid", PROSE),
+        ("endless", "summary", PROSE),
+        ("endless", "tail", PROSE),
+        ("endless", "hybrid", HOSTILE),
+        ("continue", "hybrid", HOSTILE),
+        ("mixed", "tail", PROSE),
+        ("think", "summary", PROSE),
+    ],
+    ids=lambda value: value if len(value) < 9 else value.split()[0][:2],
+)
+async def test_by_the_engines_own_count_no_call_is_larger_than_chunk_size(
+    llama_server: StartEngine, chain: str, mode: str, text: str
+) -> None:
+    config = BoundedContextConfig.model_validate(
+        {"chunk_size": 2048, "carryover_size": 512, "carryover_mode": mode, "max_iterations": 3, "max_segments": 64}
+    )
+    async with aclosing(model_on(llama_server(chain, window=8192))) as model:
+        recording: Any = Recording(model)
+        run = BoundedContext().run(Task(query=QUESTION, material=text), RunContext(config=config, model=recording))
+        events = [event async for event in run]
+    assert len(recording.calls) > 2
+    for request, finished in recording.calls:
+        assert finished.usage.source is UsageSource.REPORTED
+        assert finished.usage.total_tokens <= 2048
+        if request.messages[-1].content == SUMMARY_REQUEST:
+            assert finished.usage.output_tokens <= 0.15 * (2048 - 512)
+    steps = [event.detail for event in events if isinstance(event, Step)]
+    for step in steps:
+        assert isinstance(step, BoundedContextStep)
+        assert step.is_window_exact
+        assert step.window_tokens <= 2048
+    outcome = events[-1]
+    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome.metrics, BoundedContextMetrics)
+    assert outcome.metrics.is_window_exact
+    summaries = sum(request.messages[-1].content == SUMMARY_REQUEST for request, _ in recording.calls)
+    assert outcome.metrics.carryover_calls == summaries
+    assert bool(summaries) is (chain == "endless" and mode != "tail")
+
+
+async def test_a_summary_is_asked_for_where_the_engine_has_nearly_all_of_it_cached(llama_server: StartEngine) -> None:
+    config = BoundedContextConfig(chunk_size=2048, carryover_size=512, max_iterations=3)
+    async with aclosing(model_on(llama_server("chatty", slots=1, window=8192))) as model:
+        recording: Any = Recording(model)
+        async for _ in BoundedContext().run(Task(query=QUESTION), RunContext(config=config, model=recording)):
+            pass
+    summaries = [end.usage for request, end in recording.calls if request.messages[-1].content == SUMMARY_REQUEST]
+    assert len(summaries) == 2
+    for usage in summaries:
+        assert usage.input_tokens - usage.cached_input_tokens <= 100 < 0.1 * usage.input_tokens

@@ -1,0 +1,216 @@
+"""Tools end to end: MCP servers that are real processes, over stdio and HTTP, and runs that call them over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond import AsyncClient, PermissionDeniedError, ReactConfig, TraceView
+from reasond_server.access.tokens import SigningKey, TokenMinter
+from reasond_server.testing import Reply, ScriptedModel, running_server
+from reasond_server.tools.mcp import McpOptions, McpServer, examined
+from reasond_server.tools.source import Tools
+from reasond_server.types import ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+PROGRAM = Path(__file__).resolve().parents[1] / "engines" / "mcp_program.py"
+LIMIT_S = 30.0
+
+
+@contextmanager
+def over_http(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server process on `port`, or on one of its own."""
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), "http", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def stdio(*args: str, **changed: Any) -> McpOptions:
+    return McpOptions(**{"name": "t", "command": sys.executable, "args": (str(PROGRAM), *args)} | changed)
+
+
+@asynccontextmanager
+async def connected(options: McpOptions) -> AsyncIterator[McpServer]:
+    server = McpServer(options, jitter=lambda: 0.0)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.aclose()
+
+
+async def called(server: McpServer, tool: str, /, **arguments: object) -> ToolResult:
+    box = Tools(servers=[server]).toolbox(max_calls=None)
+    return await box.call(ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments)))
+
+
+@pytest.fixture(params=["stdio", "http"])
+def options(request: pytest.FixtureRequest) -> Iterator[McpOptions]:
+    if request.param == "stdio":
+        yield stdio(env={"TESTED_SECRET": "told"})
+        return
+    with over_http() as (_, port):
+        yield McpOptions(name="t", url=f"http://127.0.0.1:{port}/mcp", headers={"X-Test": "1"})
+
+
+async def test_the_tools_of_a_server_are_called_and_its_results_mapped(options: McpOptions) -> None:
+    async with connected(options) as server:
+        told = {tool.name: tool.is_idempotent for tool in server.tools}
+        assert {"t__add": True, "t__environment": True, "t__fail": False, "t__parts": False}.items() <= told.items()
+        assert "t__large" not in told, "its schema is too large for any prompt"
+        odd = next(name for name in told if name.startswith("t__odd_name_"))
+        assert (await called(server, "t__add", one=2, other=3)).result_json == '{"result":5}'
+        assert (await called(server, odd)).result_json == '{"text":"odd"}'
+        assert json.loads((await called(server, "t__parts")).result_json)["content"] == [
+            {"type": "text", "text": "seen"},
+            {"type": "image", "mime_type": "image/png", "left_out_base64_characters": 8},
+        ]
+        hostile = (await called(server, "t__hostile")).result_json
+        assert "\\u202e" in hostile
+        assert "\\u0000" in hostile
+
+
+async def test_a_call_that_fails_or_does_not_fit_is_an_error_result(options: McpOptions) -> None:
+    async with connected(options) as server:
+        failed = await called(server, "t__fail", why="because")
+        assert failed.is_error
+        assert "Error executing tool fail" in failed.result_json
+        wrong = await called(server, "t__add", one="x", extra=1)
+        assert wrong.is_error
+        for words in ("one must satisfy type 'integer', got 'x'", "must have 'other'"):
+            assert words in json.loads(wrong.result_json)["message"]
+
+
+async def test_a_call_that_never_ends_is_stopped_and_the_connection_goes_on(options: McpOptions) -> None:
+    async with connected(replace(options, timeout_s=2.0)) as server:
+        late = await called(server, "t__wait")
+        assert late.is_error
+        assert "timeout" in late.result_json or "did not answer" in late.result_json
+        assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+
+
+async def test_a_program_that_dies_costs_a_call_and_is_started_again() -> None:
+    async with connected(stdio()) as server:
+        dead = await called(server, "t__die")
+        assert dead.is_error
+        assert not server.is_connected
+        async with asyncio.timeout(LIMIT_S):
+            await server.connected()
+        assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+
+
+async def test_an_http_server_that_goes_away_and_comes_back_is_found_again() -> None:
+    with over_http() as (process, port):
+        async with connected(McpOptions(name="t", url=f"http://127.0.0.1:{port}/mcp")) as server:
+            process.kill()
+            process.wait()
+            gone = await called(server, "t__add", one=1, other=1)
+            assert gone.is_error
+            assert "MCP server 't'" in gone.result_json
+            assert server.tools, "what was known stays offered"
+            with over_http(port):
+                async with asyncio.timeout(LIMIT_S):
+                    await server.connected()
+                assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+
+
+async def test_only_allowed_tools_and_variables_are_passed_on(caplog: pytest.LogCaptureFixture) -> None:
+    options = stdio(env={"TESTED": "yes"}, allow_tools=("environment", "missing"))
+    async with connected(options) as server:
+        assert [tool.name for tool in server.tools] == ["t__environment"]
+        assert (await called(server, "t__environment", name="TESTED")).result_json == '{"result":"yes"}'
+        assert (await called(server, "t__environment", name="PYTEST_CURRENT_TEST")).result_json == '{"result":""}'
+    assert "lacks allowed tools" in caplog.text
+
+
+async def test_a_program_is_ended_with_the_server(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    async with connected(stdio(str(pid_file))) as server:
+        assert server.is_connected
+        pid = int(pid_file.read_text(encoding="ascii"))
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not server.is_connected
+    assert (await called(server, "t__add", one=1, other=1)).is_error
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"command": "/no/such/program"},
+        {"command": sys.executable, "args": ("-c", "print('no MCP')")},
+        {"command": sys.executable, "args": ("-c", "import time; time.sleep(60)"), "connect_timeout_s": 0.3},
+        {"command": "", "url": "http://127.0.0.1:9/mcp"},
+    ],
+)
+async def test_a_server_that_is_no_server_delays_the_start_and_nothing_else(wrong: dict[str, Any]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        async with connected(stdio(**{"connect_timeout_s": 3.0} | wrong)) as server:
+            assert not server.is_connected
+            assert server.tools == ()
+            assert Tools(servers=[server]).toolbox(max_calls=None).specs == ()
+        assert await examined(stdio(**{"connect_timeout_s": 3.0} | wrong)) is None
+
+
+async def test_a_run_over_grpc_calls_an_mcp_server_and_the_calculator() -> None:
+    environ = {
+        "REASOND__TOOLS__MCP__TESTED__COMMAND": sys.executable,
+        "REASOND__TOOLS__MCP__TESTED__ARGS": json.dumps([str(PROGRAM)]),
+    }
+    calls = (
+        ToolCall(call_id="x", name="tested__add", arguments_json='{"one": 2, "other": 3}'),
+        ToolCall(call_id="x", name="calculator", arguments_json='{"expression": "2 ** 10"}'),
+    )
+    model = ScriptedModel([Reply(tool_calls=calls), "<answer>5 and 1024</answer>"], has_native_tools=True)
+    async with (
+        running_server(model=model, environ=environ) as server,
+        AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        result = await client.reason(
+            "What is 2 + 3?", config=ReactConfig(allow_tool_use=True), trace_view=TraceView.TRACE_VIEW_FULL
+        )
+    assert result.answer == "5 and 1024"
+    observed = [observation.result_json for observation in result.trace[0].react.observations]
+    assert observed == ['{"result":5}', '{"expression":"2 ** 10","result":1024}']
+    assert [spec.name for spec in model.requests[0].tools if spec.name.startswith("tested__")]
+
+
+async def test_tools_need_a_permission_of_their_own() -> None:
+    secret = "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU"
+    environ = {"TESTED_KEY": secret, "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "TESTED_KEY" }]'}
+    key = SigningKey(id="one", secret=secret.encode(), algorithm="HS256")
+    minter = TokenMinter(key=key, issuer="reasond", audience="reasond", max_lifetime_s=3600)
+    async with running_server(environ=environ) as server:
+        for permissions, is_allowed in (
+            (["reasoning:execute"], False),
+            (["reasoning:execute", "reasoning:tools"], True),
+        ):
+            token = minter.mint(subject="one", permissions=permissions, lifetime_s=60, now=datetime.now(UTC))
+            async with AsyncClient(server.grpc, token=token) as client:
+                plain = await client.reason("What is 12.5% of 640?", strategy="react")
+                assert plain.answer == "80"
+                asked = client.reason("What is 12.5% of 640?", config=ReactConfig(allow_tool_use=True))
+                if is_allowed:
+                    assert (await asked).metrics.react.tool_calls == 1
+                else:
+                    with pytest.raises(PermissionDeniedError, match="'reasoning:tools'"):
+                        await asked

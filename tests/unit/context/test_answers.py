@@ -1,0 +1,118 @@
+"""Answers: one spelling for what is equal, never one for what is not."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from reasond_server.context.answers import answer_of_text, normalize_answer
+
+NUMBERS = st.one_of(
+    st.integers(-(10**12), 10**12).map(Fraction),
+    st.decimals(-(10**6), 10**6, places=4).map(Fraction),
+    st.fractions(-1000, 1000, max_denominator=400),
+)
+
+
+def spellings(value: Fraction) -> list[str]:
+    """Return ways to write a number."""
+    ways = [f"{value.numerator}/{value.denominator}", f"\\frac{{{value.numerator}}}{{{value.denominator}}}"]
+    if value.denominator == 1:
+        whole = value.numerator
+        ways += [f"{whole}", f"{whole:,}", f"{whole}.0", f"{whole:,}.00", f" {whole}. ", f"$\\boxed{{{whole}}}$"]
+        ways += [f"**{whole}**", f"The answer is {whole}.", f"${whole}$", f"\\({whole:,}\\)", f"{whole}€"]
+    return ways
+
+
+@given(NUMBERS)
+def test_every_spelling_of_a_number_is_one(value: Fraction) -> None:
+    assert len({normalize_answer(text) for text in spellings(value)}) == 1
+
+
+@given(NUMBERS, NUMBERS)
+def test_different_numbers_never_become_one(one: Fraction, other: Fraction) -> None:
+    forms = [{normalize_answer(text) for text in spellings(value)} for value in (one, other)]
+    assert (one == other) == bool(forms[0] & forms[1])
+
+
+@given(st.text() | st.from_regex(r"[$*\"`(]{0,3}-?[0-9,. /e%x^]{0,12}[a-z $*\"`)]{0,4}", fullmatch=True))
+@example("$$ $1$ $$")
+@example("the answer is = 1, 2,3")
+@example("\\text{\\text{a}}")
+def test_the_form_of_a_form_is_itself(text: str) -> None:
+    form = normalize_answer(text)
+    assert normalize_answer(form) == form
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("1e3", "1000"),
+        ("1.5 \\times 10^{3}", "1500"),
+        ("2\u00d710^-2", "0.02"),
+        ("\u22125", "-5"),
+        ("-0.0", "0"),
+        (".50", "0.5"),
+        ("2/6", "1/3"),
+        ("$1,234.50", "1234.5"),
+        ("-$5", "-5"),
+        ("5 %", "5 %"),
+        ("5 percent", "5 %"),
+        ("5\\%", "5 %"),
+        ("5km", "5 km"),
+        ("5.0 KM.", "5 km"),
+        ("60 km / h", "60 km/h"),
+        ("5\\text{ km}", "5 km"),
+        ("Paris.", "paris"),
+        ('"Paris"', "paris"),
+        ("So, the final answer is: Paris!", "paris"),
+        ("(B)", "b"),
+        ("b)", "b"),
+        ("1,2 ,3", "1, 2, 3"),
+        ("x = 5", "x = 5"),
+        ("", ""),
+        (" . ", "."),
+        ("1,5", "1, 5"),
+        ("1/0", "1/0"),
+        ("1e999", "1e999"),
+        ("9" * 100, "9" * 100),
+    ],
+)
+def test_what_an_answer_comes_to(text: str, form: str) -> None:
+    assert normalize_answer(text) == form
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("5", "5 %"), ("5 km", "5 m"), ("5", "5 km"), ("1,5", "1.5"), ("1,000", "1.000"), ("12", "1 2"), ("3-4", "34")],
+)
+def test_what_is_not_the_same_stays_apart(one: str, other: str) -> None:
+    assert normalize_answer(one) != normalize_answer(other)
+
+
+def test_a_very_long_answer_is_only_evened_out() -> None:
+    assert normalize_answer("A  b" * 10_000) == " ".join(("A  b" * 10_000).split()).casefold()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("So \\boxed{1} or \\boxed{\\frac{1}{2}} then.", "\\frac{1}{2}"),
+        ("\\boxed{unclosed", "\\boxed{unclosed"),
+        ("Long. " * 80 + "The answer is 42.\nIt is.", "42."),
+        ("Final answer: Rome", "Rome"),
+        (" Rome ", "Rome"),
+        ("No end. " * 80, ""),
+    ],
+)
+def test_the_answer_of_a_reply_without_a_tag(text: str, answer: str) -> None:
+    assert answer_of_text(text) == answer
+
+
+@pytest.mark.parametrize("text", ["\\boxed{" * 5000, "$" * 19_000, "(" * 19_000, "answer is " * 1900, "1," * 9000])
+def test_hostile_answers_have_a_form(text: str) -> None:
+    assert isinstance(normalize_answer(text), str)
+    assert isinstance(answer_of_text(text), str)

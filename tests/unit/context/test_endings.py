@@ -1,0 +1,96 @@
+"""How a window ends a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from reasond_server.context.calls import Reply
+from reasond_server.context.endings import Judge
+from reasond_server.context.replies import Parsed
+from reasond_server.context.tags import TagKind
+from reasond_server.context.windows import Window
+from reasond_server.llm.model import ModelFinish
+from reasond_server.types import FinishReason, ReadingProgress, Usage
+
+REASONING = Window(reading=None, is_last=False)
+LAST = replace(REASONING, is_last=True)
+READING = Window(reading=ReadingProgress(segment=1, segment_count=2), is_last=False)
+READ_TO_THE_END = Window(reading=ReadingProgress(segment=2, segment_count=2), is_last=False)
+NOTHING = Parsed(text="", thinking="", kind=None, content="", is_closed=False, is_cut=False)
+ANSWER = replace(NOTHING, text="So ", kind=TagKind.ANSWER, content=" 42 ", is_closed=True)
+
+
+def reply(parsed: Parsed, finish: ModelFinish = ModelFinish.STOP, reasoning_tokens: int = 0) -> Reply:
+    usage = Usage(input_tokens=10, output_tokens=7, reasoning_tokens=reasoning_tokens, model_calls=1)
+    return Reply(parsed=parsed, finish=finish, usage=usage)
+
+
+@pytest.mark.parametrize("window", [REASONING, LAST, READ_TO_THE_END])
+def test_a_whole_answer_ends_the_run_wherever_everything_was_read(window: Window) -> None:
+    ending = Judge().judge(window, reply(ANSWER))
+    assert ending is not None
+    assert (ending.answer, ending.finish_reason, ending.is_answered) == ("42", FinishReason.ANSWERED, True)
+
+
+def test_an_answer_before_the_last_segment_is_kept_and_ends_nothing() -> None:
+    judge = Judge()
+    assert judge.judge(READING, reply(ANSWER)) is None
+    assert judge.best == "42"
+
+
+def test_an_answer_that_was_cut_is_kept_and_ends_nothing_but_the_last_window() -> None:
+    cut = reply(replace(ANSWER, is_closed=False), ModelFinish.LENGTH)
+    assert Judge().judge(REASONING, cut) is None
+    ending = Judge().judge(LAST, cut)
+    assert ending is not None
+    assert (ending.answer, ending.finish_reason) == ("42", FinishReason.MAX_ITERATIONS)
+    assert not ending.is_answered
+
+
+def test_text_without_a_tag_answers_where_the_model_stopped_by_itself_but_not_while_reading() -> None:
+    said = reply(replace(NOTHING, text=" It is 42. "))
+    ending = Judge().judge(REASONING, said)
+    assert ending is not None
+    assert (ending.answer, ending.finish_reason) == ("It is 42.", FinishReason.ANSWERED_UNTAGGED)
+    assert ending.is_answered
+    assert Judge().judge(READ_TO_THE_END, said) is None
+    assert Judge().judge(REASONING, reply(said.parsed, ModelFinish.LENGTH)) is None
+
+
+def test_two_empty_replies_in_a_row_end_the_run_with_the_best_answer_and_one_between_forgives() -> None:
+    judge, empty = Judge(), reply(NOTHING)
+    judge.judge(READING, reply(ANSWER))
+    assert judge.judge(REASONING, empty) is None
+    assert judge.judge(REASONING, reply(replace(NOTHING, text="hm"), ModelFinish.LENGTH)) is None
+    assert judge.judge(REASONING, empty) is None
+    ending = judge.judge(REASONING, empty)
+    assert ending is not None
+    assert (ending.answer, ending.finish_reason, ending.warning) == ("42", FinishReason.TRUNCATED, "")
+
+
+@pytest.mark.parametrize(("reported", "named"), [(5, "took 5 of the 7 tokens"), (0, "took 7 of the 7 tokens")])
+def test_hidden_reasoning_that_ate_the_last_window_is_truncated_and_its_tokens_are_named(
+    reported: int, named: str
+) -> None:
+    eaten = reply(replace(NOTHING, thinking="hm"), ModelFinish.LENGTH, reasoning_tokens=reported)
+    assert Judge().judge(REASONING, eaten) is None
+    ending = Judge().judge(LAST, eaten)
+    assert ending is not None
+    assert ending.finish_reason is FinishReason.TRUNCATED
+    assert named in ending.warning
+
+
+def test_a_content_filter_ends_the_run_before_anything_else() -> None:
+    ending = Judge().judge(READING, reply(ANSWER, ModelFinish.CONTENT_FILTER))
+    assert ending is not None
+    assert (ending.answer, ending.finish_reason) == ("42", FinishReason.CONTENT_FILTERED)
+
+
+def test_notes_in_the_last_window_are_the_answer_that_is_left() -> None:
+    notes = replace(NOTHING, kind=TagKind.CONTINUE, content="so far 41", is_closed=True)
+    assert Judge().judge(REASONING, reply(notes)) is None
+    ending = Judge().judge(LAST, reply(notes))
+    assert ending is not None
+    assert (ending.answer, ending.finish_reason) == ("so far 41", FinishReason.MAX_ITERATIONS)

@@ -1,0 +1,116 @@
+"""Written trees for the tests of the search: payloads are paths of digits, scores a function of the payload."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from reasond_server.search.allowance import Allowance, Cost
+from reasond_server.search.controller import TreeSearch, root_node
+from reasond_server.search.selection import BeamSelection, SearchPlan, UctSelection
+from reasond_server.search.tree import Candidate, Judgement, Node, Proposals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.errors import ReasondError
+    from reasond_server.search.controller import Judged
+
+
+class WrittenTree:
+    """Proposer and evaluator: node `p` has the children `p0`, `p1` …; one that is in `goals` is terminal.
+
+    `fails` maps a payload to the error of expanding it, `judge_fails` to that of judging it; `turns` says how many
+    turns of the event loop a call takes, by its number.
+    """
+
+    def __init__(
+        self,
+        score: Callable[[str], float | None],
+        *,
+        goals: Sequence[str] = (),
+        fails: Mapping[str, ReasondError] | None = None,
+        judge_fails: Mapping[str, ReasondError] | None = None,
+        turns: Sequence[int] = (),
+        is_comparing: bool = False,
+        key: Callable[[str], str] = str,
+        tokens: int = 0,
+    ) -> None:
+        self.score = score
+        self.goals = goals
+        self.fails = fails or {}
+        self.judge_fails = judge_fails or {}
+        self.turns = turns
+        self.is_comparing = is_comparing
+        self.key = key
+        self.tokens = tokens
+        self.open = self.most_open = self.calls = 0
+        self.expanded: list[str] = []
+
+    async def _call(self) -> None:
+        self.calls += 1
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            turns = self.turns[self.calls % len(self.turns)] if self.turns else 0
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        finally:
+            self.open -= 1
+
+    def cost(self, node: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the ports give it
+        return Cost(model_calls=1, tokens=self.tokens)
+
+    async def propose(self, node: Node[str], *, count: int) -> Proposals[str]:
+        self.expanded.append(node.payload)
+        await self._call()
+        if node.payload in self.fails:
+            raise self.fails[node.payload]
+        names = [f"{node.payload}{digit}" for digit in range(count)]
+        candidates = [Candidate(payload=name, key=self.key(name), is_terminal=name in self.goals) for name in names]
+        return Proposals(candidates=candidates, spent=Cost(model_calls=1, tokens=self.tokens))
+
+    def batches(self, candidates: Sequence[Candidate[str]]) -> Sequence[Sequence[Candidate[str]]]:
+        return [candidates] if self.is_comparing else [[candidate] for candidate in candidates]
+
+    async def judge(self, parent: Node[str], batch: Sequence[Candidate[str]]) -> Judgement:  # noqa: ARG002 - the port
+        await self._call()
+        for candidate in batch:
+            if candidate.payload in self.judge_fails:
+                raise self.judge_fails[candidate.payload]
+        scores = [self.score(candidate.payload) for candidate in batch]
+        return Judgement(scores=scores, spent=Cost(model_calls=1, tokens=self.tokens))
+
+
+class WrittenEvaluator:
+    """The evaluator's side of a written tree, with a cost of its own."""
+
+    def __init__(self, tree: WrittenTree) -> None:
+        self._tree = tree
+        self.batches = tree.batches
+        self.judge = tree.judge
+
+    def cost(self, parent: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port gives it
+        times = 1 if self._tree.is_comparing else count
+        return Cost(model_calls=times, tokens=times * self._tree.tokens)
+
+
+def search_of(
+    tree: WrittenTree,
+    plan: SearchPlan,
+    *,
+    is_best_first: bool = False,
+    allowance: Allowance | None = None,
+) -> TreeSearch[str]:
+    root = root_node("")
+    return TreeSearch(
+        proposer=tree,
+        evaluator=WrittenEvaluator(tree),
+        plan=plan,
+        selection=UctSelection(root, plan) if is_best_first else BeamSelection(root, plan),
+        allowance=allowance or Allowance(max_calls=None),
+    )
+
+
+async def found(search: TreeSearch[str]) -> list[Judged[str]]:
+    return [judged async for judged in search.run()]

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.context.sections import build_prompt
+from reasond_server.llm.model import Message, Role, ToolSpec
+from reasond_server.strategies.react.transcript import Transcript, WireIds
+from reasond_server.testing import ScriptedModel
+from reasond_server.types import ToolCall, ToolResult
+
+NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
+SPEC = ToolSpec(name="look", description="Looks.", parameters={"type": "object"})
+
+
+def transcript(*, is_native: bool = False) -> Transcript:
+    opening = build_prompt(instructions="Work.", question="How high?", nonce=NONCE)
+    return Transcript(opening=opening, nonce=NONCE, is_native=is_native, model=ScriptedModel([]), specs=(SPEC,))
+
+
+def look(conversation: Transcript, *, words: int, number: int, is_error: bool = False) -> None:
+    """Add a cycle with one call and a result of so many words."""
+    call = ToolCall(call_id=f"c{number}", name="look", arguments_json=f'{{"at":{number}}}')
+    conversation.add(text=f"Thought {number}.", reasoning="hidden", calls=[(call, f"w{number}")])
+    result = ToolResult(call_id=call.call_id, result_json=f'"{"word " * words}"', is_error=is_error)
+    conversation.observe(call, result, handle=call.call_id)
+
+
+def text_of(messages: object) -> str:
+    return repr(messages)
+
+
+@given(st.lists(st.text(max_size=3), max_size=20))
+def test_every_call_has_an_id_of_its_own_and_its_providers_where_it_can(ids: list[str]) -> None:
+    wire = WireIds()
+    taken = [wire.take(one) for one in ids]
+    assert len(set(taken)) == len(taken)
+    for at, (one, given_id) in enumerate(zip(taken, ids, strict=True)):
+        if given_id and given_id not in ids[:at]:
+            assert one == given_id or given_id in taken[:at]
+
+
+async def test_a_word_of_ours_goes_with_the_last_message_of_the_user_or_tool() -> None:
+    for is_native, role in ((True, Role.TOOL), (False, Role.USER)):
+        conversation = transcript(is_native=is_native)
+        conversation.say("At once.")
+        assert conversation.messages()[-1].content.endswith("\nAt once.")
+        look(conversation, words=1, number=1)
+        conversation.say("One.")
+        conversation.say("Two.")
+        last = conversation.messages()[-1]
+        assert last.role is role
+        assert last.content.endswith(f"</observation {NONCE}>\nOne.\nTwo.")
+        roles = [message.role for message in conversation.messages()]
+        assert all(one is not other for one, other in pairwise(roles))
+
+
+async def test_a_cycle_without_words_is_no_empty_message() -> None:
+    conversation = transcript()
+    conversation.add(text=" ")
+    assert conversation.messages()[-1] == Message(role=Role.ASSISTANT, content="[no text]")
+
+
+async def test_masked_observations_stay_masked_and_so_do_those_that_were_not() -> None:
+    conversation = transcript()
+    before: list[str] = []
+    for number in range(1, 30):
+        look(conversation, words=400, number=number, is_error=number == 2)
+        await conversation.fitted(window=12_000, writing_tokens=1_000, least_tokens=100)
+        shown = [message.content for message in conversation.messages() if message.role is Role.USER][1:]
+        masked = [content for content in shown if "[left out" in content]
+        assert shown[: len(masked)] == masked
+        assert masked[: len(before)] == before
+        assert "word word" in shown[-1]
+        before = masked
+    assert conversation.masked == len(before)
+    assert "read_tool_result with handle c1 shows it" in before[0]
+    assert "[left out: the call failed]" in before[1]
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_what_does_not_fit_is_left_out_and_calls_keep_their_results(is_native: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    conversation = transcript(is_native=is_native)
+    for number in range(1, 12):
+        look(conversation, words=60, number=number)
+    look(conversation, words=2_000, number=12)
+    prompt, room = await conversation.fitted(window=1_400, writing_tokens=400, least_tokens=100)
+    assert prompt + room <= 1_400
+    assert room >= 100
+    text = text_of(conversation.messages())
+    assert "an earlier thought is left out" in text
+    assert "word word" not in text
+    calls = [call.call_id for message in conversation.messages() for call in message.tool_calls]
+    results = [message.tool_call_id for message in conversation.messages() if message.role is Role.TOOL]
+    assert calls == results == ([f"w{number}" for number in range(1, 13)] if is_native else [])
+
+
+async def test_a_conversation_that_cannot_fit_says_how_much_is_left() -> None:
+    conversation = transcript()
+    _, room = await conversation.fitted(window=30, writing_tokens=20, least_tokens=10)
+    assert room < 10
+
+
+async def test_without_a_known_window_only_observations_are_bounded() -> None:
+    conversation = transcript()
+    for number in range(1, 30):
+        look(conversation, words=1_000, number=number)
+    prompt, room = await conversation.fitted(window=None, writing_tokens=500, least_tokens=100)
+    assert room == 500
+    assert prompt < 12_000
+    assert conversation.masked
+
+
+async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_them() -> None:
+    native, plain = transcript(is_native=True), transcript()
+    for conversation in (native, plain):
+        conversation.add(text="Hm.")
+    without, _ = await native.fitted(window=10_000, writing_tokens=100, least_tokens=100)
+    assert without == (await plain.fitted(window=10_000, writing_tokens=100, least_tokens=100))[0]
+    look(native, words=1, number=1)
+    with_call, _ = await native.fitted(window=10_000, writing_tokens=100, least_tokens=100)
+    assert with_call > native.model.counter.count_prompt(native.messages())
+    _, tight = await native.fitted(window=with_call + 60, writing_tokens=100, least_tokens=10)
+    assert tight < 60

@@ -1,0 +1,106 @@
+"""What a strategy says of its cost holds: model calls of real runs against the formula, for any legal configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reasond_server.strategies.bounded_context import BoundedContext
+from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.react import React
+from reasond_server.strategies.self_consistency import SelfConsistency
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
+from reasond_server.strategies.tree_of_thought import TreeOfThought
+from reasond_server.testing.hostility import filling, wandering
+from reasond_server.testing.probing import NotingModel, Probe, Ran
+from reasond_server.types import Task
+
+Replier = Callable[[Any], Any]
+REPLIERS: dict[str, Replier] = {
+    "answering": lambda _: "So. <answer>42</answer>",
+    "wandering": wandering,
+    "filling": filling,
+}
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MATERIAL = "The wall has four gates.\n\nThe river runs north of it.\n\n" * 60
+replies = st.sampled_from(sorted(REPLIERS))
+
+
+async def ran(
+    strategy: ReasoningStrategy[Any], reply: str, *, material: str = "", **config: Any
+) -> tuple[NotingModel, Ran]:
+    model = NotingModel(REPLIERS[reply])
+    checked = strategy.config_type.model_validate(config)
+    task = Task(query="What is six times seven?", material=material)
+    done = await Probe(strategy, config=checked, task=task).run(model)
+    assert isinstance(done.outcome, Outcome), done.error
+    return model, done
+
+
+@QUICK
+@given(reply=replies, most=st.integers(100, 3000))
+async def test_chain_of_thought_makes_one_call(reply: str, most: int) -> None:
+    model, _ = await ran(ChainOfThought(), reply, max_tokens=most)
+    assert len(model.requests) == 1
+    assert model.requests[0].max_tokens <= most
+
+
+@QUICK
+@given(reply=replies, most=st.integers(1, 8))
+async def test_react_makes_at_most_max_iterations_calls(reply: str, most: int) -> None:
+    model, _ = await ran(React(), reply, max_iterations=most, max_tokens_per_step=100)
+    assert 1 <= len(model.requests) <= most
+
+
+@QUICK
+@given(reply=replies, samples=st.integers(1, 12))
+async def test_self_consistency_makes_between_a_majority_and_all_of_its_samples(reply: str, samples: int) -> None:
+    model, _ = await ran(SelfConsistency(), reply, samples=samples, max_tokens=100)
+    assert (samples + 1) // 2 <= len(model.requests) <= samples
+
+
+@QUICK
+@given(
+    reply=replies,
+    depth=st.integers(1, 4),
+    branching=st.integers(1, 4),
+    width=st.integers(1, 3),
+    most=st.integers(4, 40),
+    evaluator=st.sampled_from(["value", "vote"]),
+    search=st.sampled_from(["beam", "best_first"]),
+)
+async def test_tree_of_thought_makes_no_more_calls_than_its_formula(
+    reply: str, depth: int, branching: int, width: int, most: int, evaluator: str, search: str
+) -> None:
+    model, _ = await ran(
+        TreeOfThought(),
+        reply,
+        max_depth=depth,
+        branching=branching,
+        beam_width=width,
+        max_model_calls=most,
+        evaluator=evaluator,
+        search=search,
+        max_tokens_per_thought=64,
+    )
+    each = 2 if evaluator == "vote" else 1 + branching
+    bound = most if search == "best_first" else min(most, (1 + (depth - 1) * width) * each + 1)
+    assert 1 <= len(model.requests) <= bound
+
+
+@QUICK
+@given(reply=replies, mode=st.sampled_from(["hybrid", "summary", "tail"]), most=st.integers(1, 4))
+async def test_bounded_context_makes_one_call_for_each_window_and_at_most_one_more_for_its_carryover(
+    reply: str, mode: str, most: int
+) -> None:
+    config = {"chunk_size": 1024, "carryover_size": 512, "max_iterations": most, "carryover_mode": mode}
+    model, done = await ran(BoundedContext(), reply, material=MATERIAL, **config)
+    windows = len(done.steps)
+    assert windows <= len(model.requests) <= (1 if mode == "tail" else 2) * windows
+    tokens = model.counter.count_text(MATERIAL)
+    # The prompt and what a carryover call writes are a quarter of this window at most.
+    assert windows <= most + math.ceil(2 * tokens / (1024 * 7 / 8 - 512 - 256))

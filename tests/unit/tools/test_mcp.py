@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.errors import SettingsError
+from reasond_server.tools.mcp import McpOptions, McpServer, require_mcp, shown_server, tool_name
+
+
+@given(st.text(max_size=120), st.text(max_size=120))
+def test_names_are_what_every_provider_takes_and_stay_apart(one: str, other: str) -> None:
+    names = [tool_name("files", one), tool_name("files", other)]
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
+    assert (names[0] == names[1]) == (one.encode("utf-8", "replace") == other.encode("utf-8", "replace"))
+
+
+def test_a_plain_name_stays_as_it_is() -> None:
+    assert tool_name("files", "read_file") == "files__read_file"
+    assert tool_name("files", "a.b").startswith("files__a_b_")
+
+
+def test_without_the_package_the_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(SettingsError, match=r"\[tools\.mcp\.files\] needs the package mcp") as caught:
+        McpServer(McpOptions(name="files", command="x"))
+    assert "reasond-server[mcp]" in caught.value.remedy
+    monkeypatch.undo()
+    require_mcp("files")
+
+
+def test_secrets_of_a_server_are_not_shown() -> None:
+    options = McpOptions(name="files", url="http://h/mcp", headers={"Authorization": "hunter2"}, env={"K": "hunter2"})
+    assert "hunter2" not in repr(options) + shown_server(options)
+
+
+async def test_a_server_that_was_not_started_can_be_closed() -> None:
+    await McpServer(McpOptions(name="files", command="x")).aclose()
