@@ -18,6 +18,7 @@ from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load, require_servable
 from reasond_server.errors import SettingsError
+from reasond_server.executions.opening import examine_stores
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
 
 if TYPE_CHECKING:
@@ -30,9 +31,15 @@ _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
     *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
     *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "starlette", "uvicorn", "httptools"),
-    *("typer", "rich", "openai", "aiohttp"),
+    *("typer", "rich", "openai", "aiohttp", "sqlalchemy", "alembic"),
 )
-_EXTRAS = {"uvloop": "uvloop", "channelz": "grpc_channelz", "tiktoken": "tiktoken", "tokenizers": "tokenizers"}
+_EXTRAS = {
+    "postgres": "psycopg_pool",
+    "uvloop": "uvloop",
+    "channelz": "grpc_channelz",
+    "tiktoken": "tiktoken",
+    "tokenizers": "tokenizers",
+}
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
@@ -77,6 +84,7 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Findi
         return
     yield Finding(level="ok", subject="config", text=source_of(loaded))
     yield _provider(loaded.settings, environ)
+    yield _store(loaded.settings)
     yield _servable(loaded, environ)
     yield from _ports(loaded.settings)
 
@@ -163,6 +171,15 @@ def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
         text="the embedded demo model, which follows fixed rules",
         remedy="Adapters for language models ([llm] provider) come with a later release.",
     )
+
+
+def _store(settings: Settings) -> Finding:
+    """Return where executions are kept, and whether a server could use it; a running server may have it open."""
+    try:
+        text = examine_stores(url=settings.store.url, data_dir=settings.store.data_dir)
+    except SettingsError as error:
+        return Finding(level="fail", subject="store", text=error.message, remedy=error.remedy)
+    return Finding(level="ok", subject="store", text=text)
 
 
 def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:

@@ -24,6 +24,8 @@ from reasond_server.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from reasond_server.errors import ReasondError
     from reasond_server.strategies.strategy import Outcome, Step, Wrote
 
@@ -104,8 +106,7 @@ def _kept(value: ValueT, strategy: str) -> ValueT:
     """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
     kind = type(value).__name__
     if not isinstance(value, CustomStep | CustomMetrics):
-        texts = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else []
-        if not all(_is_unicode(text) for text in texts if isinstance(text, str)):
+        if not all(map(_is_unicode, _texts_of(value))):
             raise InternalError(f"strategy {strategy!r} yielded a {kind} with text that is not valid Unicode")
         return value
     try:
@@ -117,6 +118,18 @@ def _kept(value: ValueT, strategy: str) -> ValueT:
             f"strategy {strategy!r} yielded a {kind} that is no JSON object of {MAX_DEPTH} levels at most"
         )
     return replace(value, data=data)
+
+
+def _texts_of(value: object) -> Iterator[str]:
+    """Yield the texts in `value`, in the parts of its parts as well."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts_of(each)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _texts_of(getattr(value, each.name))
 
 
 def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:

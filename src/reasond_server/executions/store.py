@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from reasond_server.errors import InternalError
 
@@ -22,10 +22,14 @@ class LeaseLostError(InternalError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A request id that stands for an execution, with the digest of the request it was first used for."""
+    """A request id that stands for an execution, with the digest of the request it was first used for.
+
+    `inherited` is told by `create` alone: how many records the new log begins with.
+    """
 
     execution_id: str
     digest: str
+    inherited: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +52,14 @@ class Lease:
 class Record:
     """A call that was completed, kept so that a recovered run need not make it again; no client sees it.
 
-    `key` tells which call of its run it was, `body` is JSON text; `executions.journal` knows both.
+    `key` tells which call of its run it was, `body` is JSON text; `executions.replay.journal` knows both.
     """
 
     key: str
     body: str
 
 
-Entry = "LoggedEvent | Record"
+Entry: TypeAlias = "LoggedEvent | Record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +67,8 @@ class Append:
     """Entries for the end of one log, and the execution as it is afterwards.
 
     Taken only if the log has exactly `version` entries and `fence` is that of its present lease. The events
-    among the entries continue the sequence without a gap; records have none. Records are dropped when a Result is
-    appended, unless `keeps_records`.
+    among the entries continue the sequence without a gap; records have none. Records and plan are dropped when a
+    Result is appended, unless `keeps_records`.
     """
 
     execution: Execution
@@ -78,7 +82,8 @@ class Append:
 class Recovery:
     """An execution whose writer is gone, now leased to the caller, with all that is needed to go on.
 
-    `plan` is what `create` was given; `version` the number of entries in the log.
+    `plan` is what `create` was given; `version` the number of entries in the log; `is_keep_requested` tells whether
+    `request_keep` was called for it.
     """
 
     execution: Execution
@@ -87,14 +92,24 @@ class Recovery:
     records: Sequence[Record]
     version: int
     fence: int
+    is_keep_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a log holds besides its events: the plan that `create` was given, and the records that were not dropped."""
+
+    plan: str
+    records: Sequence[Record]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """What an owner learns when it renews its leases: which are lost, and which runs somebody wants to stop."""
+    """What an owner learns when it renews its leases: which are lost, which runs somebody wants to stop, or to keep."""
 
     lost: Sequence[str]
     cancelled: Sequence[str]
+    kept: Sequence[str] = ()
 
 
 class Change(StrEnum):
@@ -102,6 +117,8 @@ class Change(StrEnum):
 
     GREW = "grew"
     CANCEL_REQUESTED = "cancel_requested"
+    KEEP_REQUESTED = "keep_requested"
+    FOLLOWED = "followed"
 
 
 class ExecutionStore(Protocol):
@@ -111,13 +128,26 @@ class ExecutionStore(Protocol):
     raise StoreUnavailableError where the store is out of reach; nothing was changed then, or everything.
     """
 
-    async def create(
-        self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = ""
-    ) -> Claim:
+    @property
+    def is_durable(self) -> bool:
+        """Whether a process, at the same time or later, can go on with what another one leaves in the store."""
+        ...
+
+    async def claimed(self, tenant: str, request_id: str) -> Claim | None:
+        """Return who holds the request id, None where nobody does."""
+        ...
+
+    async def kept(self, tenant: str, execution_id: str) -> Kept:
+        """Return the plan and the records of an execution, whether it runs or has ended. Raises as `find`."""
+        ...
+
+    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """Keep a new execution with fence 1, unless its tenant used its request id before; return who holds the id.
 
         With `inherits`, an execution of the same tenant that was cancelled, its request id goes over to the new one,
-        if it still has it, and its records are copied.
+        if it still has it, and its records are copied: the new log begins with them, its version is their number, which
+        the claim tells. That is 0 where the other one is gone meanwhile.
+        A call whose answer was lost may be repeated.
 
         Raises:
             StoreFullError: there is no room and nothing that has ended to forget.
@@ -129,7 +159,7 @@ class ExecutionStore(Protocol):
         ...
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
-        """Append in one transaction; return for each part of `batch` None, or why it was refused:
+        """Append in one transaction; return for each part of `batch` None, or why it was refused.
 
         - LeaseLostError: `fence` is not that of the present lease.
         - ExecutionNotFoundError: it was deleted.
@@ -137,7 +167,8 @@ class ExecutionStore(Protocol):
           get still takes a Result.
         - InternalError: `version` or a sequence is not the next one, or the log has ended.
 
-        A refused part changes nothing and keeps no other from being taken.
+        A refused part changes nothing and keeps no other from being taken. A part that was taken already, and
+        nothing after it, is taken again without effect: a call whose answer was lost may be repeated.
         """
         ...
 
@@ -167,7 +198,10 @@ class ExecutionStore(Protocol):
         ...
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
-        """Prolong the leases of `lease.owner` on the executions in `fences` (id to fence)."""
+        """Prolong the leases of `lease.owner` on the executions in `fences` (id to fence).
+
+        With `lease.seconds` 0 they are given back: the next `recover` finds them.
+        """
         ...
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
@@ -179,6 +213,18 @@ class ExecutionStore(Protocol):
 
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
         """Ask the execution's writer, in whatever process, to stop it. Raises as `find`."""
+        ...
+
+    async def request_keep(self, tenant: str, execution_id: str) -> None:
+        """Let the execution go on when nobody follows it, whoever works on it or takes it over. Raises as `find`."""
+        ...
+
+    async def announce(self, tenant: str, execution_id: str) -> None:
+        """Tell the execution's watchers, in whatever process, that somebody follows it (Change.FOLLOWED).
+
+        Nothing is written, and a notice may be lost; who follows says so again and again. Does nothing where there
+        is no such execution for this tenant.
+        """
         ...
 
     async def forget(self, *, limit: int) -> int:

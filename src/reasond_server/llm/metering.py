@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import UNSPENT, InternalError, TokenBudgetExhaustedError
+from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import Learner
 from reasond_server.llm.model import Finished, ModelFinish
@@ -55,11 +55,18 @@ class MeteredModel:
     """
 
     def __init__(
-        self, *, model: ChatModel, budget: Budget, time_left: Callable[[], float | None] = lambda: None
+        self,
+        *,
+        model: ChatModel,
+        budget: Budget,
+        time_left: Callable[[], float | None] = lambda: None,
+        counter: TokenCounter | None = None,
     ) -> None:
         self._model = model
         self._budget = budget
+        self._counter = counter
         self._settled = Usage()
+        self._last_call = Usage()
         self._open: list[_Call] = []
         self._time_left = time_left
         self._is_closed = False
@@ -83,13 +90,28 @@ class MeteredModel:
 
     @property
     def counter(self) -> TokenCounter:
-        """Counter of the model."""
-        return self._model.counter
+        """Counter of the run, else of the model."""
+        return self._model.counter if self._counter is None else self._counter
 
     @property
     def usage(self) -> Usage:
         """Everything spent so far, calls in progress included."""
         return sum((self._estimate(call) for call in self._open), self._settled)
+
+    @property
+    def last_call(self) -> Usage:
+        """What the call that ended last was charged with."""
+        return self._last_call
+
+    def recall(self, usage: Usage, warnings: Sequence[str], *, request: ChatRequest | None = None) -> None:
+        """Book a call that is answered from a record: it counts as if it had been made now.
+
+        With `request`, a call that ended well, the counter learns from it as it did then.
+        """
+        self._settled += usage
+        self.warnings_of_calls.update(dict.fromkeys(warnings))
+        if request is not None:
+            self._learn(request, usage)
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return what the model's server counts."""
@@ -111,10 +133,7 @@ class MeteredModel:
         """
         if self._is_closed:
             raise InternalError("the run is over and makes no more calls")
-        told = await self._counted(request)
-        prompt = await self._prompt_tokens(request.messages) if told is None else told
-        call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
-        self._open.append(call)
+        call = await self._opened(request)
         spent: Usage | None = None
         try:
             bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
@@ -142,7 +161,20 @@ class MeteredModel:
             raise
         finally:
             self._open.remove(call)
-            self._settled += self._estimate(call) if spent is None else spent
+            self._last_call = self._estimate(call) if spent is None else spent
+            self._settled += self._last_call
+
+    async def _opened(self, request: ChatRequest) -> _Call:
+        """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
+        try:
+            told = await self._counted(request)
+            prompt = await self._prompt_tokens(request.messages) if told is None else told
+            call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
+        except ReasondError:
+            self._last_call = Usage()
+            raise
+        self._open.append(call)
+        return call
 
     async def _counted(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""

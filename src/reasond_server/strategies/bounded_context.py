@@ -114,6 +114,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
         "long reasoning."
     )
     config_type: ClassVar[type[BoundedContextConfig]] = BoundedContextConfig
+    is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: BoundedContextConfig, model: ChatModel) -> None:
         """Refuse what cannot work; linear in the task's texts.

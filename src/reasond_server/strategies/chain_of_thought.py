@@ -80,6 +80,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         "Thinks step by step in a single model call: for questions that fit one context window."
     )
     config_type: ClassVar[type[ChainOfThoughtConfig]] = ChainOfThoughtConfig
+    is_replayable: ClassVar[bool] = True
 
     async def run(self, task: Task, context: RunContext[ChainOfThoughtConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Make the one call; see the base class.

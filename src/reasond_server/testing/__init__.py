@@ -5,15 +5,17 @@ async with running_server(model=ScriptedModel(["<answer>42</answer>"])) as serve
         reasoning = await client.reason("What is six times seven?")
 assert reasoning.answer == "42"
 
-`ModelConformance` checks a language model of your own.
+`ModelConformance` checks a language model of your own, `ExecutionStoreConformance` a store of event logs.
 """
 
 from reasond_server.testing.conformance import ConformanceError, ModelConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
+from reasond_server.testing.store_conformance import ExecutionStoreConformance
 
 __all__ = [
     "ConformanceError",
+    "ExecutionStoreConformance",
     "FunctionModel",
     "ModelConformance",
     "Reply",

@@ -34,7 +34,7 @@ _WORD = "word "
 
 
 class ConformanceError(AssertionError):
-    """The model does not do what the port says."""
+    """The model, or the store, does not do what its port says."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import InternalError
+from reasond_server.errors import InternalError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,14 @@ class Toolbox(Protocol):
         """
         ...
 
+    def is_idempotent(self, name: str) -> bool:
+        """Return whether calling `name` twice does no more than calling it once; False for what is unknown."""
+        ...
+
+    def restore(self, call: ToolCall, result: ToolResult) -> None:
+        """Take a call that was made in an earlier life of the run: it counts, and its result can be read again."""
+        ...
+
 
 class ToolSource(Protocol):
     """All tools of the server, of which every run gets a toolbox of its own."""
@@ -53,7 +61,14 @@ class _NoTools:
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Refuse: a strategy must not call what it was not offered."""
-        raise InternalError(f"the run has no tools, but its strategy called {call.name!r}")
+        raise InternalError(f"the run has no tools, but its strategy called {shown(call.name)}")
+
+    def is_idempotent(self, name: str) -> bool:  # noqa: ARG002 - the protocol gives it
+        """Return False: nothing is known."""
+        return False
+
+    def restore(self, call: ToolCall, result: ToolResult) -> None:
+        """Keep nothing."""
 
 
 NO_TOOLS: Final = _NoTools()
