@@ -89,6 +89,91 @@ def deltas_lines(report: Report) -> list[str]:
     ]
 
 
+def log_cost_lines(report: Report) -> list[str]:
+    """Return what keeping events costs."""
+    load = report["load"]
+    batches = list(report["rows"][0]["batches"])
+    rows = [
+        [
+            row["name"],
+            *(f"{one['cpu_us_per_event']:.0f} ({one['append_ms']:.2f})" for one in row["batches"].values()),
+            f"{row['both_won']} of {row['races']:,}",
+        ]
+        for row in report["rows"]
+    ]
+    return [
+        "## Keeping events",
+        "",
+        f"`python -m benchmarks.log_cost`: steps of {load['characters']:,} characters, each to its log; the processor",
+        "time of the server process per event in microseconds, its threads included, and in brackets the milliseconds",
+        "until an append is committed, by events per append. The runner appends beside the runs, and what all of them",
+        "have to write meanwhile goes into the next append. The last column: how often two writers both won the same",
+        f"place of a log. {load['rounds']} rounds, alternating. {circumstances(report)}",
+        "",
+        *table(["", *(f"{batch} per append" for batch in batches), "both writers won"], rows),
+    ]
+
+
+def streams_lines(report: Report) -> list[str]:
+    """Return what streams and unary calls cost on each store."""
+    load = report["load"]
+    rows = [
+        [
+            row["store"],
+            f"{row['events_per_core_s']:,.0f}",
+            f"{row['latency_p50_ms']:.1f}",
+            f"{row['latency_p99_ms']:.1f}",
+            f"{row['unary_cpu_us']:,.0f} ({row['unary_ratio']:.2f})",
+            f"{row['unary_p50_ms']:.2f} ({row['unary_wall_ratio']:.2f})",
+        ]
+        for row in report["rows"]
+    ]
+    head = (
+        "store",
+        "events per second and core",
+        "step to client, ms, p50",
+        "p99",
+        "unary call, microseconds of CPU (share of memory)",
+        "unary call, ms (share of memory)",
+    )
+    return [
+        "## Streams and unary calls by store",
+        "",
+        f"`python -m benchmarks.streams`: over gRPC, strategies without a model. {load['flood_streams']} streams of",
+        f"{load['flood_steps']} steps as fast as they come give the events per second of the server's processor time;",
+        f"{load['paced_streams']} streams with a step every {load['paced_gap_ms']:g} ms give the time from the end",
+        f"of a step until the client has it, its commit included; {load['unary_calls']} calls of `Reason` without",
+        "request id, one after the other, wait for no commit. A PostgreSQL shares the machine.",
+        f"{load['rounds']} rounds, alternating, medians. {circumstances(report)}",
+        "",
+        *table(head, rows),
+    ]
+
+
+def slow_readers_lines(report: Report) -> list[str]:
+    """Return what clients cost that do not read."""
+    rows = [
+        [
+            one["name"],
+            one["store"],
+            f"{one['stalled_mib']:.2f}",
+            f"{one['read_before_ms']:.0f}",
+            f"{one['read_meanwhile_ms']:.0f}",
+        ]
+        for one in report["measures"]
+    ]
+    return [
+        "## Clients that do not read",
+        "",
+        f"`python -m benchmarks.slow_readers`: {report['measures'][0]['streams']} streams of a log of 15 MiB, in",
+        "events of 128 KiB, whose client is stopped by SIGSTOP after the first event. The server's resident memory per",
+        "stream (goal: at most 1 MiB; what the kernel keeps for a socket is not in it), and how long another client",
+        f"takes to read the whole log before and meanwhile. {circumstances(report)}",
+        "",
+        *table(["", "store", "MiB per stalled stream", "another's read, ms, before", "meanwhile"], rows),
+    ]
+
+
 def startup_lines(report: Report) -> list[str]:
     """Return how fast things start."""
     rows = [
@@ -112,14 +197,21 @@ def made(reports: Mapping[str, Report]) -> str:
         "[Decision 0015](decisions/0015-transport-under-create.md) says what follows from the first table.",
         "",
     ]
-    parts = [adapter_lines(reports["adapter"]), deltas_lines(reports["deltas"]), startup_lines(reports["startup"])]
+    parts = [
+        adapter_lines(reports["adapter"]),
+        deltas_lines(reports["deltas"]),
+        log_cost_lines(reports["log_cost"]),
+        streams_lines(reports["streams"]),
+        slow_readers_lines(reports["slow_readers"]),
+        startup_lines(reports["startup"]),
+    ]
     lines = [line for part in parts for line in (*part, "")]
     return page("Performance", "benchmarks/results/", [*intro, *lines[:-1]])
 
 
 def main() -> int:
     """Write the page, or with --check compare it."""
-    names = ("adapter", "deltas", "startup")
+    names = ("adapter", "deltas", "log_cost", "streams", "slow_readers", "startup")
     reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     return settle({PATH: made(reports)}, description=__doc__ or "")
 

@@ -1,7 +1,7 @@
-"""Install the programs that tests use and that pip does not have, into .cache/bin, once.
+"""Install the programs that tests use and that pip does not have: Go's into .cache/bin, Debian's into the system.
 
-Usage: `python -m scripts.programs MODULE@VERSION …` with Go modules. Without Go, or without a network, this is no
-failure here: the tests that need the program say so, and fail where CI=true.
+Usage: `python -m scripts.programs MODULE@VERSION … debian:PACKAGE[=PROGRAM] …`. Without Go, without root or without a
+network, this is no failure here: the tests that need the program say so, and fail where CI=true.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 
 BIN = Path(__file__).resolve().parent.parent / ".cache" / "bin"
 LIMIT_S = 300.0
+DEBIAN = "debian:"
+DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 
 
 def install(module: str) -> str:
@@ -37,11 +39,49 @@ def install(module: str) -> str:
     return f"{name} was installed"
 
 
+def install_debian(package: str, program: str, *, is_root: bool) -> str:
+    """Install the Debian package `package`, unless `program` is there, and return what happened."""
+    folders = [os.environ.get("PATH", os.defpath), *map(str, DEBIAN_POSTGRES.glob("*/bin"))]
+    if shutil.which(program, path=os.pathsep.join(folders)):
+        return f"{package} is there"
+    apt = shutil.which("apt-get")
+    if apt is None or not is_root:
+        return f"note: {package} was not installed, which takes root and apt-get"
+    install = ("install", "-y", "--no-install-recommends", package)
+    # The lists are fetched only where they are missing or too old: that takes longest and may fail for other reasons.
+    for arguments in (install, ("update",), install):
+        try:
+            done = _apt(apt, *arguments)
+        except subprocess.TimeoutExpired:
+            return f"note: {package} was not installed within {LIMIT_S:g} s"
+        if arguments is install and done.returncode == 0:
+            return f"{package} was installed"
+    return f"note: {package} was not installed; apt-get's message stands above"
+
+
+def _apt(apt: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run apt-get so that neither it, nor debconf, dpkg or needrestart asks anything."""
+    # A changed configuration file is kept, and another apt-get is waited for.
+    options = ("-q", "-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=60")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1"}
+    return subprocess.run(
+        [apt, *options, *arguments],
+        env={**os.environ, **quiet},
+        stdin=subprocess.DEVNULL,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
 def main() -> int:
     """Install what the arguments name."""
     BIN.mkdir(parents=True, exist_ok=True)
-    for module in sys.argv[1:]:
-        print(install(module))
+    for wanted in sys.argv[1:]:
+        if wanted.startswith(DEBIAN):
+            package, _, program = wanted.removeprefix(DEBIAN).partition("=")
+            print(install_debian(package, program or package, is_root=os.geteuid() == 0))
+        else:
+            print(install(wanted))
     return 0
 
 

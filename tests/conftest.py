@@ -14,14 +14,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import psycopg
 import pytest
 from hypothesis import settings
 
+from reasond_server.executions.opening import migrate_stores
+from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from tests.engines.postgres import PostgresServer
     from tests.engines.serving import Engine
 
     StartEngine = Callable[..., Engine]
@@ -101,6 +105,34 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngi
             return running[key]
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL for the whole session; without it the test is skipped, and fails in CI."""
+    if not is_postgres_here():
+        message = "PostgreSQL is not installed here (make test installs Debian's, as root)"
+        if IN_CI:
+            pytest.fail(message)
+        pytest.skip(message)
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _migrated_url(postgres: PostgresServer) -> str:
+    """A database with the schema of this release."""
+    url = postgres.new_database()
+    migrate_stores(url=url, data_dir="")
+    return url
+
+
+@pytest.fixture
+def postgres_url(_migrated_url: str) -> str:
+    """The address of an empty database with the schema of this release."""
+    with psycopg.connect(_migrated_url, autocommit=True) as connection:
+        connection.execute("TRUNCATE executions, entries, claims, forgotten, agents")
+    return _migrated_url
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,12 @@ from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.backends import backend_problems, model_of
 from reasond_server.config import require_servable
-from reasond_server.core import assemble, system_clock
+from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
 from reasond_server.grpc_api.server import SERVICES, GrpcServer
 from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
+from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
 from reasond_server.llm.tracing import traced
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from reasond_server.config import LoadedSettings, ServerSettings
-    from reasond_server.executions.runner import Clock
+    from reasond_server.core import Core
+    from reasond_server.executions.clock import Clock
+    from reasond_server.executions.opening import Stores
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.types import Json
@@ -43,12 +46,13 @@ _LAST_WRITES_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where a started server answers; `token` is set under --dev only. Empty: that side is off."""
+    """Where a started server answers, and its store; `token` is set under --dev only. Empty: that side is off."""
 
     grpc: str
     http: str
     token: str
     model: str
+    store: str
     warnings: tuple[str, ...]
 
 
@@ -78,7 +82,7 @@ class Server:
         registry: StrategyRegistry | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Put everything together; nothing listens yet.
+        """Check everything that can be checked before the store is opened; nothing listens yet.
 
         Raises:
             SettingsError: what is configured must not or cannot be served.
@@ -90,10 +94,7 @@ class Server:
         self._clock = clock or system_clock()
         self._model = traced(model or model_of(settings, environ, loaded.folder))
         self._keys = keys_of(loaded, dev=dev)
-        self._core = assemble(settings, model=self._model, registry=registry, clock=self._clock)
-        self._agents = AgentService(
-            directory=self._core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
-        )
+        self._registry = registry_of(settings) if registry is None else registry
         self._verifier = TokenVerifier(
             keys=self._keys,
             issuer=settings.auth.issuer,
@@ -104,20 +105,20 @@ class Server:
         )
         self._health = HealthServicer(services=SERVICES)
         self._is_ready = False
-        self._grpc = self._grpc_server()
-        self._http = self._http_server() if settings.server.http_address else None
+        self._stores: Stores | None = None
+        self._core: Core | None = None
+        self._grpc: GrpcServer | None = None
+        self._http: HttpServer | None = None
 
     async def start(self) -> Listening:
-        """Bind the listeners, report ready, and return where they answer.
+        """Open the store, bind the listeners, report ready, and return where they answer.
 
         Raises:
-            SettingsError: an address cannot be bound or TLS files cannot be used; nothing is left behind.
+            SettingsError: the store cannot be used, an address cannot be bound or TLS files cannot be used; nothing is
+                left behind.
         """
         try:
-            await self._core.tools.start()
-            await self._grpc.start()
-            if self._http is not None:
-                await self._http.start()
+            await self._open()
         except BaseException:
             await self.stop()
             raise
@@ -128,6 +129,7 @@ class Server:
             http=self._http_base_url(),
             token=self._dev_token() if self._dev else "",
             model=self._model.name,
+            store=self._stores.place if self._stores is not None else "",
             warnings=tuple(self._model.warnings),
         )
 
@@ -136,39 +138,69 @@ class Server:
         server = self._settings.server
         # Work is still taken meanwhile: load balancers need this long to send theirs elsewhere.
         self._is_ready = False
-        self._grpc.begin_drain()
+        if self._grpc is not None:
+            self._grpc.begin_drain()
         await asyncio.sleep(server.drain_delay_s)
         _log.info("draining", extra={"grace_s": server.drain_grace_s})
-        await self._core.runner.drain(grace_s=server.drain_grace_s)
+        if self._core is not None:
+            await self._core.runner.drain(grace_s=server.drain_grace_s)
         await self.stop(grace_s=_LAST_WRITES_S)
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Cut everything: executions end as cancelled, listeners close after at most `grace_s` seconds."""
+        """Cut everything: executions end or are left to others, listeners close after at most `grace_s` seconds."""
         self._is_ready = False
-        await self._core.runner.stop()
-        listeners = [self._grpc.stop(grace_s)]
-        if self._http is not None:
-            listeners.append(self._http.stop(grace_s))
-        await asyncio.gather(*listeners)
-        await self._core.tools.aclose()
+        if self._core is not None:
+            await self._core.runner.stop()
+        await asyncio.gather(*(each.stop(grace_s) for each in (self._grpc, self._http) if each is not None))
+        if self._core is not None:
+            await self._core.tools.aclose()
         await self._model.aclose()
+        stores, self._stores = self._stores, None
+        if stores is not None:
+            await stores.aclose()
 
-    def _grpc_server(self) -> GrpcServer:
+    async def _open(self) -> None:
+        """Open the store, put together what needs it, and bind the listeners."""
+        settings = self._settings
+        self._stores = stores = await open_stores_of(settings, clock=self._clock, dev=self._dev)
+        self._core = core = assemble(
+            settings,
+            model=self._model,
+            registry=self._registry,
+            clock=self._clock,
+            store=stores.executions,
+            directory=stores.agents,
+        )
+        agents = AgentService(
+            directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
+        )
+        self._grpc = self._grpc_server(core, agents)
+        if settings.server.http_address:
+            self._http = self._http_server(core, agents)
+        await core.tools.start()
+        await core.tools.start()
+        await self._grpc.start()
+        if self._http is not None:
+            await self._http.start()
+        core.runner.begin()
+
+    def _grpc_server(self, core: Core, agents: AgentService) -> GrpcServer:
         return GrpcServer(
             options=GrpcOptions.of(self._settings.server),
-            reasoning=self._core.reasoning,
-            agents=self._agents,
+            reasoning=core.reasoning,
+            agents=agents,
             health=self._health,
             authenticate=self._verifier.verify,
             require=require,
             new_request_id=self._clock.new_id,
+            write_timeout_s=self._settings.server.write_timeout_s,
         )
 
-    def _http_server(self) -> HttpServer:
+    def _http_server(self, core: Core, agents: AgentService) -> HttpServer:
         server = self._settings.server
         app = HttpApp(
-            reasoning=self._core.reasoning,
-            agents=self._agents,
+            reasoning=core.reasoning,
+            agents=agents,
             authenticate=self._verifier.verify,
             require=require,
             is_ready=lambda: self._is_ready,
@@ -176,7 +208,8 @@ class Server:
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
         )
         host, port = split_address(server.http_address)
-        return HttpServer(app=app, host=host, port=port, tls=_http_tls(server))
+        limits = ConnectionLimits(write_timeout_s=server.write_timeout_s)
+        return HttpServer(app=app, host=host, port=port, tls=_http_tls(server), limits=limits)
 
     def _card(self) -> Json:
         """Return this server's card, with the addresses that others reach it at; an A2A card holds URLs."""
@@ -185,7 +218,7 @@ class Server:
         grpc_scheme = "https" if server.tls == "files" else "http"
         target = self._grpc_target()
         own = target if target.startswith("unix:") else f"{grpc_scheme}://{target}"
-        strategies = {strategy.name: strategy.description for strategy in self._core.registry}
+        strategies = {strategy.name: strategy.description for strategy in self._registry}
         return server_card(
             name="reasond",
             version=version("reasond-server"),
@@ -200,7 +233,7 @@ class Server:
         server = self._settings.server
         if not server.grpc_address:
             return f"unix:{server.grpc_unix_socket}"
-        return _with_port(server.grpc_address, self._grpc.port)
+        return _with_port(server.grpc_address, 0 if self._grpc is None else self._grpc.port)
 
     def _http_base_url(self) -> str:
         """Return where HTTP answers; empty where it is off."""

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.executions.clock import Clock
 from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.runner import Clock, Runner
+from reasond_server.executions.opening import MEMORY_URL, open_stores
+from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
@@ -19,6 +21,8 @@ from reasond_server.toolsets import tools_of
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.config import Settings
+    from reasond_server.executions.opening import Stores
+    from reasond_server.executions.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.tools.source import Tools
@@ -40,41 +44,83 @@ class Core:
     tools: Tools
 
 
+def registry_of(settings: Settings) -> StrategyRegistry:
+    """Return the strategies that are installed and enabled.
+
+    Raises:
+        SettingsError: a strategy cannot be loaded, or its table does not work.
+    """
+    check_tables(settings.reasoning.strategies)
+    return discover(settings.reasoning.enabled_strategies)
+
+
+async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stores:
+    """Return the stores that the settings name, opened; under `dev` in memory, unless they name one.
+
+    Raises:
+        SettingsError: they cannot be used.
+    """
+    store = settings.store
+    return await open_stores(
+        url=store.url or (MEMORY_URL if dev else ""),
+        data_dir=store.data_dir,
+        now=clock.now,
+        monotonic=clock.monotonic,
+        max_executions=store.max_executions,
+        max_bytes=store.max_bytes,
+        max_agents=settings.agents.max_agents,
+        synchronous=store.synchronous,
+        max_file_bytes=store.max_file_bytes,
+    )
+
+
+def _limits(settings: Settings) -> RunnerLimits:
+    performance, store = settings.reasoning.performance, settings.store
+    return RunnerLimits(
+        max_concurrent=performance.max_concurrent_requests,
+        max_queued=performance.max_queued_requests,
+        queue_timeout_s=performance.queue_timeout_ms / 1000,
+        retention_s=store.retention_s,
+        tenant_retention_s=store.tenant_retention_s,
+        lease_s=store.lease_s,
+        reattach_s=store.reattach_s,
+        records_content=store.record_content,
+    )
+
+
 def assemble(
     settings: Settings,
     *,
     model: ChatModel,
     registry: StrategyRegistry | None = None,
     clock: Clock | None = None,
+    store: ExecutionStore | None = None,
+    directory: AgentDirectory | None = None,
     tools: Tools | None = None,
 ) -> Core:
     """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
 
     Tool servers are not connected before `Core.tools` is started.
 
+    `store` and `directory` are those that the settings name, opened; without them everything is kept in memory.
+
     Raises:
         SettingsError: a strategy or a tool cannot be loaded, or its table does not work.
     """
     clock = clock or system_clock()
     tables = settings.reasoning.strategies
-    # A registry that is handed in knows strategies that are not installed, and whose tables are as good.
-    if registry is None:
-        check_tables(tables)
-        registry = discover(settings.reasoning.enabled_strategies)
+    registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools) if tools is None else tools
-    store = MemoryExecutionStore(
-        max_executions=settings.store.max_executions, max_bytes=settings.store.max_bytes, now=clock.now
+    store = store or MemoryExecutionStore(
+        max_executions=settings.store.max_executions,
+        max_bytes=settings.store.max_bytes,
+        now=clock.now,
+        monotonic=clock.monotonic,
     )
-    performance = settings.reasoning.performance
     runner = Runner(
-        store=store,
-        model=model,
-        clock=clock,
-        max_concurrent=performance.max_concurrent_requests,
-        retention_s=settings.store.retention_s,
-        tools=tools,
+        store=store, model=model, clock=clock, limits=_limits(settings), find_strategy=registry.get, tools=tools
     )
-    directory = MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
+    directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
     reasoning = ReasoningService(
         registry=registry,
         configuration=StrategyConfiguration(registry=registry, tables=tables),
@@ -87,7 +133,7 @@ def assemble(
             default_strategy=settings.reasoning.effective_default_strategy or "",
             heartbeat_interval_s=settings.server.heartbeat_interval_s,
             flush_interval_s=settings.server.delta_flush_ms / 1000,
-            selection_timeout_s=performance.strategy_selection_timeout_ms / 1000,
+            selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
         ),
     )
     return Core(reasoning=reasoning, directory=directory, runner=runner, registry=registry, tools=tools)

@@ -357,6 +357,6 @@ def error_of(reason: str, message: str) -> ReasondError:
 
 
 def _leaves(base: type[ReasondError]) -> list[type[ReasondError]]:
-    """Return the classes below `base` that have none below themselves."""
-    below = base.__subclasses__()
+    """Return the classes of this module below `base` that have none below themselves."""
+    below = [one for one in base.__subclasses__() if one.__module__ == __name__]
     return [leaf for one in below for leaf in _leaves(one)] if below else [base]

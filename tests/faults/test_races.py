@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.app import Server
 from reasond_server.config import load
+from reasond_server.core import assemble
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, ReasondError
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.testing import FunctionModel
@@ -132,14 +132,10 @@ async def settled(service: ReasoningService, execution_id: str) -> None:
 @pytest.mark.parametrize("seed", range(4))
 async def test_whoever_comes_first_every_log_is_whole_and_nobody_waits_for_ever(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a seed that repeats a failure, no secret
-    server = Server(
-        load(None, {**FREE_PORTS, "REASOND__REASONING__ENABLED_STRATEGIES": '["stepping"]'}),
-        environ={},
-        dev=True,
-        model=FunctionModel(lambda _: "<answer>42</answer>"),
-        registry=StrategyRegistry([Stepping()]),
-    )
-    service = server._core.reasoning
+    settings = load(None, {**FREE_PORTS, "REASOND__REASONING__ENABLED_STRATEGIES": '["stepping"]'}).settings
+    model = FunctionModel(lambda _: "<answer>42</answer>")
+    core = assemble(settings, model=model, registry=StrategyRegistry([Stepping()]))
+    service = core.reasoning
     for number in range(ROUNDS):
         round_ = Round(service, random.Random(rng.random()), f"r{number}")  # noqa: S311 - as above
         async with asyncio.timeout(10):
@@ -149,5 +145,5 @@ async def test_whoever_comes_first_every_log_is_whole_and_nobody_waits_for_ever(
                     await settled(service, execution_id)
             except ReasondError as error:
                 pytest.fail(f"seed {seed}: {error!r}")
-    assert server._core.runner._runs == {}
+    assert core.runner._runs == {}
     assert {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()

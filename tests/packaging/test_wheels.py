@@ -23,6 +23,12 @@ from reasond_server.llm.openai.options import BackendOptions
 
 assert build_model(BackendOptions(name="llm", model="m", base_url="http://127.0.0.1:1/v1")).name == "m"
 """
+STORE = """
+from reasond_server.executions.opening import examine_stores, migrate_stores
+
+migrate_stores(url="", data_dir="here")
+assert examine_stores(url="", data_dir="here") == "SQLite, here/reasond.db"
+"""
 CLIENT_NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "typing_extensions"}
 CLIENT, SERVER = ROOT / "clients" / "python", ROOT
 LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+(?:\[[a-z]+\])?)>=([0-9.]+)")
@@ -113,16 +119,25 @@ def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict
     environment = new_environment(tmp_path / "lowest-server")
     environment.install(*lowest(SERVER), *wheels.values())
     assert environment.distributions()["pydantic"].startswith("2.12")
-    environment.run("python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND)
+    environment.run(
+        "python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND + STORE
+    )
     assert "serve" in environment.run("reasond", "--help")
 
 
-def test_the_server_installs_from_its_wheels_and_starts_its_command(server_wheelhouse: Path, tmp_path: Path) -> None:
+def test_the_server_installs_from_its_wheels_starts_its_command_and_makes_its_store(
+    server_wheelhouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = new_environment(tmp_path / "server")
     environment.install("--no-index", "--find-links", server_wheelhouse, "reasond-server")
     assert "serve" in environment.run("reasond", "--help")
     environment.run("python", "-W", "error", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n")
     environment.run("python", "-m", "pip", "check")
+    # The migrations are in the wheel: Alembic reads them from files.
+    monkeypatch.setenv("REASOND__STORE__URL", f"sqlite:///{tmp_path}/here/reasond.db")
+    for _ in range(2):
+        assert "has the schema of this release" in environment.run("reasond", "migrate")
+    assert "ok    store" in environment.run("reasond", "doctor")
 
 
 def test_the_base_install_stays_below_35_megabytes_without_numpy(

@@ -118,7 +118,7 @@ class MemoryAgentDirectory:
         now = self._now()
         known = self._find(tenant, agent_id)
         if etag:
-            _check_etag(known, agent_id, etag)
+            check_etag(known, agent_id, etag)
         if known is None:
             self._make_room()
         # A counter goes into the tag, so that a card that comes back does not bring its old tag back.
@@ -144,19 +144,14 @@ class MemoryAgentDirectory:
         """See AgentDirectory."""
         agent = self._find(tenant, agent_id)
         if agent is None:
-            raise _not_found(agent_id)
+            raise not_found(agent_id)
         return agent
 
     async def list(
         self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
     ) -> AgentPage:
         """See AgentDirectory."""
-        if page_size < 0:
-            raise InvalidRequestError.of(
-                Violation(field="page_size", description=f"must be at least 0, got {page_size}")
-            )
-        size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
-        after = _after(page_token, capabilities) if page_token else ""
+        size, after = list_bounds(page_size, page_token, capabilities)
         wanted = set(capabilities)
         self._drop_expired()
         agents = sorted(
@@ -167,14 +162,13 @@ class MemoryAgentDirectory:
             ),
             key=lambda agent: agent.agent_id,
         )
-        token = _page_token(agents[size - 1].agent_id, capabilities) if len(agents) > size else ""
-        return AgentPage(agents=tuple(agents[:size]), next_page_token=token)
+        return AgentPage(agents=tuple(agents[:size]), next_page_token=next_token(agents, size, capabilities))
 
     async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
         """See AgentDirectory."""
         known = await self.get(tenant=tenant, agent_id=agent_id)
         if etag:
-            _check_etag(known, agent_id, etag)
+            check_etag(known, agent_id, etag)
         del self._agents[tenant, agent_id]
 
     def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
@@ -195,10 +189,7 @@ class MemoryAgentDirectory:
         if len(self._agents) >= self._max_agents:
             self._drop_expired()
         if len(self._agents) >= self._max_agents:
-            raise StoreFullError(
-                f"The directory holds {self._max_agents} agents, as many as it may",
-                remedy="Delete agents, register with a ttl, or raise agents.max_agents.",
-            )
+            raise directory_full(self._max_agents)
 
 
 def is_agent_id(text: str) -> bool:
@@ -206,15 +197,39 @@ def is_agent_id(text: str) -> bool:
     return _AGENT_ID.fullmatch(text) is not None
 
 
+def directory_full(max_agents: int) -> StoreFullError:
+    """Make the error of a directory without room."""
+    return StoreFullError(
+        f"The directory holds {max_agents} agents, as many as it may",
+        remedy="Delete agents, register with a ttl, or raise agents.max_agents.",
+    )
+
+
+def list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) -> tuple[int, str]:
+    """Return how many agents a page has and after which id it starts.
+
+    Raises:
+        InvalidRequestError: the size is negative, or the token was not made for this list.
+    """
+    if page_size < 0:
+        raise InvalidRequestError.of(Violation(field="page_size", description=f"must be at least 0, got {page_size}"))
+    return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE), _after(page_token, capabilities) if page_token else ""
+
+
+def next_token(agents: Sequence[RegisteredAgent], size: int, capabilities: Sequence[str]) -> str:
+    """Return the token of the page after the first `size` of `agents`; empty where there is none."""
+    return _page_token(agents[size - 1].agent_id, capabilities) if len(agents) > size else ""
+
+
 def _has_lapsed(agent: RegisteredAgent, now: datetime) -> bool:
     """Return whether the time of `agent` is over."""
     return agent.expire_time is not None and agent.expire_time <= now
 
 
-def _check_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
+def check_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
     """Refuse a change of something else than what the caller read."""
     if agent is None:
-        raise _not_found(agent_id)
+        raise not_found(agent_id)
     if agent.etag != etag:
         raise EtagMismatchError(
             f"Agent {shown(agent_id)} has changed since etag {shown(etag)} was read",
@@ -222,7 +237,7 @@ def _check_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None
         )
 
 
-def _not_found(agent_id: str) -> AgentNotFoundError:
+def not_found(agent_id: str) -> AgentNotFoundError:
     """Make the error of an agent that its caller does not have."""
     return AgentNotFoundError(f"Agent not found: {shown(agent_id)}", remedy="ListAgents names those that exist.")
 

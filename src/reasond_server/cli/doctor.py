@@ -19,6 +19,7 @@ from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load, require_servable
 from reasond_server.errors import SettingsError
+from reasond_server.executions.opening import examine_stores
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
 from reasond_server.tools.mcp import examined, shown_server
 from reasond_server.toolsets import mcp_options, tools_of
@@ -33,9 +34,10 @@ _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
     *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
     *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "starlette", "uvicorn", "httptools"),
-    *("typer", "rich", "openai", "aiohttp", "simpleeval"),
+    *("typer", "rich", "openai", "aiohttp", "simpleeval", "sqlalchemy", "alembic"),
 )
 _EXTRAS = {
+    "postgres": "psycopg_pool",
     "uvloop": "uvloop",
     "channelz": "grpc_channelz",
     "tiktoken": "tiktoken",
@@ -86,6 +88,7 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Findi
         return
     yield Finding(level="ok", subject="config", text=source_of(loaded))
     yield _provider(loaded.settings, environ)
+    yield _store(loaded.settings)
     yield from _tools(loaded.settings)
     yield _servable(loaded, environ)
     yield from _ports(loaded.settings)
@@ -191,6 +194,15 @@ def _tools(settings: Settings) -> Iterator[Finding]:
             yield Finding(level="warn", subject="mcp", text=f"{place} does not answer", remedy=remedy)
         else:
             yield Finding(level="ok", subject="mcp", text=f"{place}: {', '.join(found) or 'no tools'}")
+
+
+def _store(settings: Settings) -> Finding:
+    """Return where executions are kept, and whether a server could use it; a running server may have it open."""
+    try:
+        text = examine_stores(url=settings.store.url, data_dir=settings.store.data_dir)
+    except SettingsError as error:
+        return Finding(level="fail", subject="store", text=error.message, remedy=error.remedy)
+    return Finding(level="ok", subject="store", text=text)
 
 
 def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:

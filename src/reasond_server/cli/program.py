@@ -321,6 +321,18 @@ def fetch_tokenizer(
     _end(command)
 
 
+@app.command(short_help="Bring the store to the schema of this release.")
+def migrate(*, config: Config = None) -> None:
+    """Bring the database of [store] url to the schema of this release; stop servers of older releases first."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import storing
+
+        return storing.migrate(config, environ=os.environ)
+
+    _end(command)
+
+
 @app.command(short_help="Examine this machine and the configuration.")
 def doctor(*, config: Config = None) -> None:
     """Examine this machine and the configuration; exit 1 if something would keep reasond from working."""

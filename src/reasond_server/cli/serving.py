@@ -107,6 +107,7 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
         f"  HTTP   {listening.http or 'off'}",
         f"  model  {listening.model}",
         *(line for warning in listening.warnings for line in _wrapped(warning)),
+        f"  store  {listening.store}",
         f"  mode   {mode}",
         "",
         "In another terminal:",
@@ -126,7 +127,7 @@ def _announce(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> None
     if is_dev or stream.isatty():
         write("\n".join(banner(listening, is_dev=is_dev, is_encrypted=is_encrypted)), stream=stream)
     else:
-        fields = {"grpc": listening.grpc, "http": listening.http, "model": listening.model}
+        fields = {"grpc": listening.grpc, "http": listening.http, "model": listening.model, "store": listening.store}
         _log.info("ready", extra={**fields, "warnings": "; ".join(listening.warnings)})
 
 

@@ -15,11 +15,11 @@ from reasond_server.config.models import (
     ReasoningSettings,
     ServerSettings,
     Settings,
-    StoreSettings,
 )
 from reasond_server.config.sections import BackendSettings
 from reasond_server.config.signing import AuthKey
 from reasond_server.config.sources import LoadedSettings, load
+from reasond_server.config.storing import StoreSettings
 from reasond_server.config.tools import ToolsSettings
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ _SAMPLES = {
     "llm.capabilities": 'limit_field = "max_tokens"\nmax_stops = 4',
     "llm.backends": '[llm.backends.local]\nmodel = "qwen3-8b"\nbase_url = "http://127.0.0.1:8080/v1"',
     "tools.mcp": '[tools.mcp.files]\ncommand = "mcp-files"\nargs = ["/srv/documents"]\nallow_tools = ["read_file"]',
+    "store.tenant_retention_s": "acme = 86400.0",
     "reasoning.strategies": (
         "[reasoning.strategies.bounded_context]\ndefault_max_iterations = 5\nmax_allowed_iterations = 50"
     ),
@@ -61,7 +63,15 @@ def toml_value(value: object) -> str:
         return f"[{', '.join(toml_value(item) for item in value)}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name} = {toml_value(item)}' for name, item in value.items())}}}"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(_without_password(value), ensure_ascii=False)
+
+
+def _without_password(value: object) -> object:
+    """Return `value`; of an address with a password, the rest."""
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    hidden = re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", value)
+    return re.sub(r"(?i)([?&][a-z]*password=)[^&]*", r"\1***", hidden)
 
 
 def _entry(doc: KeyDoc) -> list[str]:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, PlainValidator, SecretStr, StringCon
 
 from reasond_server.addresses import split_address
 from reasond_server.config.sections import BackendSettings, BaseUrl, EnvironmentName, Section
+from reasond_server.config.storing import StoreSettings
 from reasond_server.config.tools import ToolsSettings
 
 STRATEGY_NAME = r"^[a-z][a-z0-9_]*$"
@@ -194,6 +195,13 @@ class ServerSettings(Section):
         le=1000,
         description="Fewest milliseconds between two deltas of a stream; text that comes sooner is joined. 0: no wait.",
     )
+    write_timeout_s: float = Field(
+        default=30.0,
+        ge=0.1,
+        le=3600,
+        description="Seconds that a client may take nothing of a stream before the stream is ended (SLOW_CONSUMER); "
+        "it can be resumed.",
+    )
     max_jsonrpc_batch: int = Field(default=20, ge=1, le=1000, description="Most calls in one JSON-RPC batch.")
 
 
@@ -222,7 +230,19 @@ class PerformanceSettings(Section):
     """How much the core does at once."""
 
     max_concurrent_requests: int = Field(
-        default=100, ge=1, le=100_000, description="Most executions at once; more are refused with OVERLOADED."
+        default=100, ge=1, le=100_000, description="Most executions at once; more of them wait."
+    )
+    max_queued_requests: int = Field(
+        default=100,
+        ge=0,
+        le=100_000,
+        description="Most executions that wait for a place; more are refused with OVERLOADED. 0: none waits.",
+    )
+    queue_timeout_ms: int = Field(
+        default=5000,
+        ge=1,
+        le=600_000,
+        description="Milliseconds that an execution waits for a place at most, its caller's deadline aside.",
     )
     strategy_selection_timeout_ms: int = Field(
         default=50,
@@ -311,18 +331,6 @@ class AgentsSettings(Section):
     max_agents: int = Field(default=1000, ge=1, le=100_000, description="Most agents that can be registered.")
     max_card_bytes: int = Field(
         default=256 * _KIBI, ge=1024, le=256 * _KIBI, description="Largest agent card that is accepted, in bytes."
-    )
-
-
-class StoreSettings(Section):
-    """How much of past executions is kept."""
-
-    max_executions: int = Field(default=1000, ge=1, le=1_000_000, description="Most executions that are kept.")
-    max_bytes: int = Field(
-        default=64 * _MEBI, ge=64 * _KIBI, le=64 * 1024 * _MEBI, description="Most bytes of events that are kept."
-    )
-    retention_s: float = Field(
-        default=3600.0, ge=1, le=30 * _DAY_S, description="Seconds that an execution is kept after its end."
     )
 
 

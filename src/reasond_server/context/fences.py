@@ -25,7 +25,16 @@ _NONCE = re.compile(r"[a-z]{16,64}")
 
 def new_nonce() -> str:
     """Return a random mark of at least 128 bits: 28 small letters."""
-    return "".join(secrets.choice(string.ascii_lowercase) for _ in range(_NONCE_LETTERS))
+    return nonce_of(secrets.randbelow(len(string.ascii_lowercase) ** _NONCE_LETTERS))
+
+
+def nonce_of(number: int) -> str:
+    """Return the mark that `number`, not negative, stands for: 28 small letters, its lowest digits to base 26."""
+    letters: list[str] = []
+    for _ in range(_NONCE_LETTERS):
+        number, letter = divmod(number, len(string.ascii_lowercase))
+        letters.append(string.ascii_lowercase[letter])
+    return "".join(letters)
 
 
 def fence(tag: str, text: str, *, nonce: str, attributes: str = "") -> str:

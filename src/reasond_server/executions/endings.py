@@ -12,13 +12,12 @@ from reasond_server.errors import (
     ModelTimeoutError,
     TokenBudgetExhaustedError,
 )
-from reasond_server.executions.payloads import require_outcome
 from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
-    from reasond_server.executions.run import Run
     from reasond_server.strategies.strategy import Outcome
+    from reasond_server.types import Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +40,12 @@ def cancelled(*warnings: str) -> Ending:
     return Ending(finish_reason=FinishReason.CANCELLED, warnings=warnings)
 
 
-def ending_of_error(run: Run, error: ReasondError) -> Ending:
+def ending_of_error(error: ReasondError, *, usage: Usage) -> Ending:
     """Return how `error` ends the run: after the first call a budget that is gone is no failure.
 
     A call that is refused then is one, but not one that retrying pays nothing for.
     """
-    if not run.model.usage.model_calls:
+    if not usage.model_calls:
         return failed(error)
     if isinstance(error, TokenBudgetExhaustedError):
         return Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(error.full_message,))
@@ -61,31 +60,18 @@ def ending_of_error(run: Run, error: ReasondError) -> Ending:
     return failed(error)
 
 
-def frees_request_id(run: Run, ending: Ending) -> bool:
-    """Return whether the same request may start anew: the run was cancelled, or failed for nothing spent."""
-    if not run.execution.request_id:
-        return False
-    is_free_failure = ending.error is not None and not run.model.usage.model_calls
-    return ending.finish_reason is FinishReason.CANCELLED or is_free_failure
-
-
-def ending_of_limit(run: Run, limit_s: float) -> Ending:
+def ending_of_limit(limit_s: float, *, usage: Usage) -> Ending:
     """Return how a run ends whose time is up."""
     text = f"stopped after {limit_s:.3g} s, the caller's deadline or budget.max_elapsed"
-    if not run.model.usage.model_calls:
+    if not usage.model_calls:
         return failed(ModelTimeoutError(f"The execution was {text}", remedy="Allow more time."))
     return Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(f"The execution was {text}.",))
 
 
-def ending_of_outcome(run: Run, outcome: Outcome) -> Ending:
-    """Return the ending that the strategy itself brought about.
-
-    Raises:
-        InternalError: no transport could carry the outcome.
-    """
-    run.metrics = require_outcome(outcome, strategy=run.execution.strategy).metrics
+def ending_of_outcome(outcome: Outcome, *, is_clamped: bool) -> Ending:
+    """Return the ending that the strategy itself brought about; `is_clamped`: the budget had shortened a call."""
     reason, warnings = outcome.finish_reason, tuple(outcome.warnings)
-    if reason is FinishReason.TRUNCATED and run.model.is_clamped:
+    if reason is FinishReason.TRUNCATED and is_clamped:
         reason = FinishReason.BUDGET_EXHAUSTED
         warnings += ("The token budget cut the last model call short.",)
     return Ending(finish_reason=reason, answer=outcome.answer, warnings=warnings)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, error_of
+from reasond_server.errors import InternalError, StoreUnavailableError, error_of
+from reasond_server.executions.admission import draining
 from reasond_server.executions.mailbox import Mailbox
-from reasond_server.types import Heartbeat, Result, StreamEvent
+from reasond_server.executions.sizes import size_of
+from reasond_server.executions.store import Change
+from reasond_server.types import ExecutionState, Heartbeat, Result, StreamEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import Self
 
+    from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
-    from reasond_server.executions.runner import Clock, Runner
+    from reasond_server.executions.runner import Runner
     from reasond_server.executions.store import ExecutionStore
-    from reasond_server.types import Event, Execution, TextDelta
+    from reasond_server.types import Event, Execution, LoggedEvent, TextDelta
+
+# A stream whose client does not read holds one page of a log: few events where they are large.
+_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES = 4, 64, 128 * 1024
+_RETRY_S = 0.5
 
 
 class Follower:
@@ -39,76 +50,207 @@ class Follower:
         self._flush_interval_s = flush_interval_s
 
     async def follow(
-        self, execution: Execution, *, after: int, include_deltas: bool, keep_running: bool = False
+        self, execution: Execution, *, after: int, include_deltas: bool
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events above `after`; closing the iterator leaves the run to its other followers.
+
+        The run may be at work here, in another process, or in none, and that may change.
 
         Raises:
             ReasondError: the execution failed; raised after its last event, with `execution_id` set.
             ExecutionNotFoundError: it was deleted meanwhile.
+            DrainingError: this process is shutting down and another one goes on; `execution_id` is set.
         """
         mailbox = Mailbox(wants_deltas=include_deltas, flush_interval_s=self._flush_interval_s)
-        run = self._runner.live(execution.execution_id)
-        if run is not None:
-            run.attach(mailbox, keep_running=keep_running)
-        try:
+        source = _Source(
+            store=self._store,
+            runner=self._runner,
+            execution=execution,
+            mailbox=mailbox,
+            announce_every_s=self._heartbeat_interval_s,
+        )
+        with source:
             while True:
-                item, is_silent = await self._next(mailbox)
-                if is_silent or item is not None:
-                    event = self._unlogged(execution, after, item)
-                    if event is not None:
-                        yield event
+                item, is_silent = await self._next(mailbox, source)
+                if item is not None:
+                    if item.iteration_index >= after - 1:
+                        yield self._unlogged(execution, after, item)
                     continue
-                # Asked before the read: a run that ends in between has written its last event by then, and the
-                # next round reads it. Asked afterwards, that event could be missed.
-                is_live = self._runner.live(execution.execution_id) is not None
-                for logged in await self._store.read(execution.tenant, execution.execution_id, after=after):
-                    after = logged.sequence
-                    yield StreamEvent(
-                        execution_id=execution.execution_id,
-                        sequence=logged.sequence,
-                        create_time=logged.create_time,
-                        event=logged.event,
-                    )
-                if not is_live:
-                    _raise_failure(await self._result(execution, after), run)
+                has_news = False
+                while events := await source.read(after):
+                    has_news = True
+                    for logged in events:
+                        after = logged.sequence
+                        yield StreamEvent(
+                            execution_id=execution.execution_id,
+                            sequence=logged.sequence,
+                            create_time=logged.create_time,
+                            event=logged.event,
+                        )
+                        source.raise_failure(logged)
+                if source.has_ended:
                     return
-        finally:
-            mailbox.close()
-            if run is not None:
-                run.detach(mailbox)
+                if is_silent and not has_news:
+                    yield self._unlogged(execution, after, None)
 
-    async def _next(self, mailbox: Mailbox) -> tuple[TextDelta | None, bool]:
+    async def _next(self, mailbox: Mailbox, source: _Source) -> tuple[TextDelta | None, bool]:
         """Return the next item of the mailbox, and whether instead nothing came for long."""
+        timeout_s = self._heartbeat_interval_s
+        if source.is_out_of_reach:
+            timeout_s = min(timeout_s, _RETRY_S)
         try:
-            return await mailbox.take(timeout_s=self._heartbeat_interval_s), False
+            return await mailbox.take(timeout_s=timeout_s), False
         except TimeoutError:
             return None, True
 
-    async def _result(self, execution: Execution, last: int) -> Result:
-        """Return the last event of a log that no longer grows."""
-        events = await self._store.read(execution.tenant, execution.execution_id, after=last - 1)
-        if not events or not isinstance(events[-1].event, Result):
-            raise InternalError("the execution ended without a result")
-        return events[-1].event
-
-    def _unlogged(self, execution: Execution, after: int, delta: TextDelta | None) -> StreamEvent | None:
-        """Return a heartbeat or a delta; None for a delta whose step was sent already.
-
-        Event 1 is the start and event i + 2 is step i, so `after` - 1 steps were sent.
-        """
-        if delta is not None and delta.iteration_index < after - 1:
-            return None
+    def _unlogged(self, execution: Execution, after: int, delta: TextDelta | None) -> StreamEvent:
+        """Return a heartbeat or a delta."""
         event: Event | TextDelta | Heartbeat = Heartbeat() if delta is None else delta
         return StreamEvent(
             execution_id=execution.execution_id, sequence=after, create_time=self._clock.now(), event=event
         )
 
 
-def _raise_failure(result: Result, run: Run | None) -> None:
-    """Raise what went wrong, if anything did: the error itself while it is at hand, else what was kept of it."""
-    if result.error is not None:
-        kept = error_of(result.error.reason, result.error.message)
-        error = kept if run is None or run.error is None else run.error
-        error.execution_id = result.execution_id
-        raise error
+class _Source:
+    """Where the events of one execution come from at the moment: the memory of its run, or the store."""
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        execution: Execution,
+        mailbox: Mailbox,
+        announce_every_s: float,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._tenant = execution.tenant
+        self._id = execution.execution_id
+        self._mailbox = mailbox
+        self._announce_every_s = announce_every_s
+        self._announced_s: float | None = None
+        self._run: Run | None = None
+        self._last_run: Run | None = None
+        self._watching = ExitStack()
+        self._is_watching = False
+        self._page = _FIRST_PAGE
+        self.has_ended = False
+        self.is_out_of_reach = False
+
+    def __enter__(self) -> Self:
+        self._attach()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._mailbox.close()
+        self._watching.close()
+        self._leave()
+
+    async def read(self, after: int) -> Sequence[LoggedEvent]:
+        """Return some of the events above `after`; none where there are none yet, or the log `has_ended` there.
+
+        Raises:
+            ReasondError: as `Follower.follow`.
+        """
+        if self.has_ended:
+            return ()
+        self._attach()
+        run = self._run
+        if run is not None:
+            known = run.log.after(after)
+            is_over = self._runner.live(self._id) is not run
+            if known or (known is not None and not is_over):
+                return known
+            if is_over:
+                self._leave()
+                self._watch()
+        try:
+            events = await self._read_store(after)
+        except StoreUnavailableError:
+            self.is_out_of_reach = True
+            return ()
+        self.is_out_of_reach = False
+        return events
+
+    def raise_failure(self, logged: LoggedEvent) -> None:
+        """Note whether `logged` is the last event, and raise what went wrong, if anything did.
+
+        That is the error itself while it is at hand, else what was kept of it.
+        """
+        result = logged.event
+        if not isinstance(result, Result):
+            return
+        self.has_ended = True
+        if result.error is not None:
+            kept = error_of(result.error.reason, result.error.message)
+            run = self._last_run
+            error = kept if run is None or run.error is None else run.error
+            error.execution_id = result.execution_id
+            raise error
+
+    async def _read_store(self, after: int) -> Sequence[LoggedEvent]:
+        events = await self._store.read(self._tenant, self._id, after=after, limit=self._page)
+        self._page = _next_page(events)
+        if events:
+            return events
+        if self._run is None:
+            await self._look_for_the_end(after)
+        return ()
+
+    async def _look_for_the_end(self, after: int) -> None:
+        """Note whether the log ends at `after`; tell the writer that somebody follows if it does not."""
+        found = await self._store.find(self._tenant, self._id)
+        if found.state is ExecutionState.RUNNING:
+            await self._announce()
+        elif found.last_sequence <= after:
+            self.has_ended = True
+            last = await self._store.read(self._tenant, self._id, after=after - 1, limit=1)
+            if not last or not isinstance(last[-1].event, Result):
+                raise InternalError("the execution ended without a result")
+            self.raise_failure(last[-1])
+        else:
+            self._mailbox.log_grew()
+
+    async def _announce(self) -> None:
+        if self._runner.is_draining:
+            error = draining()
+            error.execution_id = self._id
+            raise error
+        now_s = asyncio.get_running_loop().time()
+        if self._announced_s is None or now_s - self._announced_s >= self._announce_every_s:
+            self._announced_s = now_s
+            await self._store.announce(self._tenant, self._id)
+
+    def _attach(self) -> None:
+        """Follow the run while it is at work here, and the store while nothing is known of one."""
+        live = self._runner.live(self._id)
+        if live is not None and live is not self._run:
+            self._leave()
+            self._run = self._last_run = live
+            live.attach(self._mailbox)
+        if self._run is None:
+            self._watch()
+
+    def _leave(self) -> None:
+        if self._run is not None:
+            self._run.detach(self._mailbox)
+            self._run = None
+
+    def _watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self._watching.enter_context(self._store.watch(self._id, self._heard))
+            self._watching.enter_context(self._runner.awaiting(self._id, self._mailbox))
+
+    def _heard(self, change: Change) -> None:
+        if change is Change.GREW:
+            self._mailbox.log_grew()
+
+
+def _next_page(events: Sequence[LoggedEvent]) -> int:
+    """Return how many events to read next, by the size of the last ones."""
+    if not events:
+        return _FIRST_PAGE
+    mean = sum(map(size_of, events)) / len(events)
+    return int(min(max(_PAGE_BYTES / mean, 1), 2 * len(events), _LARGEST_PAGE))

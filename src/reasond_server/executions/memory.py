@@ -3,108 +3,168 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import (
-    CursorExpiredError,
-    ExecutionNotFoundError,
-    InternalError,
-    StoreFullError,
-    shown,
+from reasond_server.errors import StoreFullError
+from reasond_server.executions.appending import (
+    LARGEST_LOG_BYTES,
+    Head,
+    ends,
+    events_of,
+    may_repeat,
+    no_longer_kept,
+    not_found,
+    refusal,
 )
-from reasond_server.executions.store import Claim
-from reasond_server.types import ExecutionState, Iteration, Result
+from reasond_server.executions.sizes import size_of
+from reasond_server.executions.store import Change, Claim, Kept, Record, Recovery, Renewal
+from reasond_server.executions.watching import Watchers
+from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from reasond_server.executions.store import ExecutionFilter
+    from reasond_server.errors import ReasondError
+    from reasond_server.executions.store import Append, ExecutionFilter, Lease
     from reasond_server.types import Execution, LoggedEvent
 
-# What an event takes beside its texts, roughly, as a few nested dataclasses with their fields.
-_BYTES_PER_EVENT = 512
-_LARGEST_LOG = 64 * 1024 * 1024
 _FORGOTTEN_KEPT = 10_000
 
 
 @dataclass(slots=True)
 class _Log:
-    """One execution with its events and their approximate size in bytes."""
+    """One execution with its entries, their approximate size in bytes, and who may write it until when."""
 
     execution: Execution
     digest: str
+    plan: str
+    owner: str
+    lease_until: float
     events: list[LoggedEvent] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    version: int = 0
+    fence: int = 1
     size: int = 0
+    is_cancel_requested: bool = False
+    is_keep_requested: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the log has not ended."""
+        return self.execution.state is ExecutionState.RUNNING
+
+    def head(self) -> Head:
+        """Return what decides whether the log takes more."""
+        return Head(
+            version=self.version,
+            fence=self.fence,
+            last_sequence=len(self.events),
+            size=self.size,
+            has_ended=not self.is_running,
+        )
 
 
 class MemoryExecutionStore:
     """Keeps at most `max_executions` and about `max_bytes`; forgets what ended longest ago first.
 
     What ended is kept until its `expire_time`; a running execution is never forgotten, but its log grows to
-    `max_bytes` or 64 MiB at most, whichever is more. The ids of the last
-    10,000 forgotten ones are remembered, so that a late reader is told that it came too late.
+    `max_bytes` or 64 MiB at most, whichever is more. The ids of the last 10,000 forgotten ones are remembered, so
+    that a late reader is told that it came too late. `monotonic` (seconds) measures leases; without it `now` does.
     """
 
-    def __init__(self, *, max_executions: int, max_bytes: int, now: Callable[[], datetime]) -> None:
+    is_durable = False
+
+    def __init__(
+        self,
+        *,
+        max_executions: int,
+        max_bytes: int,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
         self._max_executions = max_executions
         self._max_bytes = max_bytes
-        self._largest_log = max(max_bytes, _LARGEST_LOG)
+        self._largest_log = max(max_bytes, LARGEST_LOG_BYTES)
         self._now = now
+        self._monotonic = monotonic or (lambda: now().timestamp())
         self._logs: OrderedDict[str, _Log] = OrderedDict()
-        self._claims: dict[tuple[str, str], Claim] = {}
+        self._claims: dict[tuple[str, str], str] = {}
         self._forgotten: OrderedDict[str, str] = OrderedDict()
+        self._watchers = Watchers()
         self._size = 0
 
-    async def create(self, execution: Execution, *, digest: str) -> Claim:
+    async def claimed(self, tenant: str, request_id: str) -> Claim | None:
         """See ExecutionStore."""
         self._forget_expired()
+        holder = self._claims.get((tenant, request_id))
+        return None if holder is None else self._claim(holder)
+
+    async def kept(self, tenant: str, execution_id: str) -> Kept:
+        """See ExecutionStore."""
+        self._forget_expired()
+        log = self._log(tenant, execution_id)
+        return Kept(plan=log.plan, records=tuple(log.records))
+
+    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+        """See ExecutionStore."""
+        self._forget_expired()
+        key, name = (execution.tenant, execution.request_id), execution.execution_id
+        parent = self._cancelled(execution.tenant, inherits)
+        holder = self._claims.get(key) if execution.request_id else None
+        if (made := self._logs.get(name)) is not None:
+            return replace(self._claim(name), inherited=len(made.records))
+        if holder is not None and (parent is None or holder != inherits):
+            return self._claim(holder)
+        records = tuple(parent.records) if parent else ()
+        self._make_room(for_new=1, sparing=inherits)
+        log = _Log(
+            execution=execution,
+            digest=digest,
+            plan=plan,
+            owner=lease.owner,
+            lease_until=self._monotonic() + lease.seconds,
+            records=[*records],
+            version=len(records),
+            size=len(plan) + sum(map(size_of, records)),
+        )
+        self._logs[name] = log
+        self._size += log.size
         if execution.request_id:
-            held = self._claims.get((execution.tenant, execution.request_id))
-            if held is not None:
-                return held
-        self._make_room(for_new=1)
-        claim = Claim(execution_id=execution.execution_id, digest=digest)
-        self._logs[execution.execution_id] = _Log(execution=execution, digest=digest)
-        if execution.request_id:
-            self._claims[execution.tenant, execution.request_id] = claim
-        return claim
+            self._claims[key] = name
+        return replace(self._claim(name), inherited=len(records))
 
     async def release(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
         self._release(self._log(tenant, execution_id).execution)
 
-    async def append(self, execution: Execution, event: LoggedEvent) -> None:
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
-        log = self._log(execution.tenant, execution.execution_id)
-        if event.sequence != len(log.events) + 1 or (log.events and isinstance(log.events[-1].event, Result)):
-            raise InternalError(f"event {event.sequence} does not continue the log of {execution.execution_id}")
-        size = _size_of(event)
-        if log.size + size > self._largest_log and not isinstance(event.event, Result):
-            raise StoreFullError(
-                f"The execution wrote more than the {self._largest_log} bytes that one log may hold",
-                remedy="What it wrote until then is kept. Ask for less.",
-                metadata={"max_log_bytes": str(self._largest_log)},
-            )
-        log.events.append(event)
-        log.execution = execution
-        log.size += size
-        self._size += size
-        if execution.state is not ExecutionState.RUNNING:
-            # What ended stands in the order in which it ended, which is the order of being forgotten.
-            self._logs.move_to_end(execution.execution_id)
+        refusals = [self._append(part) for part in batch]
         if self._size > self._max_bytes:
-            self._make_room(for_new=0, sparing=execution.execution_id)
+            self._make_room(for_new=0, sparing=batch[-1].execution.execution_id)
+        grown = dict.fromkeys(
+            part.execution.execution_id
+            for part, refused in zip(batch, refusals, strict=True)
+            if refused is None and events_of(part)
+        )
+        self._watchers.tell(grown, Change.GREW)
+        return refusals
 
     async def find(self, tenant: str, execution_id: str) -> Execution:
         """See ExecutionStore."""
         self._forget_expired()
         return self._log(tenant, execution_id).execution
 
-    async def read(self, tenant: str, execution_id: str, *, after: int = 0) -> Sequence[LoggedEvent]:
+    async def read(
+        self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[LoggedEvent]:
         """See ExecutionStore."""
-        return self._log(tenant, execution_id).events[after:]
+        self._forget_expired()
+        until = None if limit is None else after + limit
+        return self._log(tenant, execution_id).events[after:until]
 
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
@@ -123,22 +183,128 @@ class MemoryExecutionStore:
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
+        self._forget_expired()
         self._log(tenant, execution_id)
         self._remove(execution_id)
+        self._watchers.tell((execution_id,), Change.GREW)
+
+    async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
+        """See ExecutionStore."""
+        until = self._monotonic() + lease.seconds
+        held: dict[str, _Log] = {}
+        for execution_id, fence in fences.items():
+            log = self._logs.get(execution_id)
+            if log is not None and log.is_running and (log.owner, log.fence) == (lease.owner, fence):
+                log.lease_until = until
+                held[execution_id] = log
+        return Renewal(
+            lost=[execution_id for execution_id in fences if execution_id not in held],
+            cancelled=[execution_id for execution_id, log in held.items() if log.is_cancel_requested],
+            kept=[execution_id for execution_id, log in held.items() if log.is_keep_requested],
+        )
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        """See ExecutionStore."""
+        now = self._monotonic()
+        orphans = sorted(
+            (log for log in self._logs.values() if log.is_running and log.lease_until <= now),
+            key=lambda log: (log.lease_until, log.execution.execution_id),
+        )[:limit]
+        for log in orphans:
+            log.owner, log.lease_until = lease.owner, now + lease.seconds
+            log.fence += 1
+        return [
+            Recovery(
+                execution=log.execution,
+                plan=log.plan,
+                events=tuple(log.events),
+                records=tuple(log.records),
+                version=log.version,
+                fence=log.fence,
+                is_keep_requested=log.is_keep_requested,
+            )
+            for log in orphans
+        ]
+
+    async def request_cancel(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        self._forget_expired()
+        self._log(tenant, execution_id).is_cancel_requested = True
+        self._watchers.tell((execution_id,), Change.CANCEL_REQUESTED)
+
+    async def request_keep(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        self._forget_expired()
+        self._log(tenant, execution_id).is_keep_requested = True
+        self._watchers.tell((execution_id,), Change.KEEP_REQUESTED)
+
+    async def announce(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        log = self._logs.get(execution_id)
+        if log is not None and log.execution.tenant == tenant:
+            self._watchers.tell((execution_id,), Change.FOLLOWED)
+
+    async def forget(self, *, limit: int) -> int:
+        """See ExecutionStore."""
+        return self._forget_expired(limit=limit)
+
+    def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:
+        """See ExecutionStore."""
+        return self._watchers.watch(execution_id, notify)
+
+    async def aclose(self) -> None:
+        """See ExecutionStore."""
+
+    def _append(self, part: Append) -> ReasondError | None:
+        """Take one part, or return why not."""
+        name = part.execution.execution_id
+        log = self._logs.get(name)
+        if log is not None and log.execution.tenant != part.execution.tenant:
+            log = None
+        if log is not None and _repeats(part, log):
+            return None
+        size = sum(map(size_of, part.entries))
+        refused = refusal(part, log.head() if log else None, size=size, largest=self._largest_log)
+        if refused is not None or log is None:
+            return refused
+        log.events += events_of(part)
+        log.records += [entry for entry in part.entries if isinstance(entry, Record)]
+        log.execution = part.execution
+        log.version += len(part.entries)
+        log.size += size
+        self._size += size
+        if ends(part):
+            self._end(log, keeps_records=part.keeps_records)
+        return None
+
+    def _end(self, log: _Log, *, keeps_records: bool) -> None:
+        """Let go of what only a running execution needs."""
+        if not keeps_records:
+            freed = len(log.plan) + sum(map(size_of, log.records))
+            log.plan, log.records = "", []
+            log.size -= freed
+            self._size -= freed
+        # What ended stands in the order in which it ended, which is the order of being forgotten.
+        self._logs.move_to_end(log.execution.execution_id)
+
+    def _cancelled(self, tenant: str, execution_id: str) -> _Log | None:
+        """Return the log that can be inherited from, if it can."""
+        log = self._logs.get(execution_id)
+        if log is None or log.execution.tenant != tenant or log.execution.state is not ExecutionState.CANCELLED:
+            return None
+        return log
+
+    def _claim(self, execution_id: str) -> Claim:
+        log = self._logs[execution_id]
+        return Claim(execution_id=execution_id, digest=log.digest)
 
     def _log(self, tenant: str, execution_id: str) -> _Log:
         log = self._logs.get(execution_id)
         if log is not None and log.execution.tenant == tenant:
             return log
         if self._forgotten.get(execution_id) == tenant:
-            raise CursorExpiredError(
-                f"Execution {shown(execution_id)} is no longer kept",
-                remedy="Start the task again, or raise [store] retention_s, max_executions or max_bytes.",
-            )
-        raise ExecutionNotFoundError(
-            f"Execution not found: {shown(execution_id)}",
-            remedy="Use an execution_id that this server returned to the same tenant.",
-        )
+            raise no_longer_kept(execution_id)
+        raise not_found(execution_id)
 
     def _remove(self, execution_id: str) -> _Log:
         log = self._logs.pop(execution_id)
@@ -149,8 +315,7 @@ class MemoryExecutionStore:
     def _release(self, execution: Execution) -> None:
         """Give the request id of `execution` up, unless another execution has it by now."""
         key = (execution.tenant, execution.request_id)
-        claim = self._claims.get(key)
-        if claim is not None and claim.execution_id == execution.execution_id:
+        if self._claims.get(key) == execution.execution_id:
             del self._claims[key]
 
     def _forget(self, execution_id: str) -> None:
@@ -158,24 +323,21 @@ class MemoryExecutionStore:
         if len(self._forgotten) > _FORGOTTEN_KEPT:
             self._forgotten.popitem(last=False)
 
-    def _forget_expired(self) -> None:
+    def _forget_expired(self, limit: int | None = None) -> int:
         now = self._now()
         expired = [
             execution_id
             for execution_id, log in self._logs.items()
             if log.execution.expire_time is not None and log.execution.expire_time <= now
-        ]
+        ][:limit]
         for execution_id in expired:
             self._forget(execution_id)
+        return len(expired)
 
     def _make_room(self, *, for_new: int, sparing: str = "") -> None:
         """Forget what ended longest ago until the bounds hold with `for_new` executions more."""
         while len(self._logs) + for_new > self._max_executions or self._size > self._max_bytes:
-            ended = (
-                execution_id
-                for execution_id, log in self._logs.items()
-                if log.execution.state is not ExecutionState.RUNNING and execution_id != sparing
-            )
+            ended = (name for name, log in self._logs.items() if not log.is_running and name != sparing)
             oldest = next(ended, None)
             if oldest is None and for_new:
                 raise StoreFullError(
@@ -188,26 +350,13 @@ class MemoryExecutionStore:
             self._forget(oldest)
 
 
+def _repeats(part: Append, log: _Log) -> bool:
+    """Return whether `part` is what the log was given last."""
+    events = events_of(part)
+    has_same_end = not events or log.events[-len(events) :] == events
+    return may_repeat(part, log.head()) and part.execution == log.execution and has_same_end
+
+
 def _place(execution: Execution) -> tuple[float, str]:
     """Return where an execution stands in the order of creation."""
     return execution.create_time.timestamp(), execution.execution_id
-
-
-def _size_of(event: LoggedEvent) -> int:
-    """Return the approximate size of an event in memory, in bytes."""
-    body = event.event
-    if isinstance(body, Iteration):
-        return _BYTES_PER_EVENT + _texts(body.detail)
-    return _BYTES_PER_EVENT + (len(body.answer) * 4 if isinstance(body, Result) else 0)
-
-
-def _texts(detail: object) -> int:
-    """Return an upper bound of the bytes of all texts below `detail`."""
-    if isinstance(detail, str):
-        return len(detail) * 4
-    if isinstance(detail, dict):
-        return sum(_texts(key) + _texts(value) for key, value in detail.items())
-    if isinstance(detail, list | tuple):
-        return sum(map(_texts, detail))
-    slots = getattr(type(detail), "__dataclass_fields__", ())
-    return sum(_texts(getattr(detail, name)) for name in slots)

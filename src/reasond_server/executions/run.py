@@ -1,19 +1,30 @@
-"""One execution at work: its place in the log, its followers, and how it can be stopped."""
+"""One execution at work: its log, its followers, and how it can be stopped."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.executions.log import is_gone
 from reasond_server.types import TextDelta
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from reasond_server.errors import ReasondError
+    from reasond_server.executions.admission import Place
+    from reasond_server.executions.endings import Ending
+    from reasond_server.executions.log import RunLog
     from reasond_server.executions.mailbox import Mailbox
+    from reasond_server.executions.replay.journal import Journal
+    from reasond_server.executions.replay.spending import Spending
     from reasond_server.llm.metering import MeteredModel
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import Execution, Json, StrategyMetrics, StrategySource, Task
+    from reasond_server.types import Execution, Iteration, Json, Result, StrategyMetrics, StrategySource, Task, Usage
+
+_MAX_HELD_CHARACTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +32,8 @@ class Assignment:
     """What to run, for whom, and how: everything is decided and checked.
 
     `digest` identifies the request that `request_id` stands for. `time_limit_s` bounds the run from outside
-    the task's own budget, such as by the caller's deadline.
+    the task's own budget, such as by the caller's deadline. The caller of a run that `is_unary` is told nothing before
+    the end, not even its id: without a request id it cannot come back for it.
     """
 
     tenant: str
@@ -34,6 +46,7 @@ class Assignment:
     digest: str = ""
     keep_running: bool = False
     time_limit_s: float | None = None
+    is_unary: bool = False
 
     @property
     def limit_s(self) -> float | None:
@@ -41,61 +54,188 @@ class Assignment:
         limits = (self.time_limit_s, self.task.budget.max_elapsed_s)
         return min((limit for limit in limits if limit is not None), default=None)
 
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether anybody could come back for the run."""
+        return bool(self.request_id) or self.keep_running or not self.is_unary
+
+
+class Stop(StrEnum):
+    """Why a run is stopped from outside: the last two end nothing, because another process goes on."""
+
+    CANCELLED = "cancelled"
+    HANDED_OVER = "handed_over"
+    LOST = "lost"
+
 
 class Run:
-    """The live side of an execution. The runner drives it; followers attach and detach.
+    """The live side of an execution. The driver works on it; followers attach and detach.
 
-    When the last follower leaves, the run is cancelled, unless somebody asked to keep it running.
+    When the last follower leaves, the run is cancelled, unless somebody asked to keep it running or somebody follows it
+    in another process. `known` are the steps that are logged from an earlier life, `inherited` says what was taken over
+    from another execution. `journal` is None where nobody can go on with the run.
     """
 
-    def __init__(self, *, assignment: Assignment, execution: Execution, model: MeteredModel) -> None:
+    def __init__(
+        self,
+        *,
+        assignment: Assignment,
+        log: RunLog,
+        model: MeteredModel,
+        spending: Spending,
+        new_nonce: Callable[[], str],
+        began_s: float,
+        journal: Journal | None = None,
+        known: Sequence[Iteration] = (),
+        inherited: Sequence[str] = (),
+    ) -> None:
+        loop = asyncio.get_running_loop()
         self.assignment = assignment
-        self.execution = execution
+        self.log = log
         self.model = model
+        self.journal = journal
+        self.new_nonce = new_nonce
+        self.began_s = began_s
+        self.known = known
+        self.inherited = inherited
         self.driver: asyncio.Task[None] | None = None
+        self.place: Place | None = None
         self.metrics: StrategyMetrics | None = None
         self.step_count = 0
         self.error: ReasondError | None = None
-        self.has_begun = False
-        self.is_cancelled = False
-        self.stops_at_step = False
+        self.stops_at_step: Stop | None = None
+        self.stop_reason: Stop | None = None
         self.is_ending = False
-        self._keeps_running = assignment.keep_running
-        self._followers: set[Mailbox] = set()
+        self.is_free_failure = False
+        self.has_tools = False
+        self.told: asyncio.Future[Ending | ReasondError] = loop.create_future()
+        self.stopped: asyncio.Future[None] = loop.create_future()
+        self.concluded: asyncio.Future[Result | None] = loop.create_future()
+        self._spending = spending
+        self.keeps_running = assignment.keep_running
+        # In the order in which they came, so that a simulation can be repeated.
+        self._followers: dict[Mailbox, None] = {}
+        self._awaited_until_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._held: TextDelta | None = None
+        log.on_change = self._log_changed
 
-    def attach(self, mailbox: Mailbox, *, keep_running: bool) -> None:
+    @property
+    def execution(self) -> Execution:
+        """The execution, with what is appended and not yet committed."""
+        return self.log.execution
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far, in all lives of the run."""
+        return self._spending.total
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody wanted it to stop."""
+        return self.stop_reason is Stop.CANCELLED
+
+    @property
+    def may_have_had_effects(self) -> bool:
+        """Whether a tool may have been called."""
+        return self.has_tools if self.journal is None else self.journal.has_tool_calls
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the step in progress is one that is logged already."""
+        return self.step_count < len(self.known)
+
+    def attach(self, mailbox: Mailbox) -> None:
         """Let `mailbox` hear of everything from now on."""
-        self._keeps_running = self._keeps_running or keep_running
-        self._followers.add(mailbox)
+        self._followers[mailbox] = None
 
     def detach(self, mailbox: Mailbox) -> None:
         """Forget `mailbox`; cancel the run if nobody is left who wants it."""
-        self._followers.discard(mailbox)
-        if not self._followers and not self._keeps_running:
-            self.cancel()
+        self._followers.pop(mailbox, None)
+        self._cancel_if_unwanted()
+
+    def keep(self) -> None:
+        """Go on even when nobody follows; that cannot be taken back."""
+        self.keeps_running = True
+
+    def await_follower(self, *, within_s: float) -> None:
+        """Somebody may come within `within_s` seconds, or follows from another process: do not stop before that."""
+        now_s = asyncio.get_running_loop().time()
+        self._awaited_until_s = max(self._awaited_until_s, now_s + within_s)
+        if not self._followers:
+            self._cancel_if_unwanted()
 
     def cancel(self) -> None:
         """Stop the run at once; what it did is kept. Does nothing once it is ending."""
-        if self.is_ending or self.is_cancelled:
-            return
-        self.is_cancelled = True
-        # A task that is cancelled before its first step never runs at all: the driver looks at the flag.
-        if self.driver is not None and self.has_begun:
-            self.driver.cancel()
+        self.stop(Stop.CANCELLED)
 
-    def log_grew(self) -> None:
-        """Tell the followers that there is something to read."""
+    def stop(self, reason: Stop) -> None:
+        """Stop the run at once, for `reason`. Does nothing once it is ending."""
+        if self.is_ending or self.stop_reason is not None:
+            return
+        self.stop_reason = reason
+        if not self.stopped.done():
+            self.stopped.set_result(None)
+
+    def fail(self, error: ReasondError) -> None:
+        """End the run because of `error`. Does nothing once it is ending."""
+        if not self.is_ending and not self.told.done():
+            self.told.set_result(error)
+
+    def wrote(self, text: str) -> None:
+        """Tell the followers what was written in the step in progress, once they were told of those before."""
+        if not self._followers or not text or self.is_replaying:
+            return
+        delta = TextDelta(iteration_index=self.step_count, text=text)
+        if self.log.committed == self.log.execution.last_sequence:
+            self._tell(delta)
+        elif self._held is None or self._held.iteration_index != delta.iteration_index:
+            self._held = delta
+        elif len(self._held.text) + len(text) <= _MAX_HELD_CHARACTERS:
+            self._held = TextDelta(iteration_index=delta.iteration_index, text=self._held.text + text)
+
+    def end(self) -> None:
+        """Note that the run is over in this process."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.concluded.done():
+            self.concluded.set_result(None)
         for mailbox in self._followers:
             mailbox.log_grew()
 
-    def wrote(self, text: str) -> None:
-        """Tell the followers what was written in the step in progress."""
-        if self._followers and text:
-            delta = TextDelta(iteration_index=self.step_count, text=text)
-            for mailbox in self._followers:
-                mailbox.wrote(delta)
-
     async def ended(self) -> None:
-        """Wait until the log has its last event."""
+        """Wait until the log has its last event, or the run has left this process."""
         if self.driver is not None:
             await asyncio.wait([self.driver])
+
+    def _log_changed(self) -> None:
+        """Tell the followers that there is something to read, or stop because nothing can be appended any more."""
+        error = self.log.error
+        if error is not None:
+            if is_gone(error):
+                self.stop(Stop.LOST)
+            else:
+                self.fail(error)
+        for mailbox in self._followers:
+            mailbox.log_grew()
+        if self._held is not None and self.log.committed == self.log.execution.last_sequence:
+            held, self._held = self._held, None
+            if held.iteration_index == self.step_count:
+                self._tell(held)
+
+    def _tell(self, delta: TextDelta) -> None:
+        for mailbox in self._followers:
+            mailbox.wrote(delta)
+
+    def _cancel_if_unwanted(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._followers or self.keeps_running or self.is_ending:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._awaited_until_s:
+            self._timer = loop.call_at(self._awaited_until_s, self._cancel_if_unwanted)
+        else:
+            self.cancel()

@@ -1,79 +1,83 @@
-"""Drives every execution in a task of its own and writes its log; the RPC only follows."""
+"""Starts, tracks and stops executions: each works in a task of its own, and the RPC only follows."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from reasond_server.context.fences import new_nonce
-from reasond_server.errors import (
-    DrainingError,
-    ExecutionNotFoundError,
-    InternalError,
-    OverloadedError,
-    ReasondError,
-    RequestIdReusedError,
-    shown,
-)
-from reasond_server.executions.endings import (
-    Ending,
-    cancelled,
-    ending_of_error,
-    ending_of_limit,
-    ending_of_outcome,
-    frees_request_id,
-)
-from reasond_server.executions.payloads import carriable, require_step, require_wrote
-from reasond_server.executions.run import Run
-from reasond_server.llm.metering import MeteredModel
-from reasond_server.strategies.strategy import RunContext, Step, Wrote
+from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailableError, StrategyNotFoundError, shown
+from reasond_server.executions.admission import Admission, Place
+from reasond_server.executions.clock import Clock
+from reasond_server.executions.driving import Driver
+from reasond_server.executions.leases import Upkeep
+from reasond_server.executions.making import Maker, failure_of
+from reasond_server.executions.replay.plan import PlanError
+from reasond_server.executions.request_ids import RequestIds, stands
+from reasond_server.executions.run import Run, Stop
+from reasond_server.executions.store import Change, Lease
+from reasond_server.executions.writer import LogWriter
 from reasond_server.tools.toolbox import NO_TOOLS
-from reasond_server.types import (
-    Execution,
-    ExecutionFailure,
-    ExecutionStarted,
-    ExecutionState,
-    FinishReason,
-    Iteration,
-    LoggedEvent,
-    Metrics,
-    Result,
-)
+from reasond_server.types import Execution, ExecutionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Mapping
 
+    from reasond_server.executions.mailbox import Mailbox
+    from reasond_server.executions.making import Prepared
     from reasond_server.executions.run import Assignment
-    from reasond_server.executions.store import ExecutionStore
+    from reasond_server.executions.store import Claim, ExecutionStore, Recovery
     from reasond_server.llm.model import ChatModel
-    from reasond_server.tools.toolbox import Toolbox, ToolSource
-    from reasond_server.types import Event, Usage
+    from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.tools.toolbox import ToolSource
+
+__all__ = ["Clock", "Runner", "RunnerLimits"]
 
 _log = logging.getLogger("reasond.executions")
-_RETRY_AFTER_S = 1.0
 _NATURAL_SHARE_OF_GRACE = 0.8
-_FRAGMENTS_PER_TURN = 16
+_LAST_COMMITS_S = 5.0
+_MOMENT_S = 0.02
+# Each is lost to another caller who made the same request at the same moment.
+_MOST_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """Where times and ids come from; injected, so that a log can be made again byte for byte."""
+class RunnerLimits:
+    """How much a runner does at once, and how long what it leaves is kept or waited for.
 
-    now: Callable[[], datetime]
-    monotonic: Callable[[], float]
-    new_id: Callable[[], str]
-    new_nonce: Callable[[], str] = new_nonce
+    `max_concurrent` executions run and `max_queued` wait, `queue_timeout_s` at most. A lease lasts `lease_s`; a run
+    that was taken over and that nobody asked to keep is given `reattach_s` for somebody to come back. What ended is
+    kept for `retention_s`, or what `tenant_retention_s` says. Without `records_content` no text is kept.
+    """
+
+    max_concurrent: int
+    retention_s: float
+    tenant_retention_s: Mapping[str, float] = field(default_factory=dict)
+    max_queued: int = 0
+    queue_timeout_s: float = 0.0
+    lease_s: float = 15.0
+    reattach_s: float = 30.0
+    unwinding_s: float = 2.0
+    records_content: bool = True
+
+    def retention_of(self, tenant: str) -> timedelta:
+        """Return how long executions of `tenant` are kept after their end."""
+        return timedelta(seconds=self.tenant_retention_s.get(tenant, self.retention_s))
+
+
+def _no_strategy(name: str) -> ReasoningStrategy[Any]:
+    raise StrategyNotFoundError(f"Strategy not found: {shown(name)}")
 
 
 class Runner:
-    """Starts, tracks and stops executions; admits at most `max_concurrent` at a time.
+    """Starts executions and drives them to their end, whether or not anybody follows.
 
-    A strategy has `unwinding_s` seconds to clean up after its outcome, and as long again once it is cancelled.
+    `find_strategy` returns a strategy by name, for runs that another process left behind; it raises where there is
+    none. `begin` starts the upkeep: leases, recovery, retention. `request_ids` tells which requests are known.
     """
 
     def __init__(
@@ -82,118 +86,177 @@ class Runner:
         store: ExecutionStore,
         model: ChatModel,
         clock: Clock,
-        max_concurrent: int,
-        retention_s: float,
-        unwinding_s: float = 2.0,
+        limits: RunnerLimits,
         tools: ToolSource = NO_TOOLS,
+        find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
     ) -> None:
         self._store = store
-        self._model = model
+        self._model_name = model.name
         self._clock = clock
-        self._max_concurrent = max_concurrent
-        self._retention = timedelta(seconds=retention_s)
+        self._limits = limits
         self._runs: dict[str, Run] = {}
-        self._unwinding_s = unwinding_s
-        self._tools = tools
-        self._preparing = 0
-        self._is_draining = False
+        self.request_ids = RequestIds(store=store, runs=self._runs, queue_timeout_s=limits.queue_timeout_s)
+        self._waiting: dict[str, dict[Mailbox, None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lease = Lease(owner=clock.new_id(), seconds=limits.lease_s)
+        self._admission = Admission(
+            max_running=limits.max_concurrent,
+            max_queued=limits.max_queued,
+            queue_timeout_s=limits.queue_timeout_s,
+        )
+        self._writer = LogWriter(store=store, random=clock.random)
+        self._maker = Maker(
+            model=model,
+            clock=clock,
+            writer=self._writer,
+            find_strategy=find_strategy,
+            records_content=limits.records_content,
+            is_durable=store.is_durable,
+        )
+        self._driver = Driver(
+            clock=clock, tools=tools, retention_of=limits.retention_of, unwinding_s=limits.unwinding_s
+        )
+        self._upkeep = Upkeep(
+            store=store,
+            lease=self._lease,
+            random=clock.random,
+            fences=self._fences,
+            room=lambda: 0 if self.is_draining else self._admission.free_places,
+            adopt=self._adopt,
+            on_lost=lambda execution_id: self._stop(execution_id, Stop.LOST),
+            on_cancelled=lambda execution_id: self._stop(execution_id, Stop.CANCELLED),
+            on_kept=self._keep,
+        )
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing new is started any more."""
+        return self._admission.is_draining
+
+    def begin(self) -> None:
+        """Look at once for executions that nobody works on, and again and again from now on."""
+        self._upkeep.begin()
 
     def live(self, execution_id: str) -> Run | None:
         """Return the run of an execution that is at work in this process."""
         return self._runs.get(execution_id)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place for an execution while it is prepared, so that preparing costs nothing where there is none.
-
-        Raises:
-            DrainingError: the server is shutting down.
-            OverloadedError: as many executions run, or are prepared, as may.
-        """
-        self._admit(len(self._runs) + self._preparing)
-        self._preparing += 1
+    def awaiting(self, execution_id: str, mailbox: Mailbox) -> Iterator[None]:
+        """Let `mailbox` hear when this process goes on with an execution of another one, while the context lasts."""
+        waiting = self._waiting.setdefault(execution_id, {})
+        waiting[mailbox] = None
         try:
             yield
         finally:
-            self._preparing -= 1
+            waiting.pop(mailbox, None)
+            if not waiting and self._waiting.get(execution_id) is waiting:
+                del self._waiting[execution_id]
 
-    async def start(self, assignment: Assignment) -> Execution:
-        """Start an execution, or return the one that the request id stands for.
+    async def written(self, tenant: str, *, within_s: float) -> None:
+        """Wait until what began or ended here unseen is in the store, but not for long.
+
+        Its caller may know the result already and ask for it.
+        """
+        late = [run.log for run in self._runs.values() if run.execution.tenant == tenant and run.log.is_late]
+        if late:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    for log in late:
+                        await log.settled()
+
+    async def place(self, tenant: str, *, within_s: float | None = None) -> Place:
+        """Return a place for an execution, after a wait if need be: preparing costs nothing where there is none.
+
+        Raises:
+            DrainingError: the server is shutting down.
+            OverloadedError: as many executions run, or wait, as may.
+            StoreUnavailableError: the store cannot be reached.
+        """
+        self._admission.require_open()
+        self._writer.require_store()
+        return await self._admission.enter(tenant, within_s=within_s)
+
+    async def start(self, assignment: Assignment, *, place: Place | None = None) -> Execution:
+        """Start an execution, or return the one that the request id stands for; `place` is taken over or left.
 
         Raises:
             DrainingError: the server is shutting down.
             OverloadedError: as many executions run as may.
             RequestIdReusedError: the request id stands for another request.
             StoreFullError: there is no room for another log.
+            StoreUnavailableError: the store cannot be reached.
         """
-        self._admit(len(self._runs))
-        execution = self._new_execution(assignment)
-        claim = await self._store.create(execution, digest=assignment.digest)
-        if claim.execution_id != execution.execution_id:
-            if claim.digest != assignment.digest:
-                raise RequestIdReusedError(
-                    f"The request id {shown(assignment.request_id)} was used before with another request",
-                    remedy="Send the same request again, or a new request id.",
-                    metadata={"execution_id": claim.execution_id},
+        own = place or await self.place(assignment.tenant)
+        with own.holding():
+            if not assignment.can_be_resumed:
+                return self._start_unseen(assignment, own)
+            prepared = self._maker.prepare(assignment)
+            for _ in range(_MOST_ATTEMPTS):
+                execution = self._new_execution(assignment)
+                claim = await self._create(execution, prepared)
+                if claim.execution_id == execution.execution_id:
+                    return self._begin(self._maker.fresh(prepared, execution, inherited=claim.inherited), own).execution
+                held = await self.request_ids.held_by(
+                    claim, assignment.tenant, request_id=assignment.request_id, digest=assignment.digest
                 )
-            going = self._runs.get(claim.execution_id)
-            if going is None or not going.is_cancelled:
-                return await self._store.find(assignment.tenant, claim.execution_id)
-            # Whoever asked first has left; asking again is no wish to see the end of that.
-            await going.ended()
-            return await self.start(assignment)
-        metered = MeteredModel(model=self._model, budget=assignment.task.budget, time_left=self._time_left(assignment))
-        run = Run(assignment=assignment, execution=execution, model=metered)
-        self._runs[execution.execution_id] = run
-        await self._append(run, _started(assignment, self._model.name))
-        run.driver = asyncio.create_task(self._drive(run), name=f"execution {execution.execution_id}")
-        return run.execution
+                if stands(held):
+                    return held
+                prepared = self._maker.prepare(assignment, await self.request_ids.predecessor(held))
+        raise OverloadedError("Too many callers make the same request", remedy="Retry.", retry_after_s=1.0)
 
     async def drain(self, *, grace_s: float) -> None:
         """Admit nothing more and see the running executions out within `grace_s` seconds.
 
-        They may end by themselves for most of that time, then stop at their next step, then at once.
+        They may end by themselves for most of that time, then stop at their next step, then at once. Where the store
+        outlives this process, those that somebody could come back for are left to another one, or to the next start
+        on the same store, instead of being cancelled.
         """
-        self._is_draining = True
+        self.begin_drain()
         await self._wait_for_all(grace_s * _NATURAL_SHARE_OF_GRACE)
         for run in self._runs.values():
-            run.stops_at_step = True
+            run.stops_at_step = self._stop_for_others(run)
         await self._wait_for_all(grace_s * (1 - _NATURAL_SHARE_OF_GRACE))
         await self.stop()
 
     def begin_drain(self) -> None:
         """Refuse new executions from now on."""
-        self._is_draining = True
+        self._admission.drain()
 
     async def stop(self) -> None:
-        """Cancel everything that runs and wait until the logs have ended."""
-        self._is_draining = True
+        """Stop everything that runs and wait until the logs have ended, or are left to other processes."""
+        self.begin_drain()
         for run in tuple(self._runs.values()):
-            run.cancel()
-        await self._wait_for_all(None)
+            run.stop(self._stop_for_others(run))
+        await self._wait_for_all(2 * self._limits.unwinding_s + _LAST_COMMITS_S)
+        for run in tuple(self._runs.values()):
+            run.log.close(StoreUnavailableError("The server was shut down before the store could be reached"))
+        await self._wait_for_all(self._limits.unwinding_s)
+        await self._writer.aclose(within_s=_LAST_COMMITS_S)
+        await self._upkeep.aclose()
 
-    async def _wait_for_all(self, timeout_s: float | None) -> None:
+    async def _wait_for_all(self, timeout_s: float) -> None:
         drivers = [run.driver for run in self._runs.values() if run.driver is not None]
         if drivers:
             await asyncio.wait(drivers, timeout=timeout_s)
 
-    def _admit(self, busy: int) -> None:
-        if self._is_draining:
-            raise DrainingError(
-                "The server is shutting down", remedy="Retry; another instance answers.", retry_after_s=_RETRY_AFTER_S
-            )
-        if busy >= self._max_concurrent:
-            raise OverloadedError(
-                f"{busy} executions are running, as many as max_concurrent_requests allows",
-                remedy="Retry after the time given, or raise [reasoning.performance] max_concurrent_requests.",
-                metadata={"max_concurrent_requests": str(self._max_concurrent)},
-                retry_after_s=_RETRY_AFTER_S,
-            )
+    def _stop_for_others(self, run: Run) -> Stop:
+        """Return how a run is stopped when this process ends."""
+        return Stop.HANDED_OVER if self._store.is_durable and run.journal is not None else Stop.CANCELLED
 
-    def _time_left(self, assignment: Assignment) -> Callable[[], float | None]:
-        """Return a function that tells the seconds until the run's limit; None where there is none."""
-        limit_s, began = assignment.limit_s, self._clock.monotonic()
-        return lambda: None if limit_s is None else limit_s - (self._clock.monotonic() - began)
+    def _stop(self, execution_id: str, reason: Stop) -> None:
+        run = self._runs.get(execution_id)
+        if run is not None:
+            run.stop(reason)
+
+    def _keep(self, execution_id: str) -> None:
+        run = self._runs.get(execution_id)
+        if run is not None:
+            run.keep()
+
+    def _fences(self) -> Mapping[str, int]:
+        """Return what is at work here, and is in the store."""
+        return {name: run.log.fence for name, run in self._runs.items() if run.log.is_open and run.log.error is None}
 
     def _new_execution(self, assignment: Assignment) -> Execution:
         return Execution(
@@ -202,197 +265,128 @@ class Runner:
             state=ExecutionState.RUNNING,
             strategy=assignment.strategy.name,
             strategy_source=assignment.strategy_source,
-            model=self._model.name,
+            model=self._model_name,
             create_time=self._clock.now(),
             request_id=assignment.request_id,
         )
 
-    async def _drive(self, run: Run) -> None:
-        """Work until the end and write it down; never raises."""
-        began = self._clock.monotonic()
-        run.has_begun = True
+    async def _create(self, execution: Execution, prepared: Prepared) -> Claim:
+        earlier = prepared.predecessor
+        return await self._store.create(
+            execution,
+            digest=prepared.assignment.digest,
+            plan=prepared.plan,
+            lease=self._lease,
+            inherits="" if earlier is None else earlier.execution.execution_id,
+        )
+
+    def _start_unseen(self, assignment: Assignment, place: Place) -> Execution:
+        """Start a run for which its caller could not come back: nothing that is written of it is waited for.
+
+        What ends within a moment is written down in one go, after its caller was answered.
+        """
+        prepared = self._maker.prepare(assignment)
+        execution = self._new_execution(assignment)
+        run = self._maker.fresh(prepared, execution, is_open=False)
+        creating = asyncio.create_task(
+            self._create_unseen(run, execution, prepared), name=f"creation of {execution.execution_id}"
+        )
+        self._tasks.add(creating)
+        creating.add_done_callback(self._tasks.discard)
+        return self._begin(run, place).execution
+
+    async def _create_unseen(self, run: Run, execution: Execution, prepared: Prepared) -> None:
+        await asyncio.wait([run.concluded], timeout=_MOMENT_S)
         try:
-            ending = await self._ending_of(run)
-            run.is_ending = True
-            run.error = ending.error
-            if frees_request_id(run, ending):
-                await self._store.release(run.execution.tenant, run.execution.execution_id)
-            await self._append(run, self._result(run, ending, self._clock.monotonic() - began))
-        except ExecutionNotFoundError:
-            _log.info("execution deleted while it ran", extra={"execution_id": run.execution.execution_id})
-        except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
-            _log.exception("execution log could not be ended", extra={"execution_id": run.execution.execution_id})
+            await self._writer.insist(
+                partial(self._create, execution, prepared), until=lambda: run.log.error is not None
+            )
+        except ReasondError as error:
+            self._writer.report(error)
+            run.log.close(error)
+        except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
+            _log.exception("execution could not be created", extra={"execution_id": run.execution.execution_id})
+            run.log.close(StoreUnavailableError("The execution could not be written down", remedy="Retry."))
+        else:
+            run.log.open()
+
+    def _begin(self, run: Run, place: Place) -> Run:
+        name = run.execution.execution_id
+        place.take()
+        run.place = place
+        self._runs[name] = run
+        run.driver = asyncio.create_task(self._drive(run), name=f"execution {name}")
+        return run
+
+    async def _drive(self, run: Run) -> None:
+        name = run.execution.execution_id
+        try:
+            with self._store.watch(name, partial(self._heard, run)):
+                await self._driver.drive(run)
+            if run.stop_reason is Stop.HANDED_OVER:
+                await self._give_back(run)
+            elif run.is_free_failure and run.execution.request_id:
+                await self._release(run)
         finally:
             # In this order: followers that wake up must find the run gone, or they would wait for more.
-            del self._runs[run.execution.execution_id]
-            run.log_grew()
+            del self._runs[name]
+            if run.place is not None:
+                run.place.leave()
+            run.end()
             _log_end(run)
 
-    async def _ending_of(self, run: Run) -> Ending:
-        """Let the strategy work in a task of its own and return how that ended, within its limits of time.
+    def _heard(self, run: Run, change: Change) -> None:
+        if change is Change.CANCEL_REQUESTED:
+            run.cancel()
+        elif change is Change.KEEP_REQUESTED:
+            run.keep()
+        elif change is Change.FOLLOWED:
+            run.await_follower(within_s=self._limits.reattach_s)
 
-        A strategy that does not stop when it is cancelled is left behind after a while: its task may live on, but
-        the run is over, its log ends, and its model makes no more calls.
-        """
-        if run.is_cancelled:
-            return cancelled()
-        told: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        work = asyncio.create_task(self._work_and_tell(run, told), name=f"strategy of {run.execution.execution_id}")
-        limit_s = run.assignment.limit_s
-        is_out_of_time = False
+    async def _release(self, run: Run) -> None:
+        """Let the same request start anew: it failed before anything was spent or done."""
         try:
-            done, _ = await asyncio.wait({told}, timeout=limit_s)
-            is_out_of_time = not done
-        except asyncio.CancelledError:
-            if not run.is_cancelled:
-                raise
-        run.is_ending = True
-        has_stopped = await self._stopped(work, at_once=not told.done())
-        run.model.close()
-        if told.done():
-            ending = told.result()
-        elif is_out_of_time and limit_s is not None:
-            ending = ending_of_limit(run, limit_s)
-        else:
-            ending = cancelled()
-        return ending if has_stopped else _left_behind(run, ending)
+            await self._store.release(run.execution.tenant, run.execution.execution_id)
+        except ReasondError:
+            _log.warning("a request id could not be given back; it stands for a failed execution")
 
-    async def _stopped(self, work: asyncio.Task[None], *, at_once: bool) -> bool:
-        """Wait until `work` has cleaned up, cancelling it first or after a while; return whether it has."""
-        for is_cancelled in (True,) if at_once else (False, True):
-            if is_cancelled:
-                work.cancel()
-            await asyncio.wait({work}, timeout=self._unwinding_s)
-            if work.done():
-                return True
-        return False
-
-    async def _work_and_tell(self, run: Run, told: asyncio.Future[Ending]) -> None:
-        """Work, and tell how it ended; nothing that a strategy raises gets past this.
-
-        SystemExit and KeyboardInterrupt would end the whole process, and any other exception the log without a result.
-        """
+    async def _give_back(self, run: Run) -> None:
+        """Let another process go on at once."""
         try:
-            await self._work(run, told)
-        except asyncio.CancelledError:
-            if run.is_ending:
-                return
-            _log.exception("strategy cancelled itself", extra={"execution_id": run.execution.execution_id})
-            error: ReasondError = InternalError("internal error")
-        except ReasondError as caught:
-            error = carriable(caught)
-        except BaseException:  # noqa: BLE001 - as the docstring says
-            _log.exception("strategy failed", extra={"execution_id": run.execution.execution_id})
-            error = InternalError("internal error")
-        else:
-            return
-        if not told.done():
-            told.set_result(ending_of_error(run, error))
-
-    async def _work(self, run: Run, told: asyncio.Future[Ending]) -> None:
-        """Run the strategy, log its steps as they complete, and tell its outcome before it cleans up."""
-        assignment, model, name = run.assignment, run.model, run.assignment.strategy.name
-        context = RunContext(
-            config=assignment.config,
-            model=model,
-            tools=self._toolbox(assignment),
-            monotonic=self._clock.monotonic,
-            new_nonce=self._clock.new_nonce,
-        )
-        spent, since, fragments = model.usage, self._clock.monotonic(), 0
-        async with aclosing(assignment.strategy.run(assignment.task, context)) as events:
-            async for event in events:
-                if run.is_ending:
-                    return
-                if isinstance(event, Wrote):
-                    run.wrote(require_wrote(event, strategy=name).text)
-                    fragments += 1
-                    if fragments % _FRAGMENTS_PER_TURN:
-                        continue
-                elif isinstance(event, Step):
-                    used, now = model.usage, self._clock.monotonic()
-                    await self._append_step(run, event, used=used - spent, elapsed_s=now - since)
-                    spent, since = used, now
-                    if run.stops_at_step:
-                        told.set_result(cancelled("The server was shut down; the steps until then are kept."))
-                        return
-                else:
-                    told.set_result(ending_of_outcome(run, event))
-                    return
-                # A strategy that never waits for anything would keep all others from working.
-                await asyncio.sleep(0)
-        raise InternalError(f"strategy {name!r} ended without an outcome")
-
-    def _toolbox(self, assignment: Assignment) -> Toolbox:
-        """Return the tools of a run; none where its configuration does not use them, whatever the strategy does."""
-        source = self._tools if assignment.config.uses_tools else NO_TOOLS
-        return source.toolbox(max_calls=assignment.task.budget.max_tool_calls)
-
-    async def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
-        kept = require_step(step, strategy=run.execution.strategy, before=run.metrics)
-        run.metrics = kept.metrics
-        iteration = Iteration(
-            index=run.step_count,
-            answer_found=kept.answer_found,
-            usage=used,
-            elapsed_s=elapsed_s,
-            detail=kept.detail,
-        )
-        run.step_count += 1
-        await self._append(run, iteration)
-
-    async def _append(self, run: Run, event: Event) -> None:
-        """Write `event` at the end of the log and tell the followers."""
-        now = self._clock.now()
-        sequence = run.execution.last_sequence + 1
-        execution = replace(run.execution, last_sequence=sequence, usage=run.model.usage)
-        if isinstance(event, Result):
-            execution = replace(
-                execution,
-                state=_state_after(event.finish_reason),
-                finish_reason=event.finish_reason,
-                end_time=now,
-                expire_time=now + self._retention,
+            await self._store.renew(
+                Lease(owner=self._lease.owner, seconds=0), {run.execution.execution_id: run.log.fence}
             )
-        await self._store.append(execution, LoggedEvent(sequence=sequence, create_time=now, event=event))
-        run.execution = execution
-        run.log_grew()
+        except ReasondError:
+            _log.warning("a lease could not be given back; it runs out by itself")
 
-    def _result(self, run: Run, ending: Ending, elapsed_s: float) -> Result:
-        error = ending.error
-        return Result(
-            execution_id=run.execution.execution_id,
-            answer=ending.answer,
-            strategy_used=run.execution.strategy,
-            strategy_source=run.execution.strategy_source,
-            finish_reason=ending.finish_reason,
-            metrics=Metrics(usage=run.model.usage, execution_time_s=elapsed_s, strategy_specific=run.metrics),
-            warnings=(*self._model.warnings, *run.model.warnings_of_calls, *ending.warnings),
-            model=self._model.name,
-            error=None if error is None else ExecutionFailure(reason=error.reason, message=error.full_message),
-        )
+    def _adopt(self, recovery: Recovery) -> None:
+        """Go on with what a process left behind, or end it where that cannot be."""
+        name = recovery.execution.execution_id
+        own = self._runs.get(name)
+        if own is not None:
+            # This process was out of touch for longer than its lease lasted, and is its own heir.
+            own.stop(Stop.LOST)
+            task = asyncio.create_task(self._adopt_after(own, recovery), name=f"adoption of {name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        try:
+            run = self._maker.revived(recovery)
+        except PlanError as error:
+            self._maker.write_off(recovery, failure_of(error), keep_s=self._limits.retention_of)
+            return
+        if recovery.is_keep_requested:
+            run.keep()
+        if not run.keeps_running:
+            run.await_follower(within_s=self._limits.reattach_s)
+        self._begin(run, self._admission.force())
+        for mailbox in self._waiting.get(name, ()):
+            mailbox.log_grew()
 
-
-def _state_after(reason: FinishReason | None) -> ExecutionState:
-    states = {FinishReason.FAILED: ExecutionState.FAILED, FinishReason.CANCELLED: ExecutionState.CANCELLED}
-    return states.get(reason, ExecutionState.SUCCEEDED) if reason else ExecutionState.SUCCEEDED
-
-
-def _started(assignment: Assignment, model: str) -> ExecutionStarted:
-    return ExecutionStarted(
-        strategy=assignment.strategy.name,
-        strategy_source=assignment.strategy_source,
-        model=model,
-        config=assignment.shown_config,
-    )
-
-
-def _left_behind(run: Run, ending: Ending) -> Ending:
-    """Return `ending` with a warning, and say in the log which strategy is at fault."""
-    facts = {"execution_id": run.execution.execution_id, "strategy": run.execution.strategy}
-    _log.error("strategy does not stop and was left behind", extra=facts)
-    warning = "The strategy did not stop when it was told to and was left behind."
-    return replace(ending, warnings=(*ending.warnings, warning))
+    async def _adopt_after(self, own: Run, recovery: Recovery) -> None:
+        await own.ended()
+        if own.execution.execution_id not in self._runs and not self.is_draining:
+            self._adopt(recovery)
 
 
 def _log_end(run: Run) -> None:

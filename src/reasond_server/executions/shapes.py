@@ -1,4 +1,4 @@
-"""Whether a value of `types.py` is what it declares: nothing else makes a third party's strategy keep to it.
+"""Whether a value of `types` is what it declares: nothing else makes a third party's strategy keep to it.
 
 What is let through here is what every transport can carry: texts in valid Unicode, finite numbers, whole numbers
 within the sizes of the proto, and sequences that the strategy cannot change any more.

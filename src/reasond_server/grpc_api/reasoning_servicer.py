@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _LARGEST_PAGE: Final = 100
 _RESULT_ROOM_BYTES: Final = 512 * 1024
 _COST_CLASSES: Final = {cost: pb.CostClass.Value(f"COST_CLASS_{cost.name}") for cost in CostClass}
+_log = logging.getLogger("reasond.grpc")
 
 
 class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
@@ -157,6 +159,11 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             async with asyncio.timeout(self._write_timeout_s):
                 await context.write(event_message(event))
         except TimeoutError:
+            # Said now: the status waits behind what the client has not read, and with it the access log.
+            facts = {"execution_id": event.execution_id, "undelivered_sequence": event.sequence}
+            _log.info(
+                "a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._write_timeout_s, extra=facts
+            )
             error = SlowConsumerError(
                 f"The client took no message for {self._write_timeout_s:g} s",
                 remedy="Resume with the execution_id and the last sequence that was read.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 if TYPE_CHECKING:
     import asyncio
 
+_log = logging.getLogger("reasond.http")
 _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -81,7 +83,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Give the client time to read."""
         super().pause_writing()
-        self._stall = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
+        self._stall = self.loop.call_later(self._limits.write_timeout_s, self._cut_off)
 
     def resume_writing(self) -> None:
         """Note that the client has read."""
@@ -107,6 +109,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+    def _cut_off(self) -> None:
+        # Nothing can be told to who does not read; the last event's id is what it can go on from.
+        _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._limits.write_timeout_s)
+        self.transport.abort()
 
     def _close(self, status: bytes) -> None:
         self._stop_timer()

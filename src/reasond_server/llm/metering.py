@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import UNSPENT, InternalError, TokenBudgetExhaustedError
+from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import Learner
 from reasond_server.llm.model import Finished, ModelFinish
@@ -68,6 +68,7 @@ class MeteredModel:
         self._counter = model.counter if counter is None else counter
         self._budget = budget
         self._settled = Usage()
+        self._last_call = Usage()
         self._open: list[_Call] = []
         self._time_left = time_left
         self._is_closed = False
@@ -103,6 +104,11 @@ class MeteredModel:
     def usage(self) -> Usage:
         """Everything spent so far, calls in progress included."""
         return sum((self._estimate(call) for call in self._open), self._settled)
+
+    @property
+    def last_call(self) -> Usage:
+        """What the call that ended last was charged with."""
+        return self._last_call
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return what the model's server counts."""
@@ -151,10 +157,7 @@ class MeteredModel:
             ModelError: as the model says.
         """
         self._require_open()
-        told = await self._counted(request)
-        prompt = await self._prompt_tokens(request.messages) if told is None else told
-        call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
-        self._open.append(call)
+        call = await self._opened(request)
         spent: Usage | None = None
         try:
             bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
@@ -182,7 +185,20 @@ class MeteredModel:
             raise
         finally:
             self._open.remove(call)
-            self._settled += self._estimate(call) if spent is None else spent
+            self._last_call = self._estimate(call) if spent is None else spent
+            self._settled += self._last_call
+
+    async def _opened(self, request: ChatRequest) -> _Call:
+        """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
+        try:
+            told = await self._counted(request)
+            prompt = await self._prompt_tokens(request.messages) if told is None else told
+            call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
+        except ReasondError:
+            self._last_call = Usage()
+            raise
+        self._open.append(call)
+        return call
 
     async def _counted(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""

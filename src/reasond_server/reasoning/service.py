@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
-from reasond_server.errors import InternalError, InvalidRequestError, StoreUnavailableError, Violation
+from reasond_server.errors import (
+    ExecutionNotFoundError,
+    InternalError,
+    InvalidRequestError,
+    StoreUnavailableError,
+    Violation,
+    error_of,
+)
 from reasond_server.executions.following import Follower
+from reasond_server.executions.mailbox import Mailbox
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
-from reasond_server.types import Iteration, Metrics, Result
+from reasond_server.types import ExecutionState, Iteration, Metrics, Result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
-    from reasond_server.executions.runner import Clock, Runner
+    from reasond_server.errors import ReasondError
+    from reasond_server.executions.clock import Clock
+    from reasond_server.executions.run import Run
+    from reasond_server.executions.runner import Runner
     from reasond_server.executions.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import CostClass, Execution, FinishReason, Json, Principal, StreamEvent, Task
+    from reasond_server.types import CostClass, Execution, FinishReason, Json, LoggedEvent, Principal, StreamEvent, Task
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
 # The rest of a caller's time is for the last event to be written and sent.
 _DEADLINE_SHARE = 0.95
+_STOP_ELSEWHERE_S = 10.0
+_LOOK_AGAIN_S = 1.0
 # Checking a longer text takes long enough to be felt by other runs in the same event loop.
 _LONG_TEXT_CHARACTERS = 50_000
 
@@ -75,6 +89,17 @@ class StrategyInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a caller wants beside the task."""
+
+    request_id: str = ""
+    digest: str = ""
+    keep_running: bool = False
+    deadline_s: float | None = None
+    is_unary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What the operator decided for the front door."""
 
@@ -105,6 +130,7 @@ class ReasoningService:
         self._store = store
         self._runner = runner
         self._model = model
+        self._clock = clock
         self._policy = policy
         self._follower = Follower(
             store=store,
@@ -150,11 +176,17 @@ class ReasoningService:
             ReasondError: nothing was started, or the run failed: then `execution_id` is set and what it did can
                 be read with `get`.
         """
+        if not request_id:
+            return await self._execute_unseen(caller, task, deadline_s)
         execution_id = ""
         async with aclosing(self.stream(caller, task, request_id=request_id, deadline_s=deadline_s)) as events:
             async for event in events:
                 execution_id = event.execution_id
-        return await self.get(caller, execution_id)
+                if isinstance(event.event, Result):
+                    result = event.event
+        view = await self.get(caller, execution_id)
+        # Where no content is kept, the store knows less than the stream said.
+        return replace(view, result=result)
 
     async def stream(
         self,
@@ -168,19 +200,19 @@ class ReasoningService:
     ) -> AsyncGenerator[StreamEvent, None]:
         """Start `task` and yield its events as they come; a failed run ends with its error raised.
 
-        Closing the iterator cancels the run, unless somebody else follows it or `keep_running` is set.
+        A request id that is known starts nothing: its execution is followed from the first event. Closing the iterator
+        cancels the run, unless somebody else follows it or `keep_running` is set.
         """
         check_task(task, request_id=request_id)
-        with self._runner.place():
-            assignment = replace(
-                await self._assignment(caller, task),
-                request_id=request_id,
-                digest=digest_of(task) if request_id else "",
-                keep_running=keep_running,
-                time_limit_s=None if deadline_s is None else deadline_s * _DEADLINE_SHARE,
-            )
-            execution = await self._runner.start(assignment)
-        events = self._follower.follow(execution, after=0, include_deltas=include_deltas, keep_running=keep_running)
+        digest = digest_of(task) if request_id else ""
+        wanted = _Wanted(request_id=request_id, digest=digest, keep_running=keep_running, deadline_s=deadline_s)
+        async with self._runner.request_ids.turn(caller.tenant, request_id):
+            execution = await self._runner.request_ids.known(caller.tenant, request_id, digest)
+            if execution is None:
+                execution = await self._start(caller, task, wanted)
+        if keep_running:
+            await self._keep(execution)
+        events = self._follower.follow(execution, after=0, include_deltas=include_deltas)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -196,38 +228,36 @@ class ReasoningService:
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of an execution above `after_sequence`, those to come included.
 
-        `keep_running` lets the execution go on when this stream is cut; it cannot be taken back.
+        `keep_running` lets the execution go on when this stream is cut, whichever process works on it and takes it
+        over later; it is in force before the first event comes, and cannot be taken back.
 
         Raises:
             ExecutionNotFoundError: there is none for this caller.
             CursorExpiredError: its log is no longer kept.
             InvalidRequestError: the log never was that long.
         """
-        execution = await self._store.find(caller.tenant, execution_id)
+        execution = await self._find(caller, execution_id)
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
             raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
-        events = self._follower.follow(
-            execution, after=after_sequence, include_deltas=include_deltas, keep_running=keep_running
-        )
+        if keep_running:
+            await self._keep(execution)
+        events = self._follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
         async with aclosing(events):
             async for event in events:
                 yield event
 
     async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
         """Return the execution with its result so far. Raises as `resume`."""
-        execution = await self._store.find(caller.tenant, execution_id)
-        events = await self._store.read(caller.tenant, execution_id)
-        steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
-        last = events[-1].event if events else None
-        result = last if isinstance(last, Result) else _partial(execution)
-        return ExecutionView(execution=execution, result=result, steps=steps)
+        execution = await self._find(caller, execution_id)
+        return _view(execution, await self._store.read(caller.tenant, execution_id))
 
     async def cancel(self, caller: Principal, execution_id: str) -> Execution:
-        """Stop the execution, wait until its log has ended, and return it. Raises as `resume`."""
-        await self._store.find(caller.tenant, execution_id)
-        await self._stop(execution_id)
-        return await self._store.find(caller.tenant, execution_id)
+        """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
+
+        One that is at work in another process, or in none, is returned as it is after 10 seconds at most.
+        """
+        return await self._stop(await self._find(caller, execution_id))
 
     async def list_executions(
         self,
@@ -249,15 +279,20 @@ class ReasoningService:
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason)
         before = place_of(page_token, wanted) if page_token else None
+        await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
         token = token_after(found[size - 1], wanted) if len(found) > size else ""
         return ExecutionPage(executions=found[:size], next_page_token=token)
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and forget it. Raises as `resume`."""
-        await self._store.find(caller.tenant, execution_id)
-        await self._stop(execution_id)
+        await self._stop(await self._find(caller, execution_id))
         await self._store.delete(caller.tenant, execution_id)
+
+    async def _find(self, caller: Principal, execution_id: str) -> Execution:
+        """Return the caller's execution."""
+        await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
+        return await self._store.find(caller.tenant, execution_id)
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent | None:
         """Return the agent that the task names, if it names one."""
@@ -265,11 +300,82 @@ class ReasoningService:
             return None
         return await self._directory.get(tenant=caller.tenant, agent_id=task.agent)
 
-    async def _stop(self, execution_id: str) -> None:
-        run = self._runner.live(execution_id)
+    async def _execute_unseen(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
+        """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
+        check_task(task)
+        execution = await self._start(caller, task, _Wanted(deadline_s=deadline_s, is_unary=True))
+        run = self._runner.live(execution.execution_id)
+        if run is None:
+            raise InternalError("the execution is gone before it has begun")
+        mailbox = Mailbox(wants_deltas=False)
+        run.attach(mailbox)
+        try:
+            result = await asyncio.shield(run.concluded)
+            if result is None:
+                raise _gone(run)
+            if result.error is not None:
+                error = run.error or error_of(result.error.reason, result.error.message)
+                error.execution_id = result.execution_id
+                raise error
+            events = run.log.everything()
+            if events is None:
+                await run.log.settled()
+                events = await self._store.read(caller.tenant, execution.execution_id)
+            return _view(run.execution, events)
+        finally:
+            run.detach(mailbox)
+
+    async def _start(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
+        """Start an execution once there is a place for it."""
+        began_s = self._clock.monotonic()
+        place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
+        with place.holding():
+            assignment = await self._assignment(caller, task)
+            left_s = wanted.deadline_s
+            if left_s is not None:
+                left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
+            assignment = replace(
+                assignment,
+                request_id=wanted.request_id,
+                digest=wanted.digest,
+                keep_running=wanted.keep_running,
+                time_limit_s=left_s,
+                is_unary=wanted.is_unary,
+            )
+            return await self._runner.start(assignment, place=place)
+
+    async def _keep(self, execution: Execution) -> None:
+        """Let the execution go on when nobody follows it, unless that was asked for when it began."""
+        run = self._runner.live(execution.execution_id)
+        if run is not None:
+            if run.assignment.keep_running:
+                return
+            run.keep()
+        if execution.state is ExecutionState.RUNNING:
+            await self._store.request_keep(execution.tenant, execution.execution_id)
+
+    async def _stop(self, execution: Execution) -> Execution:
+        """Stop an execution wherever it is at work, and return it as it is then."""
+        run = self._runner.live(execution.execution_id)
         if run is not None:
             run.cancel()
             await run.ended()
+        elif execution.state is ExecutionState.RUNNING:
+            await self._stop_elsewhere(execution)
+        return await self._store.find(execution.tenant, execution.execution_id)
+
+    async def _stop_elsewhere(self, execution: Execution) -> None:
+        """Ask the process that works on the execution to stop it, and wait until it has, but not for ever."""
+        moved = asyncio.Event()
+        tenant, execution_id = execution.tenant, execution.execution_id
+        with self._store.watch(execution_id, lambda _: moved.set()), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_ELSEWHERE_S):
+                await self._store.request_cancel(tenant, execution_id)
+                while (await self._store.find(tenant, execution_id)).state is ExecutionState.RUNNING:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_AGAIN_S):
+                            await moved.wait()
+                    moved.clear()
 
     async def _assignment(self, caller: Principal, task: Task) -> Assignment:
         """Decide which strategy works with which configuration, and whether it can work at all."""
@@ -331,6 +437,26 @@ class ReasoningService:
 def _agent_config(agent: RegisteredAgent | None, strategy: str) -> Json:
     """Return the parameters that the agent's card sets for a strategy."""
     return {} if agent is None else agent.strategy_config.get(strategy, {})
+
+
+def _view(execution: Execution, events: Sequence[LoggedEvent]) -> ExecutionView:
+    """Return the execution with what its log holds; what was appended since it was read is left out."""
+    events = [logged for logged in events if logged.sequence <= execution.last_sequence]
+    steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
+    last = events[-1].event if events else None
+    result = last if isinstance(last, Result) else _partial(execution)
+    return ExecutionView(execution=execution, result=result, steps=steps)
+
+
+def _gone(run: Run) -> ReasondError:
+    """Return why a run left this process without a result."""
+    if isinstance(run.log.error, ExecutionNotFoundError):
+        return run.log.error
+    return StoreUnavailableError(
+        "The server was out of touch with its store for too long, and another one took the execution over",
+        remedy="Start the task again.",
+        retry_after_s=1.0,
+    )
 
 
 def _partial(execution: Execution) -> Result:

@@ -36,7 +36,7 @@ _TOOL = ToolSpec(name="walls", description="Returns how many walls a town has.",
 
 
 class ConformanceError(AssertionError):
-    """The model does not do what the port says."""
+    """The model, or the store, does not do what its port says."""
 
 
 @dataclass(slots=True)

@@ -1,13 +1,27 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
 from reasond_server.agents.cards import ParsedCard, parse_card
-from reasond_server.agents.directory import AgentPage, MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory, AgentPage, MemoryAgentDirectory
+from reasond_server.agents.stored.directory import (
+    AgentRows,
+    PostgresAgentRows,
+    SqliteAgentRows,
+    StoredAgentDirectory,
+)
 from reasond_server.errors import AgentNotFoundError, EtagMismatchError, InvalidRequestError, StoreFullError
+from reasond_server.storage.postgres import PostgresPool
+from reasond_server.storage.sqlite import SqliteFile
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -30,9 +44,28 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def make_directory(
+    request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
+) -> AsyncGenerator[Callable[[int], AgentDirectory], None]:
+    """Every kind of directory in turn, empty."""
+    if request.param == "memory":
+        yield lambda max_agents: MemoryAgentDirectory(max_agents=max_agents, now=clock)
+        return
+    place: SqliteFile | PostgresPool
+    if request.param == "sqlite":
+        place = await SqliteFile.open(tmp_path / "reasond.db")
+        rows: AgentRows = SqliteAgentRows(place)
+    else:
+        place = await PostgresPool.open(request.getfixturevalue("postgres_url"))
+        rows = PostgresAgentRows(place)
+    yield lambda max_agents: StoredAgentDirectory(rows=rows, max_agents=max_agents, now=clock)
+    await place.aclose()
+
+
 @pytest.fixture
-def directory(clock: Clock) -> MemoryAgentDirectory:
-    return MemoryAgentDirectory(max_agents=200, now=clock)
+def directory(make_directory: Callable[[int], AgentDirectory]) -> AgentDirectory:
+    return make_directory(200)
 
 
 def card(*strategies: str) -> ParsedCard:
@@ -44,7 +77,7 @@ def ids(page: AgentPage) -> list[str]:
     return [agent.agent_id for agent in page.agents]
 
 
-async def test_a_registered_agent_can_be_read(directory: MemoryAgentDirectory) -> None:
+async def test_a_registered_agent_can_be_read(directory: AgentDirectory) -> None:
     agent = await directory.register(tenant="acme", agent_id="a", parsed=card("react"))
     assert await directory.get(tenant="acme", agent_id="a") == agent
     assert agent.strategies == ("react",)
@@ -52,7 +85,7 @@ async def test_a_registered_agent_can_be_read(directory: MemoryAgentDirectory) -
 
 
 async def test_registering_again_replaces_the_card_and_keeps_the_birthday(
-    directory: MemoryAgentDirectory, clock: Clock
+    directory: AgentDirectory, clock: Clock
 ) -> None:
     first = await directory.register(tenant="acme", agent_id="a", parsed=card("react"))
     clock.advance(5)
@@ -64,12 +97,12 @@ async def test_registering_again_replaces_the_card_and_keeps_the_birthday(
     assert second.etag != first.etag
 
 
-async def test_a_card_that_comes_back_does_not_bring_its_etag_back(directory: MemoryAgentDirectory) -> None:
+async def test_a_card_that_comes_back_does_not_bring_its_etag_back(directory: AgentDirectory) -> None:
     etags = [(await directory.register(tenant="acme", agent_id="a", parsed=card(strategy))).etag for strategy in "xyx"]
     assert len(set(etags)) == 3
 
 
-async def test_another_tenants_agent_is_not_there(directory: MemoryAgentDirectory) -> None:
+async def test_another_tenants_agent_is_not_there(directory: AgentDirectory) -> None:
     await directory.register(tenant="acme", agent_id="a", parsed=card())
     with pytest.raises(AgentNotFoundError, match="Agent not found: 'a'"):
         await directory.get(tenant="evil", agent_id="a")
@@ -80,7 +113,7 @@ async def test_another_tenants_agent_is_not_there(directory: MemoryAgentDirector
     assert (await directory.get(tenant="acme", agent_id="a")).strategies == ()
 
 
-async def test_an_agent_lapses_with_its_time(directory: MemoryAgentDirectory, clock: Clock) -> None:
+async def test_an_agent_lapses_with_its_time(directory: AgentDirectory, clock: Clock) -> None:
     await directory.register(tenant="acme", agent_id="a", parsed=card(), ttl_s=10)
     clock.advance(9.9)
     assert ids(await directory.list(tenant="acme")) == ["a"]
@@ -90,7 +123,7 @@ async def test_an_agent_lapses_with_its_time(directory: MemoryAgentDirectory, cl
         await directory.get(tenant="acme", agent_id="a")
 
 
-async def test_a_lapsed_agent_that_returns_is_a_new_one(directory: MemoryAgentDirectory, clock: Clock) -> None:
+async def test_a_lapsed_agent_that_returns_is_a_new_one(directory: AgentDirectory, clock: Clock) -> None:
     lapsed = await directory.register(tenant="acme", agent_id="a", parsed=card(), ttl_s=10)
     clock.advance(10)
     with pytest.raises(AgentNotFoundError):
@@ -98,7 +131,7 @@ async def test_a_lapsed_agent_that_returns_is_a_new_one(directory: MemoryAgentDi
     assert (await directory.register(tenant="acme", agent_id="a", parsed=card())).create_time == clock.time
 
 
-async def test_an_etag_guards_updates_and_deletion(directory: MemoryAgentDirectory) -> None:
+async def test_an_etag_guards_updates_and_deletion(directory: AgentDirectory) -> None:
     old = await directory.register(tenant="acme", agent_id="a", parsed=card())
     new = await directory.register(tenant="acme", agent_id="a", parsed=card(), etag=old.etag)
     with pytest.raises(EtagMismatchError, match="has changed since"):
@@ -110,13 +143,15 @@ async def test_an_etag_guards_updates_and_deletion(directory: MemoryAgentDirecto
         await directory.delete(tenant="acme", agent_id="a")
 
 
-async def test_an_etag_for_an_agent_that_never_was_is_refused(directory: MemoryAgentDirectory) -> None:
+async def test_an_etag_for_an_agent_that_never_was_is_refused(directory: AgentDirectory) -> None:
     with pytest.raises(AgentNotFoundError):
         await directory.register(tenant="acme", agent_id="a", parsed=card(), etag="x")
 
 
-async def test_a_full_directory_refuses_new_agents_only(clock: Clock) -> None:
-    directory = MemoryAgentDirectory(max_agents=2, now=clock)
+async def test_a_full_directory_refuses_new_agents_only(
+    make_directory: Callable[[int], AgentDirectory], clock: Clock
+) -> None:
+    directory = make_directory(2)
     await directory.register(tenant="acme", agent_id="a", parsed=card())
     await directory.register(tenant="acme", agent_id="b", parsed=card(), ttl_s=10)
     await directory.register(tenant="acme", agent_id="a", parsed=card())
@@ -127,7 +162,7 @@ async def test_a_full_directory_refuses_new_agents_only(clock: Clock) -> None:
     assert ids(await directory.list(tenant="acme")) == ["a", "c"]
 
 
-async def test_a_list_holds_agents_with_all_the_capabilities(directory: MemoryAgentDirectory) -> None:
+async def test_a_list_holds_agents_with_all_the_capabilities(directory: AgentDirectory) -> None:
     await directory.register(tenant="acme", agent_id="one", parsed=card("react"))
     await directory.register(tenant="acme", agent_id="both", parsed=card("react", "chain_of_thought"))
     wanted = ["reasoning.strategy.chain_of_thought", "reasoning.strategy.react"]
@@ -138,7 +173,7 @@ async def test_a_list_holds_agents_with_all_the_capabilities(directory: MemoryAg
 
 @pytest.mark.parametrize(("page_size", "expected"), [(0, [50, 50, 20]), (100, [100, 20]), (1000, [100, 20])])
 async def test_pages_hold_every_agent_once_in_order(
-    directory: MemoryAgentDirectory, page_size: int, expected: list[int]
+    directory: AgentDirectory, page_size: int, expected: list[int]
 ) -> None:
     names = [f"agent-{index:03}" for index in range(120)]
     for name in reversed(names):
@@ -157,13 +192,13 @@ async def test_pages_hold_every_agent_once_in_order(
     assert sizes == expected
 
 
-async def test_a_page_that_ends_with_the_last_agent_is_the_last_page(directory: MemoryAgentDirectory) -> None:
+async def test_a_page_that_ends_with_the_last_agent_is_the_last_page(directory: AgentDirectory) -> None:
     for name in ("a", "b"):
         await directory.register(tenant="acme", agent_id=name, parsed=card())
     assert not (await directory.list(tenant="acme", page_size=2)).next_page_token
 
 
-async def test_paging_goes_on_after_an_agent_that_was_deleted(directory: MemoryAgentDirectory) -> None:
+async def test_paging_goes_on_after_an_agent_that_was_deleted(directory: AgentDirectory) -> None:
     for name in ("a", "b", "c"):
         await directory.register(tenant="acme", agent_id=name, parsed=card())
     token = (await directory.list(tenant="acme", page_size=1)).next_page_token
@@ -171,7 +206,7 @@ async def test_paging_goes_on_after_an_agent_that_was_deleted(directory: MemoryA
     assert ids(await directory.list(tenant="acme", page_token=token)) == ["b", "c"]
 
 
-async def test_a_token_belongs_to_its_filter(directory: MemoryAgentDirectory) -> None:
+async def test_a_token_belongs_to_its_filter(directory: AgentDirectory) -> None:
     for name in ("a", "b"):
         await directory.register(tenant="acme", agent_id=name, parsed=card("react"))
     token = (await directory.list(tenant="acme", page_size=1)).next_page_token
@@ -183,12 +218,33 @@ async def test_a_token_belongs_to_its_filter(directory: MemoryAgentDirectory) ->
     "token",
     ["x", "!!!!", "YQ==", "\ud800", "é", "A" * 1000, base64.urlsafe_b64encode(b"\xff\xff").decode(), "Og=="],
 )
-async def test_a_token_that_we_did_not_make_is_refused(directory: MemoryAgentDirectory, token: str) -> None:
+async def test_a_token_that_we_did_not_make_is_refused(directory: AgentDirectory, token: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         await directory.list(tenant="acme", page_token=token)
     assert [violation.field for violation in caught.value.violations] == ["page_token"]
 
 
-async def test_a_negative_page_is_refused(directory: MemoryAgentDirectory) -> None:
+async def test_a_negative_page_is_refused(directory: AgentDirectory) -> None:
     with pytest.raises(InvalidRequestError, match=r"page_size must be at least 0, got -1"):
         await directory.list(tenant="acme", page_size=-1)
+
+
+async def test_one_of_many_holders_of_an_etag_wins(directory: AgentDirectory) -> None:
+    old = await directory.register(tenant="acme", agent_id="a", parsed=card())
+
+    async def update(strategy: str) -> bool:
+        try:
+            await directory.register(tenant="acme", agent_id="a", parsed=card(strategy), etag=old.etag)
+        except EtagMismatchError:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*(update(f"s{number}") for number in range(10)))) == 1
+
+
+@pytest.mark.parametrize("agent_id", ["", "\x00", "\ud800", "a b", "x" * 500])
+async def test_names_that_no_agent_has_are_not_found(directory: AgentDirectory, agent_id: str) -> None:
+    with pytest.raises(AgentNotFoundError):
+        await directory.get(tenant="acme", agent_id=agent_id)
+    with pytest.raises(AgentNotFoundError):
+        await directory.delete(tenant="acme", agent_id=agent_id)

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LISTENING = Listening(
-    grpc="127.0.0.1:1", http="http://127.0.0.1:2", token="a.b.c", model="demo", warnings=("fixed rules",)
+    grpc="127.0.0.1:1",
+    http="http://127.0.0.1:2",
+    token="a.b.c",
+    model="demo",
+    store="SQLite, /var/reasond.db",
+    warnings=("fixed rules",),
 )
 
 
@@ -42,6 +47,7 @@ def test_the_banner_says_where_what_how_and_what_to_type() -> None:
         "http://127.0.0.1:2",
         "demo",
         "fixed rules",
+        "SQLite, /var/reasond.db",
         "loopback only",
         "REASOND_TOKEN=a.b.c",
         "grpcurl -plaintext",
@@ -53,7 +59,7 @@ def test_the_banner_says_where_what_how_and_what_to_type() -> None:
 
 
 def test_without_dev_the_banner_asks_for_a_token_and_http_may_be_off() -> None:
-    listening = Listening(grpc="unix:/run/x", http="", token="", model="m", warnings=())
+    listening = Listening(grpc="unix:/run/x", http="", token="", model="m", store="in memory", warnings=())
     text = "\n".join(banner(listening, is_dev=False, is_encrypted=True))
     assert "REASOND_TOKEN='<token>' REASOND_TLS=1" in text
     assert "HTTP   off" in text

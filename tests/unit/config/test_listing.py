@@ -5,11 +5,14 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from reasond_server.config import Settings, key_docs, load, render_example, settings_as_rows
+from reasond_server.config.listing import toml_value
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.example.toml"
-TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies", "tools.mcp"}
+TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies", "tools.mcp", "store.tenant_retention_s"}
 SECRET = "0f9c1d7ab36e48e5a2d4b8c7f6019e3d"
 
 
@@ -91,3 +94,19 @@ def test_importing_the_configuration_loads_nothing_heavy() -> None:
     code = "import sys, reasond_server.config; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"grpc", "google", "starlette", "uvicorn", "jwt", "typer", "rich", "httptools"} & set(ran.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:s3cret@db/x", "postgresql://ann:***@db/x"),
+        ("postgresql://ann:s3@cret@db/x", "postgresql://ann:***@db/x"),
+        ("postgresql://db/x?user=ann&password=s3cret&sslmode=require", "***&sslmode=require"),
+        ("postgresql://db/x?sslpassword=s3cret", "sslpassword=***"),
+        ("postgresql://ann@db/x", "postgresql://ann@db/x"),
+    ],
+)
+def test_the_password_of_the_database_is_not_shown(url: str, shown: str) -> None:
+    text = toml_value(url)
+    assert shown in text
+    assert "cret" not in text

@@ -1,7 +1,8 @@
 """A runner over a memory store, a strategy that does what a test tells it, and a clock that a test moves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from reasond_server.executions.clock import Clock
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
-from reasond_server.executions.runner import Clock, Runner
+from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import (
     ChatRequest,
@@ -33,12 +35,14 @@ from reasond_server.strategies.strategy import (
     Wrote,
 )
 from reasond_server.types import Budget, CustomMetrics, CustomStep, FinishReason, StrategySource, Task, Usage
+from tests.simulation.virtual import VirtualLoop
 
 
 class EchoModel:
     """Writes the word it is given, one letter at a time, and can be held before the first."""
 
     def __init__(self) -> None:
+        self.calls = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.called = asyncio.Event()
@@ -65,6 +69,7 @@ class EchoModel:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         self.called.set()
+        self.calls += 1
         try:
             if not self.gate.is_set():
                 self.waited.set()
@@ -128,6 +133,23 @@ class Scripted(ReasoningStrategy[StrategyConfig]):
             self.script.cleaned_up.set()
 
 
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on a loop whose time passes at once, to the next timer, whenever nothing is left to be done."""
+
+    @functools.wraps(test)
+    def run(*arguments: object, **fixtures: object) -> None:
+        VirtualLoop().run(test(*arguments, **fixtures))
+
+    return run
+
+
+def passed_s() -> float:
+    """Return the seconds that passed in virtual time."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop.passed_s
+
+
 class ManualClock:
     """Time that only a test moves."""
 
@@ -160,12 +182,12 @@ def model() -> EchoModel:
 
 @pytest.fixture
 def store(time: ManualClock) -> MemoryExecutionStore:
-    return MemoryExecutionStore(max_executions=10, max_bytes=1_000_000, now=time.now)
+    return MemoryExecutionStore(max_executions=10, max_bytes=1_000_000, now=time.now, monotonic=time.monotonic)
 
 
 @pytest.fixture
 async def runner(store: MemoryExecutionStore, model: EchoModel, time: ManualClock) -> AsyncGenerator[Runner, None]:
-    runner = Runner(store=store, model=model, clock=time.clock(), max_concurrent=3, retention_s=60)
+    runner = Runner(store=store, model=model, clock=time.clock(), limits=RunnerLimits(max_concurrent=3, retention_s=60))
     yield runner
     await runner.stop()
 
@@ -181,6 +203,7 @@ def assign() -> Callable[..., Assignment]:
         digest: str = "",
         keep_running: bool = True,
         time_limit_s: float | None = None,
+        is_unary: bool = False,
     ) -> Assignment:
         return Assignment(
             tenant="acme",
@@ -193,6 +216,7 @@ def assign() -> Callable[..., Assignment]:
             digest=digest,
             keep_running=keep_running,
             time_limit_s=time_limit_s,
+            is_unary=is_unary,
         )
 
     return make

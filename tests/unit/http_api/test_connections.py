@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -134,6 +135,25 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_the_application_told()
     async with connected(ConnectionLimits(write_timeout_s=0.1), flood) as (_, writer):
         writer.write(REQUEST)
         await was_told.wait()
+
+
+async def test_cutting_off_a_client_that_reads_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    is_over = asyncio.Event()
+
+    async def flood(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        leaving = asyncio.ensure_future(receive())
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+        is_over.set()
+
+    with caplog.at_level(logging.INFO, logger="reasond.http"):
+        async with connected(ConnectionLimits(write_timeout_s=0.1), flood) as (_, writer):
+            writer.write(REQUEST)
+            await is_over.wait()
+
+    assert "a client that took nothing for 0.1 s was cut off (SLOW_CONSUMER)" in caplog.messages
 
 
 async def test_a_client_that_reads_slowly_is_waited_for() -> None:

@@ -5,7 +5,18 @@ import json
 import pytest
 
 from scripts.pages import ROOT
-from scripts.performance_docs import PATH, RESULTS, adapter_lines, deltas_lines, made, micros, startup_lines
+from scripts.performance_docs import (
+    PATH,
+    RESULTS,
+    adapter_lines,
+    deltas_lines,
+    log_cost_lines,
+    made,
+    micros,
+    slow_readers_lines,
+    startup_lines,
+    streams_lines,
+)
 
 WHERE = {
     "date": "2026-11-21",
@@ -60,9 +71,18 @@ def test_the_windows_are_compared_in_a_table() -> None:
 
 def test_every_part_says_what_it_was_measured_on() -> None:
     startup = {"circumstances": WHERE, "measures": [{"name": "`x`", "median": 1.5, "unit": "s", "goal": 2}]}
-    for lines in (adapter_lines(ADAPTER), deltas_lines(DELTAS), startup_lines(startup)):
+    stores = {
+        name: {**json.loads((ROOT / RESULTS / f"{name}.json").read_text("utf-8")), "circumstances": WHERE}
+        for name in ("log_cost", "streams", "slow_readers")
+    }
+    parts = (
+        log_cost_lines(stores["log_cost"]),
+        streams_lines(stores["streams"]),
+        slow_readers_lines(stores["slow_readers"]),
+    )
+    for lines in (adapter_lines(ADAPTER), deltas_lines(DELTAS), startup_lines(startup), *parts):
         assert any("Linux x86_64, CPython 3.11.7, uvloop; openai 3.52.0." in line for line in lines)
-    text = made({"adapter": ADAPTER, "deltas": DELTAS, "startup": startup})
+    text = made({"adapter": ADAPTER, "deltas": DELTAS, "startup": startup, **stores})
     assert "| `x` | 1.5 s | 2 s |" in text
 
 

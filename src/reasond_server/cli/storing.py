@@ -1,0 +1,25 @@
+"""`reasond migrate`: brings the store to the schema of this release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.cli.outcome import ExitCode
+from reasond_server.cli.terminal import printable, write
+from reasond_server.config import load
+from reasond_server.executions.opening import migrate_stores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def migrate(config: Path | None, *, environ: Mapping[str, str]) -> ExitCode:
+    """Migrate what the configuration names, and say what it is.
+
+    Raises:
+        SettingsError: the configuration is wrong, or the database cannot be migrated.
+    """
+    store = load(config, environ).settings.store
+    write(printable(migrate_stores(url=store.url, data_dir=store.data_dir)))
+    return ExitCode.OK

@@ -1,0 +1,271 @@
+"""Works on one run until its end: lets its strategy work within its limits, and writes down what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import InternalError, ReasondError, StoreFullError
+from reasond_server.executions.endings import (
+    Ending,
+    cancelled,
+    ending_of_error,
+    ending_of_limit,
+    ending_of_outcome,
+)
+from reasond_server.executions.payloads import carriable, require_outcome, require_step, require_wrote
+from reasond_server.executions.replay.journal import JournaledModel, JournaledToolbox
+from reasond_server.executions.replay.recorded import ReplayError
+from reasond_server.executions.run import Stop
+from reasond_server.executions.stored.codec import detail_json
+from reasond_server.strategies.strategy import RunContext, Step, Wrote
+from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.types import ExecutionFailure, Iteration, Metrics, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from reasond_server.executions.clock import Clock
+    from reasond_server.executions.run import Run
+    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.types import Usage
+
+_log = logging.getLogger("reasond.executions")
+_FRAGMENTS_PER_TURN = 16
+# A disk that is full may have room again in a while; the answer is paid for.
+_WAITS_FOR_ROOM_S = (0.5, 2.0, 8.0)
+
+
+class Driver:
+    """Drives runs, each in a task of its own.
+
+    A strategy has `unwinding_s` seconds to clean up after its outcome, and as long again once it is cancelled.
+    `retention_of` tells how long a tenant's executions are kept after their end.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        tools: ToolSource,
+        retention_of: Callable[[str], timedelta],
+        unwinding_s: float,
+    ) -> None:
+        self._clock = clock
+        self._tools = tools
+        self._retention_of = retention_of
+        self._unwinding_s = unwinding_s
+
+    async def drive(self, run: Run) -> None:
+        """Work until the end and write it down; never raises.
+
+        A run that another process goes on with is left without an end. One that is handed over is written down as
+        far as it came.
+        """
+        try:
+            ending = await self._ending_of(run)
+            if ending is not None:
+                await self._write_end(run, ending)
+            elif run.stop_reason is Stop.HANDED_OVER and run.journal is not None:
+                run.journal.note_cut()
+                await run.log.settled()
+        except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
+            _log.exception("execution log could not be ended", extra={"execution_id": run.execution.execution_id})
+
+    async def _ending_of(self, run: Run) -> Ending | None:
+        """Let the strategy work in a task of its own and return how that ended, within its limits of time.
+
+        A strategy that does not stop when it is cancelled is left behind after a while: its task may live on, but
+        the run is over, its log ends, and its model makes no more calls. None: another process goes on.
+        """
+        limit_s = run.assignment.limit_s
+        work: asyncio.Task[None] | None = None
+        if not run.told.done() and not run.stopped.done():
+            work = asyncio.create_task(self._work_and_tell(run), name=f"strategy of {run.execution.execution_id}")
+            left_s = None if limit_s is None else max(0.0, limit_s - self._elapsed_s(run))
+            watched: set[asyncio.Future[Any]] = {run.told, run.stopped}
+            await asyncio.wait(watched, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        run.is_ending = True
+        if run.journal is not None:
+            run.journal.close()
+        has_stopped = work is None or await self._stopped(work, at_once=not run.told.done())
+        run.model.close()
+        if run.stop_reason in {Stop.LOST, Stop.HANDED_OVER}:
+            return None
+        ending = self._told_ending(run, limit_s)
+        return ending if has_stopped else _left_behind(run, ending)
+
+    def _told_ending(self, run: Run, limit_s: float | None) -> Ending:
+        if run.told.done():
+            told = run.told.result()
+            return told if isinstance(told, Ending) else ending_of_error(told, usage=run.usage)
+        if run.is_cancelled or limit_s is None:
+            return cancelled()
+        return ending_of_limit(limit_s, usage=run.usage)
+
+    async def _stopped(self, work: asyncio.Task[None], *, at_once: bool) -> bool:
+        """Wait until `work` has cleaned up, cancelling it first or after a while; return whether it has."""
+        for is_cancelled in (True,) if at_once else (False, True):
+            if is_cancelled:
+                work.cancel()
+            await asyncio.wait({work}, timeout=self._unwinding_s)
+            if work.done():
+                return True
+        return False
+
+    async def _work_and_tell(self, run: Run) -> None:
+        """Work, and tell how it ended; nothing that a strategy raises gets past this.
+
+        SystemExit and KeyboardInterrupt would end the whole process, and any other exception the log without a result.
+        """
+        try:
+            await self._work(run)
+        except asyncio.CancelledError:
+            if run.is_ending:
+                return
+            _log.exception("strategy cancelled itself", extra={"execution_id": run.execution.execution_id})
+            run.fail(InternalError("internal error"))
+        except ReasondError as caught:
+            run.fail(carriable(caught))
+        except BaseException:  # noqa: BLE001 - as the docstring says
+            _log.exception("strategy failed", extra={"execution_id": run.execution.execution_id})
+            run.fail(InternalError("internal error"))
+
+    async def _work(self, run: Run) -> None:
+        """Run the strategy, log its steps as they complete, and tell its outcome before it cleans up."""
+        name = run.assignment.strategy.name
+        spent, since, fragments = run.model.usage, self._clock.monotonic(), 0
+        async with aclosing(run.assignment.strategy.run(run.assignment.task, self._context(run))) as events:
+            async for event in events:
+                if run.is_ending or run.stopped.done() or run.told.done():
+                    return
+                if isinstance(event, Wrote):
+                    run.wrote(require_wrote(event, strategy=name).text)
+                    fragments += 1
+                    if fragments % _FRAGMENTS_PER_TURN:
+                        continue
+                elif isinstance(event, Step):
+                    used, now = run.model.usage, self._clock.monotonic()
+                    await self._append_step(run, event, used=used - spent, elapsed_s=now - since)
+                    spent, since = used, now
+                    if run.stops_at_step is not None:
+                        _stop_at_step(run, run.stops_at_step)
+                        return
+                else:
+                    outcome = require_outcome(event, strategy=name)
+                    run.metrics = outcome.metrics
+                    ending = ending_of_outcome(outcome, is_clamped=run.model.is_clamped)
+                    self._require_all_known(run)
+                    if not run.told.done():
+                        run.told.set_result(ending)
+                    return
+                # A strategy that never waits for anything would keep all others from working.
+                await asyncio.sleep(0)
+        raise InternalError(f"strategy {name!r} ended without an outcome")
+
+    def _context(self, run: Run) -> RunContext[Any]:
+        # A run whose configuration does not use tools has none, whatever its strategy does.
+        source = self._tools if run.assignment.config.uses_tools else NO_TOOLS
+        toolbox = source.toolbox(max_calls=run.assignment.task.budget.max_tool_calls)
+        run.has_tools = bool(toolbox.specs)
+        journal = run.journal
+        return RunContext(
+            config=run.assignment.config,
+            model=run.model if journal is None else JournaledModel(model=run.model, journal=journal),
+            tools=toolbox if journal is None else JournaledToolbox(toolbox=toolbox, journal=journal),
+            monotonic=self._clock.monotonic,
+            new_nonce=run.new_nonce,
+        )
+
+    async def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
+        """Append the step, unless it is logged from an earlier life of the run.
+
+        Raises:
+            ReplayError: another step is logged in its place.
+            ReasondError: nothing can be appended any more.
+        """
+        kept = require_step(step, strategy=run.execution.strategy, before=run.metrics)
+        run.metrics = kept.metrics
+        index = run.step_count
+        if run.is_replaying:
+            if detail_json(kept.detail) != detail_json(run.known[index].detail):
+                raise _differs(f"its step {index} is another one than before")
+            run.step_count += 1
+            return
+        iteration = Iteration(
+            index=index, answer_found=kept.answer_found, usage=used, elapsed_s=elapsed_s, detail=kept.detail
+        )
+        run.step_count += 1
+        run.log.append(iteration, now=self._clock.now(), usage=run.usage)
+        await run.log.room()
+
+    def _require_all_known(self, run: Run) -> None:
+        if run.is_replaying:
+            raise _differs(f"it ended after {run.step_count} of {len(run.known)} steps that it had made before")
+
+    async def _write_end(self, run: Run, ending: Ending) -> None:
+        """Append the result, and wait until it is committed; whoever waits for the answer is told before."""
+        run.error = ending.error
+        run.is_free_failure = run.error is not None and not run.usage.model_calls and not run.may_have_had_effects
+        result = self._result(run, ending)
+        self._append_result(run, result)
+        if not run.concluded.done():
+            run.concluded.set_result(result)
+        if run.place is not None:
+            run.place.leave()
+        await run.log.settled()
+        for wait_s in _WAITS_FOR_ROOM_S:
+            if not isinstance(run.log.error, StoreFullError) or not run.log.is_open:
+                return
+            await asyncio.sleep(wait_s)
+            warning = "The store was full: the last steps are not kept."
+            self._append_result(run, replace(result, warnings=(*result.warnings, warning)))
+            await run.log.settled()
+
+    def _append_result(self, run: Run, result: Result) -> None:
+        now = self._clock.now()
+        run.log.reopen()
+        run.log.append(result, now=now, usage=run.usage, expire_time=now + self._retention_of(run.assignment.tenant))
+
+    def _result(self, run: Run, ending: Ending) -> Result:
+        error, model = ending.error, run.model
+        return Result(
+            execution_id=run.execution.execution_id,
+            answer=ending.answer,
+            strategy_used=run.execution.strategy,
+            strategy_source=run.execution.strategy_source,
+            finish_reason=ending.finish_reason,
+            metrics=Metrics(usage=run.usage, execution_time_s=self._elapsed_s(run), strategy_specific=run.metrics),
+            warnings=(*model.warnings, *model.warnings_of_calls, *run.inherited, *ending.warnings),
+            model=run.execution.model,
+            error=None if error is None else ExecutionFailure(reason=error.reason, message=error.full_message),
+        )
+
+    def _elapsed_s(self, run: Run) -> float:
+        return self._clock.monotonic() - run.began_s
+
+
+def _stop_at_step(run: Run, reason: Stop) -> None:
+    if reason is Stop.HANDED_OVER:
+        run.stop(reason)
+    elif not run.told.done():
+        run.told.set_result(cancelled("The server was shut down; the steps until then are kept."))
+
+
+def _differs(how: str) -> ReplayError:
+    return ReplayError(
+        f"The server that worked on this execution went down, and going on failed: {how}",
+        remedy="What was done until then is kept. Start the task again.",
+    )
+
+
+def _left_behind(run: Run, ending: Ending) -> Ending:
+    """Return `ending` with a warning, and say in the log which strategy is at fault."""
+    facts = {"execution_id": run.execution.execution_id, "strategy": run.execution.strategy}
+    _log.error("strategy does not stop and was left behind", extra=facts)
+    warning = "The strategy did not stop when it was told to and was left behind."
+    return replace(ending, warnings=(*ending.warnings, warning))

@@ -1,0 +1,252 @@
+"""The growing end of one log, as its only writer holds it: what waits for a commit, and the last of what was committed.
+
+A run appends without waiting; `executions.writer` takes what is pending, commits it and says how that went. Followers
+see committed events only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ExecutionNotFoundError, StoreFullError
+from reasond_server.executions.sizes import size_of
+from reasond_server.executions.store import Append, LeaseLostError, Record
+from reasond_server.types import ExecutionState, FinishReason, LoggedEvent, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from reasond_server.errors import ReasondError
+    from reasond_server.types import Event, Execution, Usage
+
+MAX_PENDING = 64
+MAX_PENDING_BYTES = 1024 * 1024
+_MAX_TAIL = 256
+_MAX_TAIL_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """An entry that is not committed; `event` is what followers will see of it, None for a record."""
+
+    entry: LoggedEvent | Record
+    event: LoggedEvent | None
+    size: int
+
+
+class RunLog:
+    """What is appended to one log by this process.
+
+    `execution` is as it will be once all is committed. `error` is set once nothing can be appended any more. `submit`
+    is called whenever there is something to commit, `on_change` after every commit and when `error` is set.
+
+    Nothing is submitted before it `is_open`. With `keeps_records` the records of a run that is cancelled outlive it.
+    With `store_as` what is stored of an event differs from what followers see; then all events are kept in memory,
+    else the last 256 or 1 MiB of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        execution: Execution,
+        submit: Callable[[RunLog], None],
+        version: int = 0,
+        fence: int = 1,
+        store_as: Callable[[Event], Event] | None = None,
+    ) -> None:
+        self.execution = execution
+        self.fence = fence
+        self.committed = execution.last_sequence
+        self.error: ReasondError | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self.is_open = True
+        self.keeps_records = False
+        self._submit = submit
+        self._version = version
+        self._store_as = store_as
+        self._pending: deque[_Pending] = deque()
+        self._pending_bytes = 0
+        self._taken: Append | None = None
+        self._tail: deque[LoggedEvent] = deque()
+        self._tail_bytes = 0
+        self._moved = asyncio.Event()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits for a commit, or never will be committed."""
+        return self.error is not None or not self._pending
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last event was appended, committed or not."""
+        return self.execution.state is not ExecutionState.RUNNING
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the store does not know the beginning or the end of what callers may know."""
+        return not self.is_open or self.has_ended
+
+    def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
+        """Append `event`; a Result ends the log, which is kept until `expire_time`."""
+        sequence = self.execution.last_sequence + 1
+        execution = replace(self.execution, last_sequence=sequence, usage=usage)
+        if isinstance(event, Result):
+            execution = replace(
+                execution,
+                state=_state_after(event.finish_reason),
+                finish_reason=event.finish_reason,
+                end_time=now,
+                expire_time=expire_time,
+            )
+        shown = LoggedEvent(sequence=sequence, create_time=now, event=event)
+        stored = shown if self._store_as is None else replace(shown, event=self._store_as(event))
+        self.execution = execution
+        self._add(_Pending(entry=stored, event=shown, size=size_of(shown)))
+
+    def record(self, record: Record, *, usage: Usage) -> None:
+        """Append a record of a call; nothing happens to a log that has ended."""
+        if not self.has_ended:
+            self.execution = replace(self.execution, usage=usage)
+            self._add(_Pending(entry=record, event=None, size=size_of(record)))
+
+    def open(self) -> None:
+        """Let what is pending be committed: the execution is in the store now."""
+        self.is_open = True
+        if self._pending:
+            self._submit(self)
+
+    async def room(self) -> None:
+        """Wait until little enough is pending.
+
+        Raises:
+            ReasondError: nothing can be appended any more.
+        """
+        while len(self._pending) > MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES:
+            await self._moved.wait()
+        if self.error is not None:
+            raise self.error
+
+    async def flush(self) -> None:
+        """Wait until everything that was appended is committed. Raises as `room`."""
+        await self.settled()
+        if self.error is not None:
+            raise self.error
+
+    async def settled(self) -> None:
+        """Wait until everything that was appended is committed, or never will be."""
+        while not self.is_settled:
+            await self._moved.wait()
+
+    def after(self, sequence: int) -> Sequence[LoggedEvent] | None:
+        """Return the committed events above `sequence`; None where they reach back further than what is in memory."""
+        return _above(sequence, self._tail, last=self.committed)
+
+    def everything(self) -> Sequence[LoggedEvent] | None:
+        """Return all events, committed or not; None where some of them are in the store only."""
+        pending = [each.event for each in self._pending if each.event is not None]
+        return _above(0, deque((*self._tail, *pending)), last=self.execution.last_sequence)
+
+    def take(self) -> Append | None:
+        """Return what is to be committed next; None where there is nothing."""
+        if not self._pending or self.error is not None:
+            return None
+        if self._taken is None:
+            self._taken = Append(
+                execution=self.execution,
+                entries=tuple(each.entry for each in self._pending),
+                version=self._version,
+                fence=self.fence,
+                keeps_records=self.keeps_records and self.execution.state is ExecutionState.CANCELLED,
+            )
+        return self._taken
+
+    def was_committed(self) -> None:
+        """Note that what was taken is in the store."""
+        count = 0 if self._taken is None else len(self._taken.entries)
+        self._taken = None
+        self._version += count
+        for _ in range(count):
+            each = self._pending.popleft()
+            self._pending_bytes -= each.size
+            if each.event is not None:
+                self._remember(each.event, each.size)
+        if self._pending:
+            self._submit(self)
+        self._tell()
+
+    def was_refused(self, error: ReasondError) -> None:
+        """Note that what was taken is not in the store, because of `error`."""
+        self._give_up(error)
+
+    def close(self, error: ReasondError) -> None:
+        """Append nothing more, because of `error`; what is pending is dropped."""
+        self._give_up(error)
+
+    def reopen(self) -> None:
+        """Take an end after all, though what came before it was refused for want of room."""
+        if isinstance(self.error, StoreFullError) and self.is_open:
+            self.error = None
+
+    def _add(self, pending: _Pending) -> None:
+        if self.error is not None:
+            return
+        self._pending.append(pending)
+        self._pending_bytes += pending.size
+        if self.is_open:
+            self._submit(self)
+
+    def _remember(self, event: LoggedEvent, size: int) -> None:
+        self.committed = event.sequence
+        self._tail.append(event)
+        self._tail_bytes += size
+        if self._store_as is not None:
+            return
+        while len(self._tail) > _MAX_TAIL or (self._tail_bytes > _MAX_TAIL_BYTES and len(self._tail) > 1):
+            self._tail_bytes -= size_of(self._tail.popleft())
+
+    def _give_up(self, error: ReasondError) -> None:
+        self._drop()
+        self.execution = replace(
+            self.execution,
+            last_sequence=self.committed,
+            state=ExecutionState.RUNNING,
+            finish_reason=None,
+            end_time=None,
+            expire_time=None,
+        )
+        if self.error is None:
+            self.error = error
+        self._tell()
+
+    def _drop(self) -> None:
+        self._taken = None
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def _tell(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+        self.on_change()
+
+
+def is_gone(error: ReasondError) -> bool:
+    """Return whether `error` tells that the log is somebody else's, or nobody's: its run stops and says nothing."""
+    return isinstance(error, LeaseLostError | ExecutionNotFoundError)
+
+
+def _above(sequence: int, events: deque[LoggedEvent], *, last: int) -> Sequence[LoggedEvent] | None:
+    if sequence >= last:
+        return ()
+    if not events or events[0].sequence > sequence + 1:
+        return None
+    return tuple(islice(events, sequence + 1 - events[0].sequence, None))
+
+
+def _state_after(reason: FinishReason | None) -> ExecutionState:
+    states = {FinishReason.FAILED: ExecutionState.FAILED, FinishReason.CANCELLED: ExecutionState.CANCELLED}
+    return states.get(reason, ExecutionState.SUCCEEDED) if reason else ExecutionState.SUCCEEDED

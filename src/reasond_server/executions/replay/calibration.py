@@ -1,0 +1,26 @@
+"""A token counter of a run's own: what other runs learn meanwhile must not change how a run cuts its windows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.llm.counting.template import Forkable
+
+if TYPE_CHECKING:
+    from reasond_server.llm.model import TokenCounter
+    from reasond_server.types import Json
+
+
+def fork_of(counter: TokenCounter, calibration: Json) -> TokenCounter:
+    """Return a counter of a run's own, set to `calibration` unless that is empty."""
+    if not isinstance(counter, Forkable):
+        return counter
+    own = counter.fork()
+    if calibration and isinstance(own, Forkable):
+        own.restore(calibration)
+    return own
+
+
+def calibration_of(counter: TokenCounter) -> Json:
+    """Return what `counter` has learnt; empty where it learns nothing."""
+    return counter.snapshot() if isinstance(counter, Forkable) else {}

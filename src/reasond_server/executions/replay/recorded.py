@@ -1,0 +1,216 @@
+"""What is kept of a completed call, as JSON: enough to answer the same call again without making it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import InternalError, ReasondError, error_of
+from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
+from reasond_server.types import ToolCall, ToolResult, Usage, UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent
+
+_VERSION = 1
+
+
+class ReplayError(InternalError):
+    """A run that was gone on with did not do the same again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """A model call: its events, text joined, what it was charged with, and how it ended.
+
+    The last event is `Finished`, or `error` is set, or the strategy closed the call where the events end. `is_clamped`
+    tells that the budget had shortened a call by then.
+    """
+
+    events: Sequence[ModelEvent]
+    usage: Usage
+    error: ReasondError | None = None
+    is_clamped: bool = False
+
+
+class Hearing:
+    """Collects the events of a call, text in one piece."""
+
+    def __init__(self) -> None:
+        self._done: list[ModelEvent] = []
+        self._kind: type[Text | ReasoningText] | None = None
+        self._pieces: list[str] = []
+
+    def hear(self, event: ModelEvent) -> None:
+        """Take note of `event`."""
+        if isinstance(event, Text | ReasoningText):
+            if self._kind is not type(event):
+                self._join()
+                self._kind = type(event)
+            self._pieces.append(event.text)
+        else:
+            self._join()
+            self._done.append(event)
+
+    def events(self) -> Sequence[ModelEvent]:
+        """Return what was heard."""
+        self._join()
+        return tuple(self._done)
+
+    def _join(self) -> None:
+        if self._kind is not None:
+            self._done.append(self._kind(text="".join(self._pieces)))
+            self._kind, self._pieces = None, []
+
+
+def encode_call(call: RecordedCall) -> str:
+    """Return `call` as JSON text."""
+    row: dict[str, Any] = {
+        "v": _VERSION,
+        "events": [_event_row(event) for event in call.events],
+        "usage": asdict(call.usage),
+    }
+    if call.error is not None:
+        row["error"] = _error_row(call.error)
+    if call.is_clamped:
+        row["clamped"] = True
+    return _json(row)
+
+
+def decode_call(body: str) -> RecordedCall:
+    """Return the call that `body` holds.
+
+    Raises:
+        ReplayError: another version of this program wrote it.
+    """
+    row = _row(body)
+    return RecordedCall(
+        events=tuple(_event_of(each) for each in row["events"]),
+        usage=_usage_of(row["usage"]),
+        error=_error_of(row["error"]) if "error" in row else None,
+        is_clamped=row.get("clamped", False),
+    )
+
+
+def usage_in(body: str) -> Usage:
+    """Return what the call in `body` was charged with; nothing where it is no model call."""
+    row = json.loads(body)
+    return _usage_of(row["usage"]) if "usage" in row else Usage()
+
+
+def encode_count(count: int | None) -> str:
+    """Return the answer to a question for an exact count."""
+    return _json({"v": _VERSION, "count": count})
+
+
+def decode_count(body: str) -> int | None:
+    """Return the answer that `body` holds. Raises as `decode_call`."""
+    count: int | None = _row(body)["count"]
+    return count
+
+
+def encode_result(result: ToolResult | ReasondError) -> str:
+    """Return what came of a tool call."""
+    if isinstance(result, ReasondError):
+        return _json({"v": _VERSION, "error": _error_row(result)})
+    return _json({"v": _VERSION, "result": asdict(result)})
+
+
+def decode_result(body: str) -> ToolResult | ReasondError:
+    """Return what came of the tool call in `body`. Raises as `decode_call`."""
+    row = _row(body)
+    return _error_of(row["error"]) if "error" in row else ToolResult(**row["result"])
+
+
+def digest_of_request(request: ChatRequest) -> str:
+    """Return what two requests share only if they ask a model for the same; the time that is left does not count."""
+    rest = {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "stop": [*request.stop],
+        "tools": [asdict(tool) for tool in request.tools],
+        "tool_choice": request.tool_choice,
+        "json_schema": request.json_schema,
+        "seed": request.seed,
+    }
+    return digest_of_texts(*_texts_of(request.messages), json.dumps(rest, sort_keys=True, default=dict))
+
+
+def digest_of_messages(messages: Sequence[Message]) -> str:
+    """Return what two prompts share only if they are the same."""
+    return digest_of_texts(*_texts_of(messages))
+
+
+def digest_of_texts(*texts: str) -> str:
+    """Return 128 bits that tell these texts from all others."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(encoded))
+        digest.update(encoded)
+    return digest.hexdigest()
+
+
+def _texts_of(messages: Sequence[Message]) -> list[str]:
+    texts: list[str] = []
+    for message in messages:
+        calls = [[call.call_id, call.name, call.arguments_json] for call in message.tool_calls]
+        marks = [message.role, message.tool_call_id, message.reasoning, calls]
+        texts += (message.content, json.dumps(marks))
+    return texts
+
+
+def _event_row(event: ModelEvent) -> list[Any]:
+    if isinstance(event, Text):
+        return ["text", event.text]
+    if isinstance(event, ReasoningText):
+        return ["reasoning", event.text]
+    if isinstance(event, ToolCall):
+        return ["call", event.call_id, event.name, event.arguments_json]
+    return ["finished", event.reason, event.matched_stop, [*event.warnings], asdict(event.usage)]
+
+
+def _event_of(row: Sequence[Any]) -> ModelEvent:
+    kind, first, *rest = row
+    if kind == "text":
+        return Text(text=first)
+    if kind == "reasoning":
+        return ReasoningText(text=first)
+    if kind == "call":
+        return ToolCall(call_id=first, name=rest[0], arguments_json=rest[1])
+    return Finished(reason=ModelFinish(first), matched_stop=rest[0], warnings=tuple(rest[1]), usage=_usage_of(rest[2]))
+
+
+def _usage_of(row: dict[str, Any]) -> Usage:
+    return Usage(**{**row, "source": UsageSource(row["source"])})
+
+
+def _error_row(error: ReasondError) -> dict[str, Any]:
+    return {
+        "reason": error.reason,
+        "message": error.message,
+        "remedy": error.remedy,
+        "metadata": error.metadata,
+        "retry_after_s": error.retry_after_s,
+    }
+
+
+def _error_of(row: dict[str, Any]) -> ReasondError:
+    error = error_of(row["reason"], row["message"])
+    error.remedy, error.metadata, error.retry_after_s = row["remedy"], row["metadata"], row["retry_after_s"]
+    return error
+
+
+def _row(body: str) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(body)
+    if row.get("v") != _VERSION:
+        raise ReplayError("the record of a call was written by another version of the server and cannot be read")
+    return row
+
+
+def _json(row: dict[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"))

@@ -1,0 +1,36 @@
+"""What an entry takes in memory, roughly: enough to bound what is held, not to account for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.executions.store import Record
+from reasond_server.types import Iteration, Result
+
+if TYPE_CHECKING:
+    from reasond_server.executions.store import Entry
+
+# What an entry takes beside its texts: a few nested dataclasses with their fields.
+_BYTES_PER_ENTRY = 512
+
+
+def size_of(entry: Entry) -> int:
+    """Return the approximate size of an entry in memory, in bytes."""
+    if isinstance(entry, Record):
+        return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
+    event = entry.event
+    if isinstance(event, Iteration):
+        return _BYTES_PER_ENTRY + _texts(event.detail)
+    return _BYTES_PER_ENTRY + (len(event.answer) * 4 if isinstance(event, Result) else 0)
+
+
+def _texts(value: object) -> int:
+    """Return an upper bound of the bytes of all texts below `value`."""
+    if isinstance(value, str):
+        return len(value) * 4
+    if isinstance(value, dict):
+        return sum(_texts(key) + _texts(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(_texts, value))
+    slots = getattr(type(value), "__dataclass_fields__", ())
+    return sum(_texts(getattr(value, name)) for name in slots)

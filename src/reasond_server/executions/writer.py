@@ -1,0 +1,127 @@
+"""Commits what all runs of the process append, beside them: one transaction at a time, for as many logs as wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+from reasond_server.errors import InternalError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from reasond_server.errors import ReasondError
+    from reasond_server.executions.log import RunLog
+    from reasond_server.executions.store import Append, ExecutionStore
+
+_log = logging.getLogger("reasond.executions")
+_MAX_PARTS = 256
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
+# Longer than the longest wait: whoever still tries renews the bad news.
+_TROUBLE_S = 3.0
+
+ResultT = TypeVar("ResultT")
+
+
+class LogWriter:
+    """Gathers what is appended while a commit is under way, and commits it next.
+
+    Where the store cannot be reached the same transaction is tried again, after 50 ms at first and 2 s at most, until
+    it is taken or refused. `random` spreads the waits.
+    """
+
+    def __init__(self, *, store: ExecutionStore, random: Callable[[], float]) -> None:
+        self._store = store
+        self._random = random
+        self._waiting: dict[RunLog, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._trouble: ReasondError | None = None
+        self._trouble_s = 0.0
+
+    def submit(self, log: RunLog) -> None:
+        """Commit what is pending in `log` as soon as may be."""
+        self._waiting[log] = None
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name="log writer")
+
+    async def insist(self, attempt: Callable[[], Awaitable[ResultT]], *, until: Callable[[], bool] = bool) -> ResultT:
+        """Return what `attempt` returns, made again and again while the store cannot be reached, and not yet `until`.
+
+        Raises:
+            ReasondError: the store refused.
+        """
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                result = await attempt()
+            except StoreUnavailableError as error:
+                self.report(error)
+                if until():
+                    raise
+                await asyncio.sleep(wait_s * (0.5 + self._random() / 2))
+                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+            else:
+                self.report(None)
+                return result
+
+    def require_store(self) -> None:
+        """Refuse what needs the store while it is of no use.
+
+        Raises:
+            StoreUnavailableError: it could not be reached, a moment ago.
+            StoreFullError: it had no room, a moment ago.
+        """
+        trouble = self._trouble
+        if trouble is not None and asyncio.get_running_loop().time() - self._trouble_s < _TROUBLE_S:
+            raise type(trouble)(
+                trouble.message, remedy=trouble.remedy, metadata=trouble.metadata, retry_after_s=trouble.retry_after_s
+            )
+
+    def report(self, trouble: ReasondError | None) -> None:
+        """Take note that the store did not take something, because of `trouble`, or that it does again."""
+        if (trouble is None) is not (self._trouble is None):
+            told = "takes everything again" if trouble is None else "does not take what is written"
+            _log.warning("the store of executions %s", told)
+        self._trouble = trouble
+        self._trouble_s = asyncio.get_running_loop().time()
+
+    async def aclose(self, *, within_s: float) -> None:
+        """Commit what is left, for `within_s` seconds at most."""
+        task = self._task
+        if task is not None:
+            await asyncio.wait({task}, timeout=within_s)
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._commit_next()
+        finally:
+            self._task = None
+
+    async def _commit_next(self) -> None:
+        logs = [*self._waiting][:_MAX_PARTS]
+        batch: list[tuple[RunLog, Append]] = []
+        for log in logs:
+            del self._waiting[log]
+            part = log.take()
+            if part is not None:
+                batch.append((log, part))
+        if not batch:
+            return
+        outcomes = await self._outcomes([part for _, part in batch])
+        for (log, _), error in zip(batch, outcomes, strict=True):
+            if error is None:
+                log.was_committed()
+            else:
+                log.was_refused(error)
+
+    async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
+        """Return what the store says to each part; one that was taken in an attempt that failed is taken again."""
+        try:
+            return await self.insist(lambda: self._store.append(parts))
+        except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
+            _log.exception("event logs could not be written")
+            return [InternalError("internal error") for _ in parts]

@@ -1,0 +1,284 @@
+"""One SQLite file: one thread writes, a few read, and the event loop waits for neither."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
+from reasond_server.storage.schema import SchemaState, require_current, state_of, upgrade
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Connection, Engine
+
+ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger("reasond.storage")
+_READERS: Final = 2
+_PAGE_BYTES: Final = 4096
+_RETRY_AFTER_S: Final = 1.0
+_CHECKED_BYTES: Final = 64 * 2**20
+_UNREADABLE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+class SqliteFile:
+    """An open database file, locked against other processes; made by `open`.
+
+    `write` and `read` run a function on a connection inside one transaction and raise StoreFullError where the disk
+    (or `max_file_bytes`) is full, StoreUnavailableError where the file cannot be reached.
+    """
+
+    def __init__(self, *, lock: int, writer: Engine, reader: Engine) -> None:
+        self._lock = lock
+        self._writer = writer
+        self._reader = reader
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+        self._reading = ThreadPoolExecutor(_READERS, thread_name_prefix="sqlite-reader")
+        self._connection: Connection | None = None
+
+    @classmethod
+    async def open(
+        cls, path: Path, *, synchronous: str = "NORMAL", max_file_bytes: int = 0, checked_bytes: int = _CHECKED_BYTES
+    ) -> SqliteFile:
+        """Open the file, making it and its tables if it is not there; `max_file_bytes` 0 sets no bound.
+
+        It is read whole to see whether it is sound where it has at most `checked_bytes`, or was not closed.
+
+        Raises:
+            SettingsError: another process has it open, it is no database, it is damaged, it cannot be written, or
+                its schema is not that of this release.
+        """
+        return await asyncio.to_thread(_opened, path, synchronous, max_file_bytes, checked_bytes)
+
+    async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
+        """Run `job` in a transaction of its own; call `then` on the event loop once it is committed.
+
+        `then` is called even where the caller is cancelled meanwhile, because the commit happens all the same.
+        """
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._writing, self._written, job)
+
+        def tell(done: asyncio.Future[ResultT]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                then(done.result())
+
+        future.add_done_callback(tell)
+        return await asyncio.shield(future)
+
+    async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        """Run `job`, which only reads, on a connection of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._seen, job)
+
+    async def erase(self) -> None:
+        """Empty the write-ahead log, in which old pages lie until then."""
+
+        def checkpoint() -> None:
+            with _translated():
+                # Past SQLAlchemy, which would begin a transaction, and none may be open.
+                driver: Any = self._write_connection().connection.driver_connection
+                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+
+        await asyncio.get_running_loop().run_in_executor(self._writing, checkpoint)
+
+    async def aclose(self) -> None:
+        """Wait for what is under way, close the file and give the lock back."""
+        await asyncio.to_thread(self._close)
+
+    def _write_connection(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._writer.connect()
+        return self._connection
+
+    def _written(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        with _translated():
+            connection = self._write_connection()
+            with connection.begin():
+                return job(connection)
+
+    def _seen(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        with _translated(), self._reader.connect() as connection:
+            return job(connection)
+
+    def _close(self) -> None:
+        self._reading.shutdown()
+        self._reader.dispose()
+        if self._connection is not None:
+            self._writing.submit(self._connection.close).result()
+        self._writing.shutdown()
+        self._writer.dispose()
+        os.close(self._lock)
+
+
+def migrate_file(path: Path) -> None:
+    """Bring the file to the schema of this release, making it if it is not there. Raises as `SqliteFile.open`."""
+    lock = _locked(path)
+    try:
+        with _refused(path):
+            engine = _engine(path, synchronous="FULL", max_file_bytes=0, writes=True)
+            with engine.begin() as connection:
+                if state_of(connection) is SchemaState.AHEAD:
+                    require_current(SchemaState.AHEAD, where=str(path))
+                upgrade(connection)
+            engine.dispose()
+    finally:
+        os.close(lock)
+
+
+def file_state(path: Path) -> SchemaState:
+    """Return how the file stands to this release, without changing or locking it. Raises as `SqliteFile.open`."""
+    if not path.exists():
+        return SchemaState.EMPTY
+    with _refused(path):
+        engine = _engine(path, synchronous="NORMAL", max_file_bytes=0, writes=False)
+        try:
+            with engine.connect() as connection:
+                return state_of(connection)
+        finally:
+            engine.dispose()
+
+
+def _opened(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int) -> SqliteFile:
+    lock = _locked(path)
+    try:
+        is_checked = _is_to_be_checked(path, checked_bytes)
+        with _refused(path):
+            writer = _engine(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=True)
+            with writer.begin() as connection:
+                state = state_of(connection)
+                if state is SchemaState.EMPTY:
+                    upgrade(connection)
+                else:
+                    require_current(state, where=str(path))
+                if is_checked:
+                    _require_sound(connection, path)
+            reader = _engine(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=False)
+    except BaseException:
+        os.close(lock)
+        raise
+    return SqliteFile(lock=lock, writer=writer, reader=reader)
+
+
+def _is_to_be_checked(path: Path, checked_bytes: int) -> bool:
+    """Return whether to read the whole file, asked before it is opened: SQLite's last close removes the log."""
+    log, size = path.with_name(f"{path.name}-wal"), path.stat().st_size
+    if size <= checked_bytes:
+        return True
+    if not log.exists():
+        return False
+    _log.warning("the store was not closed; its whole file is checked", extra={"bytes": size})
+    return True
+
+
+def _require_sound(connection: Connection, path: Path) -> None:
+    if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
+        raise _unusable(path, "is damaged")
+
+
+def _locked(path: Path) -> int:
+    """Make the file for its owner alone and lock its neighbour `.lock`; return the descriptor of the lock."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(
+            f"The database {shown(str(path))} cannot be opened for writing ({error.strerror})",
+            remedy="Let the server's user write there, or set another [store] url or data_dir.",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise SettingsError(
+            f"The database {shown(str(path))} is in use by another process",
+            remedy="Stop that server first, give this one another [store] data_dir, or use PostgreSQL for several.",
+        ) from error
+    return lock
+
+
+def _engine(path: Path, *, synchronous: str, max_file_bytes: int, writes: bool) -> Engine:
+    """Return an engine whose connections begin as writers or cannot write at all."""
+    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), pool_size=_READERS)
+    pragmas = [
+        "PRAGMA busy_timeout = 5000",
+        "PRAGMA foreign_keys = ON",
+        # What was deleted is overwritten: DeleteExecution promises that the content is gone.
+        "PRAGMA secure_delete = ON",
+        f"PRAGMA synchronous = {synchronous}",
+    ]
+    if writes:
+        pragmas += [f"PRAGMA page_size = {_PAGE_BYTES}", "PRAGMA journal_mode = WAL"]
+        if max_file_bytes:
+            pragmas.append(f"PRAGMA max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
+    else:
+        pragmas.append("PRAGMA query_only = ON")
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: object) -> None:  # noqa: ANN401 - SQLAlchemy's hooks are untyped
+        # Transactions begin below: the driver would begin them as readers, and fail when they come to write.
+        connection.isolation_level = None
+        for pragma in pragmas:
+            connection.execute(pragma).close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Let what the driver raises out as an error of ours."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        raise _error_of(error.orig) from error
+    except sqlite3.Error as error:
+        raise _error_of(error) from error
+
+
+def _error_of(error: BaseException | None) -> StoreFullError | StoreUnavailableError | InternalError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFullError(
+            "The disk, or the file of the store, is full",
+            remedy="Free space, or raise [store] max_file_bytes; nothing was spent.",
+        )
+    if isinstance(error, sqlite3.OperationalError):
+        return StoreUnavailableError(
+            "The file of the store cannot be reached",
+            remedy="Retry after the time given; the cause is in the server's log.",
+            retry_after_s=_RETRY_AFTER_S,
+        )
+    return InternalError("the file of the store refused a statement")
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Let what the driver raises at the start out as an error of the configuration."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+        what = "is no SQLite database, or damaged" if code in _UNREADABLE else "cannot be opened"
+        raise _unusable(path, what) from error
+
+
+def _unusable(path: Path, what: str) -> SettingsError:
+    return SettingsError(
+        f"The database {shown(str(path))} {what}",
+        remedy="Restore it from a backup, or move it away: the server then begins with an empty one.",
+    )

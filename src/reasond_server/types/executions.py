@@ -1,0 +1,136 @@
+"""Executions, the events of their logs, and what streams carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from reasond_server.types.metrics import Metrics
+from reasond_server.types.steps import StepDetail
+from reasond_server.types.tasks import Json, StrategySource
+from reasond_server.types.usage import Usage
+
+
+class FinishReason(StrEnum):
+    """How an execution ended; the comments of execution.proto explain each."""
+
+    ANSWERED = "answered"
+    ANSWERED_UNTAGGED = "answered_untagged"
+    MAX_ITERATIONS = "max_iterations"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    TRUNCATED = "truncated"
+    CONTENT_FILTERED = "content_filtered"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class ExecutionState(StrEnum):
+    """Whether an execution still runs, and if not, how it fared."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionStarted:
+    """The first event of every log; `config` is what applies after precedence."""
+
+    strategy: str
+    strategy_source: StrategySource
+    model: str
+    config: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One completed step; `index` counts from 0."""
+
+    index: int
+    answer_found: bool
+    usage: Usage
+    elapsed_s: float
+    detail: StepDetail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """Text that the model just wrote in step `iteration_index`; never logged."""
+
+    iteration_index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Nothing happened for a while; never logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionFailure:
+    """Why an execution failed, as it is kept: a reason of errors.proto and the message."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The last event of every log; the proto calls it Reasoning. Steps are read from the log.
+
+    `finish_reason` is None only in the partial result of an execution that still runs.
+    """
+
+    execution_id: str
+    answer: str
+    strategy_used: str
+    strategy_source: StrategySource
+    finish_reason: FinishReason | None
+    metrics: Metrics
+    warnings: Sequence[str]
+    model: str
+    error: ExecutionFailure | None = None
+
+
+Event = ExecutionStarted | Iteration | Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """An event at its place in the log; `sequence` counts from 1 without gaps."""
+
+    sequence: int
+    create_time: datetime
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEvent:
+    """What a stream carries; deltas and heartbeats repeat the sequence of the last logged event."""
+
+    execution_id: str
+    sequence: int
+    create_time: datetime
+    event: Event | TextDelta | Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """An execution without its content; the owner is the tenant that started it."""
+
+    execution_id: str
+    tenant: str
+    state: ExecutionState
+    strategy: str
+    strategy_source: StrategySource
+    model: str
+    create_time: datetime
+    request_id: str = ""
+    finish_reason: FinishReason | None = None
+    end_time: datetime | None = None
+    expire_time: datetime | None = None
+    last_sequence: int = 0
+    usage: Usage = field(default_factory=Usage)

@@ -1,0 +1,137 @@
+"""What a strategy does, step by step: one kind for each, and one for those of third parties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reasond_server.types.tasks import Json
+
+
+class CarryoverMode(StrEnum):
+    """How bounded context carries progress from one window to the next."""
+
+    HYBRID = "hybrid"
+    SUMMARY = "summary"
+    TAIL = "tail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """One piece of reasoning text (chain of thought)."""
+
+    text: str
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingProgress:
+    """Segment `segment` (from 1) of `segment_count` was read."""
+
+    segment: int
+    segment_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """What a carryover left behind: a part of the progress, such as "tail" or "facts", and its tokens."""
+
+    part: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryoverReport:
+    """How a window's progress was compressed, in tokens before and after.
+
+    `has_own_call` tells that a model call was made for it; `fallback_reason` why the mode that was asked for
+    could not be kept, empty where it was.
+    """
+
+    before_tokens: int
+    after_tokens: int
+    dropped: Sequence[Dropped] = ()
+    has_own_call: bool = False
+    fallback_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedContextStep:
+    """One window of bounded context; `window_tokens` = prompt + carryover + generated.
+
+    `carryover_report` is None where the step made no carryover.
+    """
+
+    text: str
+    carryover: str
+    carryover_mode: CarryoverMode
+    carryover_tokens: int
+    carryover_generated: bool
+    window_tokens: int
+    is_window_exact: bool
+    reading: ReadingProgress | None = None
+    carryover_report: CarryoverReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a tool as the model made it.
+
+    `arguments_json` is JSON text exactly as the model wrote it, which need not be valid.
+    """
+
+    call_id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What came of a tool call, as JSON text; of a failed one (`is_error`) the JSON says what was wrong."""
+
+    call_id: str
+    result_json: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReactStep:
+    """One thought-action-observation cycle; `observations` answer `actions` in order."""
+
+    thought: str
+    actions: Sequence[ToolCall] = ()
+    observations: Sequence[ToolResult] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeStep:
+    """A node of the tree of thought that was judged; `score` is 0.0-1.0, the root has depth 0 and no parent."""
+
+    node_id: str
+    parent_id: str
+    depth: int
+    thought: str
+    score: float
+    is_pruned: bool
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One independent sample of self-consistency; votes are counted on `normalized_answer`."""
+
+    text: str
+    answer: str
+    normalized_answer: str
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomStep:
+    """A step of a third party's strategy: any JSON object, at most 16 levels deep."""
+
+    data: Json
+
+
+StepDetail = Thought | BoundedContextStep | ReactStep | TreeStep | Sample | CustomStep

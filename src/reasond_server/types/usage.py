@@ -1,0 +1,60 @@
+"""Tokens and calls that were spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class UsageSource(StrEnum):
+    """Where token counts come from."""
+
+    REPORTED = "reported"
+    ESTIMATED = "estimated"
+    PARTIAL = "partial"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens and calls that were spent; addable."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    model_calls: int = 0
+    source: UsageSource = UsageSource.REPORTED
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            model_calls=self.model_calls + other.model_calls,
+            source=_joined(self, other),
+        )
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens - other.input_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+            cached_input_tokens=self.cached_input_tokens - other.cached_input_tokens,
+            reasoning_tokens=self.reasoning_tokens - other.reasoning_tokens,
+            model_calls=self.model_calls - other.model_calls,
+            source=self.source,
+        )
+
+
+def _joined(one: Usage, other: Usage) -> UsageSource:
+    """Return where the sum of two usages comes from; a usage without calls has no say."""
+    if not one.model_calls:
+        return other.source
+    if not other.model_calls or one.source is other.source:
+        return one.source
+    return UsageSource.PARTIAL

@@ -1,0 +1,102 @@
+"""A server in a process of its own that tests kill: `python -m tests.faults.server_process READY_FILE`.
+
+All settings come from the environment. It is what `reasond serve --dev` runs, with the strategy of the simulation in
+place of the installed ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reasond_server.app import Server
+from reasond_server.config import load
+from reasond_server.reasoning.registry import StrategyRegistry
+from tests.faults.parts import FREE_PORTS
+from tests.simulation.scripted import Listed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 60.0
+POLL_S = 0.02
+
+
+async def serve(ready_file: Path) -> None:
+    """Serve until SIGTERM, then drain."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    loaded = load(None, os.environ)
+    server = Server(loaded, environ=os.environ, dev=True, registry=StrategyRegistry([Listed()]))
+    listening = await server.start()
+    told = {"target": listening.grpc, "token": listening.token}
+    unfinished = ready_file.with_suffix(".part")
+    unfinished.write_text(json.dumps(told), encoding="utf-8")
+    unfinished.replace(ready_file)
+    await stopped.wait()
+    await server.drain()
+
+
+@dataclass(eq=False)
+class ServerProcess:
+    """A running server: where it answers, and its process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    target: str = ""
+    token: str = ""
+
+    @classmethod
+    def begun(cls, folder: Path, name: str, environ: Mapping[str, str]) -> ServerProcess:
+        """Start a server whose log and ready file are in `folder`; `until_ready` waits for it."""
+        log = folder / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.server_process", str(folder / f"{name}.ready")],
+                cwd=ROOT,
+                env={**os.environ, **FREE_PORTS, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        return cls(process=process, log=log)
+
+    async def until_ready(self) -> ServerProcess:
+        """Wait until it says where it answers."""
+        ready = self.log.with_suffix(".ready")
+        limit = time.monotonic() + START_LIMIT_S
+        while not ready.exists():
+            if self.process.poll() is not None or time.monotonic() > limit:
+                raise AssertionError(f"the server did not start:\n{self.log.read_text('utf-8', 'replace')[-3000:]}")
+            await asyncio.sleep(POLL_S)
+        told = json.loads(ready.read_text("utf-8"))
+        self.target, self.token = told["target"], told["token"]
+        return self
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    async def ended(self) -> int:
+        """Ask it to end and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, START_LIMIT_S)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))

@@ -1,0 +1,308 @@
+"""Start, repeat, follow, leave, resume, cancel and delete in any order, against a model of a few lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError
+from reasond_server.executions.clock import Clock
+from reasond_server.executions.memory import MemoryExecutionStore
+from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.types import ExecutionState, Heartbeat, Principal, Task, Usage
+from tests.simulation.scripted import Listed
+from tests.simulation.virtual import VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
+
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.types import StreamEvent
+
+ANN = Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
+STEPS = 3
+A_WHILE_S = 0.5
+
+
+class GatedModel:
+    """Answers a prompt once the test lets it; counts what it has answered."""
+
+    name = "gated"
+    warnings: Sequence[str] = ()
+    context_window = None
+
+    def __init__(self) -> None:
+        self.open: dict[str, asyncio.Future[None]] = {}
+        self.answered: Counter[str] = Counter()
+
+    @property
+    def counter(self) -> TokenCounter:
+        return WordPieceCounter()
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return self.counter.count_prompt(messages)
+
+    async def aclose(self) -> None:
+        return
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        prompt = request.messages[-1].content
+        gate = self.open[prompt] = asyncio.get_running_loop().create_future()
+        try:
+            await gate
+        finally:
+            del self.open[prompt]
+        yield Text(text=f"to {prompt}")
+        self.answered[prompt] += 1
+        yield Finished(reason=ModelFinish.STOP, usage=Usage(input_tokens=2, output_tokens=3, model_calls=1))
+
+
+@dataclass(eq=False)
+class Expected:
+    """What the model of the test knows of one execution: how many steps it has taken, and how it must be."""
+
+    tag: str
+    keeps_running: bool
+    steps: int = 0
+    broken_off: int = 0
+    followers: int = 0
+    state: ExecutionState = ExecutionState.RUNNING
+    is_deleted: bool = False
+
+    @property
+    def events(self) -> int:
+        return 1 + self.steps + (self.state is not ExecutionState.RUNNING)
+
+    def left(self) -> None:
+        self.followers -= 1
+        if not self.followers and not self.keeps_running:
+            self.cancelled()
+
+    def cancelled(self) -> None:
+        if self.state is ExecutionState.RUNNING:
+            self.state = ExecutionState.CANCELLED
+            self.broken_off += 1
+
+
+@dataclass(eq=False)
+class Stream:
+    """A follower: what it has read of which execution."""
+
+    of: str
+    after: int
+    events: list[StreamEvent] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+
+class Executions(RuleBasedStateMachine):
+    """The service on a memory store, and beside it what it must be like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = VirtualLoop()
+        self.model = GatedModel()
+        self.runner, self.service = self.do(self.assembled())
+        self.expected: dict[str, Expected] = {}
+        self.holders: dict[str, str] = {}
+        self.streams: list[Stream] = []
+        self.seen: dict[tuple[str, int], object] = {}
+        self.tags = 0
+
+    async def assembled(self) -> tuple[Runner, ReasoningService]:
+        ids, registry = iter(range(1, 10_000)), StrategyRegistry([Listed()])
+        clock = Clock(
+            now=self.loop.now,
+            monotonic=self.loop.time,
+            new_id=lambda: f"e{next(ids)}",
+            new_nonce=lambda: "0" * 32,
+            random=lambda: 0.5,
+        )
+        store = MemoryExecutionStore(max_executions=1000, max_bytes=2**26, now=self.loop.now, monotonic=self.loop.time)
+        limits = RunnerLimits(max_concurrent=100, retention_s=1e6)
+        runner = Runner(store=store, model=self.model, clock=clock, limits=limits, find_strategy=registry.get)
+        runner.begin()
+        service = ReasoningService(
+            registry=registry,
+            configuration=StrategyConfiguration(registry=registry, tables={}),
+            directory=MemoryAgentDirectory(max_agents=1, now=self.loop.now),
+            store=store,
+            runner=runner,
+            model=self.model,
+            clock=clock,
+            policy=Policy(default_strategy="listed"),
+        )
+        return runner, service
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def settle(self) -> None:
+        self.do(asyncio.sleep(A_WHILE_S))
+
+    def follow(self, events: AsyncGenerator[StreamEvent, None], *, after: int) -> Stream:
+        stream = Stream(of="", after=after)
+
+        async def read() -> None:
+            async with aclosing(events) as source:
+                async for event in source:
+                    stream.of = event.execution_id
+                    if not isinstance(event.event, Heartbeat):
+                        stream.events.append(event)
+
+        async def begin() -> None:
+            stream.task = asyncio.create_task(read())
+
+        self.do(begin())
+        self.settle()
+        return stream
+
+    @rule(request_id=st.sampled_from(["", "one", "two"]), keep_running=st.booleans())
+    def start(self, request_id: str, *, keep_running: bool) -> None:
+        """Start, or repeat what has that request id."""
+        holder = self.holders.get(request_id, "")
+        known = self.expected.get(holder)
+        if known is None:
+            self.tags += 1
+        tag = known.tag if known else f"q{self.tags}"
+        query = json.dumps({"tag": tag, "steps": [{"calls": 1, "tool": ""}] * STEPS})
+        events = self.service.stream(ANN, Task(query=query), request_id=request_id, keep_running=keep_running)
+        stream = self.follow(events, after=0)
+        if known is not None and known.state is not ExecutionState.CANCELLED:
+            assert stream.of == holder, "the same request was answered by another execution"
+            known.keeps_running = known.keeps_running or (keep_running and known.state is ExecutionState.RUNNING)
+        else:
+            assert stream.of not in self.expected, "a new request was answered by an old execution"
+            # What an earlier execution of the same request was told by the model is not asked again.
+            steps = known.steps if known else 0
+            broken_off = known.broken_off if known else 0
+            self.expected[stream.of] = Expected(tag=tag, keeps_running=keep_running, steps=steps, broken_off=broken_off)
+            if request_id:
+                self.holders[request_id] = stream.of
+        self.joined(stream)
+
+    @precondition(lambda self: self.expected)
+    @rule(data=st.data(), keep_running=st.booleans())
+    def resume(self, data: st.DataObject, *, keep_running: bool) -> None:
+        """Follow an execution from any place that it has."""
+        name = data.draw(st.sampled_from(sorted(self.expected)))
+        known = self.expected[name]
+        if known.is_deleted:
+            return
+        after = data.draw(st.integers(0, known.events))
+        events = self.service.resume(ANN, name, after_sequence=after, keep_running=keep_running)
+        stream = self.follow(events, after=after)
+        stream.of = name
+        if known.state is ExecutionState.RUNNING:
+            known.keeps_running = known.keeps_running or keep_running
+        self.joined(stream)
+
+    def joined(self, stream: Stream) -> None:
+        self.expected[stream.of].followers += self.expected[stream.of].state is ExecutionState.RUNNING
+        self.streams.append(stream)
+
+    @precondition(lambda self: self.streams)
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        """Let a follower go away."""
+        stream = self.streams.pop(data.draw(st.integers(0, len(self.streams) - 1)))
+        assert stream.task is not None
+        was_open = not stream.task.done()
+        stream.task.cancel()
+        self.settle()
+        if was_open:
+            self.expected[stream.of].left()
+
+    @precondition(lambda self: self.model.open)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        """Let the model answer one of the calls that it works on."""
+        prompt = data.draw(st.sampled_from(sorted(self.model.open)))
+        self.model.open[prompt].set_result(None)
+        self.settle()
+        tag, number, _ = prompt.split("/")
+        (known,) = (one for one in self.expected.values() if one.tag == tag and one.state is ExecutionState.RUNNING)
+        assert int(number) == known.steps
+        known.steps += 1
+        if known.steps == STEPS:
+            known.state = ExecutionState.SUCCEEDED
+
+    @precondition(lambda self: self.expected)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """Cancel an execution, whether it runs or not."""
+        name = data.draw(st.sampled_from(sorted(self.expected)))
+        if not self.expected[name].is_deleted:
+            self.do(self.service.cancel(ANN, name))
+            self.settle()
+            self.expected[name].cancelled()
+
+    @precondition(lambda self: self.expected)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        """Forget an execution, whether it runs or not."""
+        name = data.draw(st.sampled_from(sorted(self.expected)))
+        known = self.expected[name]
+        if known.is_deleted:
+            return
+        self.streams = [stream for stream in self.streams if stream.of != name]
+        self.do(self.service.delete(ANN, name))
+        self.settle()
+        known.cancelled()
+        known.is_deleted = True
+        self.holders = {request_id: holder for request_id, holder in self.holders.items() if holder != name}
+
+    @rule(seconds=st.sampled_from([1.0, 20.0, 100.0]))
+    def wait(self, seconds: float) -> None:
+        """Let time pass: leases are renewed, nothing else changes."""
+        self.do(asyncio.sleep(seconds))
+
+    @invariant()
+    def every_execution_is_as_expected(self) -> None:
+        for name, known in self.expected.items():
+            try:
+                view = self.do(self.service.get(ANN, name))
+            except (ExecutionNotFoundError, CursorExpiredError):
+                assert known.is_deleted, f"{name} is gone"
+                continue
+            assert not known.is_deleted
+            assert (view.execution.state, view.execution.last_sequence) == (known.state, known.events), name
+            assert len(view.steps) == known.steps
+            if known.state is not ExecutionState.RUNNING:
+                assert view.result.metrics.usage.model_calls == known.steps + known.broken_off
+
+    @invariant()
+    def every_follower_has_all_events_once_and_in_order(self) -> None:
+        for stream in self.streams:
+            wanted = list(range(stream.after + 1, self.expected[stream.of].events + 1))
+            assert [event.sequence for event in stream.events] == wanted, stream.of
+            for event in stream.events:
+                assert self.seen.setdefault((stream.of, event.sequence), event) == event
+
+    @invariant()
+    def no_call_was_answered_twice(self) -> None:
+        for prompt, answers in self.model.answered.items():
+            tag = prompt.split("/")[0]
+            deleted = sum(one.is_deleted for one in self.expected.values() if one.tag == tag)
+            assert answers <= 1 + deleted, prompt
+
+    def teardown(self) -> None:
+        self.loop.run(self.runner.stop())
+        assert self.loop.faults == []
+
+
+TestExecutions = Executions.TestCase
+TestExecutions.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,76 @@
+"""How one server process is put together for a simulation: the real runner and service on a simulated world."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.executions.clock import Clock
+from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.service import Policy, ReasoningService
+from tests.simulation.scripted import Listed
+
+if TYPE_CHECKING:
+    from reasond_server.executions.store import ExecutionStore
+    from tests.simulation.world import Tools, Upstream, World
+
+LEASE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A runner and the service in front of it."""
+
+    runner: Runner
+    service: ReasoningService
+
+    async def start(self) -> None:
+        """Begin the upkeep."""
+        self.runner.begin()
+
+    async def stop(self) -> None:
+        """Drain, as a signal would make it, and let go of everything."""
+        await self.runner.drain(grace_s=5.0)
+
+
+def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str) -> Parts:
+    """Return the parts of the process `name`."""
+    chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - chance that can be repeated
+    clock = Clock(
+        now=world.loop.now,
+        monotonic=world.loop.time,
+        new_id=lambda: world.new_id("e"),
+        new_nonce=lambda: f"{chance.getrandbits(128):032x}",
+        random=chance.random,
+    )
+    registry = StrategyRegistry([Listed()])
+    runner = Runner(
+        store=store,
+        model=model,
+        clock=clock,
+        limits=RunnerLimits(
+            max_concurrent=chance.choice((2, 8, 8)),
+            retention_s=100_000.0,
+            max_queued=chance.choice((0, 4)),
+            queue_timeout_s=5.0,
+            lease_s=LEASE_S,
+            reattach_s=30.0,
+        ),
+        tools=tools,
+        find_strategy=registry.get,
+    )
+    service = ReasoningService(
+        registry=registry,
+        configuration=StrategyConfiguration(registry=registry, tables={}),
+        directory=MemoryAgentDirectory(max_agents=1, now=world.loop.now),
+        store=store,
+        runner=runner,
+        model=model,
+        clock=clock,
+        policy=Policy(default_strategy="listed"),
+    )
+    return Parts(runner=runner, service=service)

@@ -1,0 +1,121 @@
+"""Code that is broken on purpose, to see whether the simulation finds it: `python -m tests.simulation.mutations`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LIMIT_S: Final = 300.0
+SEEDS: Final = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """One place of the code and what stands there instead."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+
+MUTATIONS: Final = (
+    Mutation(
+        name="append-without-fence",
+        path="executions/appending.py",
+        old="if part.fence != head.fence:",
+        new="if False:",
+    ),
+    Mutation(
+        name="resume-off-by-one",
+        path="executions/following.py",
+        old="events = await self._store.read(self._tenant, self._id, after=after, limit=self._page)",
+        new="events = await self._store.read(self._tenant, self._id, after=after + 1, limit=self._page)",
+    ),
+    Mutation(
+        name="told-before-the-commit",
+        path="executions/log.py",
+        old="        self._add(_Pending(entry=stored, event=shown, size=size_of(shown)))",
+        new="        self._add(_Pending(entry=stored, event=None, size=size_of(shown)))\n"
+        "        self._remember(shown, size_of(shown))\n        self._tell()",
+    ),
+    Mutation(
+        name="calls-not-found-on-record",
+        path="executions/replay/journal.py",
+        old="events = self._made(request, key) if kept is None else",
+        new="events = self._made(request, key) if True else",
+    ),
+    Mutation(
+        name="tool-begun-before-it-is-on-record",
+        path="executions/replay/journal.py",
+        old='            await self._journal.keep_safely(started, "{}")',
+        new='            self._journal.note(started, "{}")',
+    ),
+    Mutation(
+        name="leases-not-renewed",
+        path="executions/leases.py",
+        old="        fences = dict(self._fences())",
+        new="        fences = {}",
+    ),
+    Mutation(
+        name="two-holders-of-a-request-id",
+        path="executions/memory.py",
+        old="        if holder is not None and (parent is None or holder != inherits):",
+        new="        if False:",
+    ),
+    Mutation(
+        name="steps-appended-again",
+        path="executions/driving.py",
+        old="        if run.is_replaying:\n            if detail_json",
+        new="        if False:\n            if detail_json",
+    ),
+)
+
+
+def found(mutation: Mutation, *, seeds: int = SEEDS) -> str:
+    """Return the first lines that the simulation prints of code broken in that way; empty where it finds nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        source = Path(name) / "reasond_server"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "src" / "reasond_server", source, ignore=ignored)
+        path = source / mutation.path
+        text = path.read_text(encoding="utf-8")
+        if text.count(mutation.old) != 1:
+            raise LookupError(f"{mutation.name}: {mutation.path} does not have this once any more: {mutation.old}")
+        path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+        # This code must not stand under the tests' own time limit for what hangs: a broken runner may.
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--seeds", f"0:{seeds}", "--workers", "1", "--until-failure"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": name},
+            timeout=LIMIT_S,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if run.returncode not in {0, 1}:
+        return f"did not end: {run.stderr.strip().splitlines()[-1:]}"
+    return "" if run.returncode == 0 else run.stdout
+
+
+def main() -> int:
+    """Try all of them; return 1 if one was not found."""
+    missed = 0
+    for mutation in MUTATIONS:
+        story = found(mutation)
+        missed += not story
+        lines = story.splitlines()[:2]
+        sys.stdout.write(f"{mutation.name}: {'; '.join(lines)[:220] if lines else 'NOT FOUND'}\n")
+        sys.stdout.flush()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

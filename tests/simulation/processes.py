@@ -1,0 +1,376 @@
+"""Server processes that share one store and can die at any moment, and the network between them and their clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from reasond_server.errors import ReasondError, StoreUnavailableError
+from reasond_server.types import ExecutionState
+from tests.simulation.assembly import assembled
+from tests.simulation.world import Tools, Upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+
+    from reasond_server.executions.store import (
+        Append,
+        Change,
+        Claim,
+        ExecutionFilter,
+        ExecutionStore,
+        Kept,
+        Lease,
+        Recovery,
+        Renewal,
+    )
+    from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.types import Execution, LoggedEvent, StreamEvent
+    from tests.simulation.world import World
+
+ResultT = TypeVar("ResultT")
+_CALM_BETWEEN_S = 20.0
+_RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def current_process() -> Process | None:
+    """Return the process whose code is running, if it is one's."""
+    return _RUNS_IN.get()
+
+
+class CutError(Exception):
+    """The connection ended without a word: the process at the other end has died."""
+
+
+class Connection:
+    """One call of a client: what the process sends arrives here, and no longer once it has died."""
+
+    def __init__(self) -> None:
+        self._arrived: asyncio.Queue[StreamEvent | BaseException | None] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+
+    def deliver(self, item: StreamEvent | BaseException | None) -> None:
+        """Bring an event, the error that the call ended with, or None at its end."""
+        self._arrived.put_nowait(item)
+
+    async def take(self) -> StreamEvent | None:
+        """Return the next event, or None at the end; raise what the call ended with."""
+        item = await self._arrived.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Go away, as a client does that is cut off."""
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Process:
+    """One life of a server process: a service on the common store, until it is stopped or dies."""
+
+    def __init__(self, world: World, store: ExecutionStore, *, dies_at_point: int | None) -> None:
+        self.world = world
+        self.name = world.new_id("p")
+        self.is_dead = False
+        self.is_stopping = False
+        self._dies_at = dies_at_point
+        self._points = 0
+        # No sets: their order depends on addresses, and the same seed would give another simulation.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._open: dict[Connection, None] = {}
+        self._context = contextvars.copy_context()
+        self._context.run(_RUNS_IN.set, self)
+        self.store = FaultyStore(store, self)
+        self._parts = self._context.run(
+            assembled, world, self.store, Upstream(world, self), Tools(world, self), name=self.name
+        )
+
+    @property
+    def service(self) -> ReasoningService:
+        """The front door."""
+        return self._parts.service
+
+    async def start(self) -> None:
+        """Begin to work: leases, recovery and retention."""
+        await self.spawn(self._parts.start())
+
+    def spawn(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
+        """Run `work` as this process's own; what it starts belongs to the process as well."""
+        return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Note a task that dies with the process."""
+        self._tasks[task] = None
+        task.add_done_callback(lambda _: self._tasks.pop(task, None))
+
+    async def point(self, what: str) -> None:
+        """Stand at a place where the process may die; if it is dead, nothing after it happens."""
+        self._points += 1
+        if not self.is_dead and (
+            (self._points == self._dies_at and not self.world.has_calmed)
+            or self.world.happens(self.world.rates.crash / 10, "crash by chance")
+        ):
+            self.die(what)
+        if self.is_dead:
+            raise asyncio.CancelledError
+
+    def die(self, what: str) -> None:
+        """End as by SIGKILL: no task goes on, nothing more is written, no connection says goodbye."""
+        self.is_dead = True
+        self.world.happened["crash"] += 1
+        self.world.note(f"{self.name} dies at {what}")
+        for task in tuple(self._tasks):
+            task.cancel()
+        for connection in tuple(self._open):
+            connection.deliver(CutError())
+        self._open.clear()
+
+    async def stop(self) -> None:
+        """End as by SIGTERM."""
+        self.is_stopping = True
+        # It may die while it stops.
+        await asyncio.wait({self.spawn(self._parts.stop())})
+        self.is_dead = True
+        for connection in tuple(self._open):
+            connection.deliver(CutError())
+
+    def call(self, make: Callable[[ReasoningService], AsyncGenerator[StreamEvent, None]]) -> Connection:
+        """Open a stream."""
+        return self._connected(self._stream(make, connection := Connection()), connection)
+
+    def ask(self, make: Callable[[ReasoningService], Awaitable[object]]) -> Connection:
+        """Make a call that is answered with nothing but its end."""
+        return self._connected(self._unary(make, connection := Connection()), connection)
+
+    def _connected(self, work: Coroutine[Any, Any, None], connection: Connection) -> Connection:
+        if self.is_dead:
+            work.close()
+            connection.deliver(CutError())
+            return connection
+        self._open[connection] = None
+        connection.task = self.spawn(work)
+        connection.task.add_done_callback(lambda _: self._open.pop(connection, None))
+        return connection
+
+    async def _stream(
+        self, make: Callable[[ReasoningService], AsyncGenerator[StreamEvent, None]], connection: Connection
+    ) -> None:
+        with self._answering(connection):
+            async with aclosing(make(self.service)) as events:
+                async for event in events:
+                    await self.point("event sent")
+                    connection.deliver(event)
+
+    async def _unary(self, make: Callable[[ReasoningService], Awaitable[object]], connection: Connection) -> None:
+        with self._answering(connection):
+            await make(self.service)
+
+    @contextmanager
+    def _answering(self, connection: Connection) -> Iterator[None]:
+        """Send how the call ended, unless there is nobody left to send it."""
+        how: BaseException | None = None
+        try:
+            yield
+        except asyncio.CancelledError:
+            how = CutError()
+            raise
+        except ReasondError as error:
+            how = error
+        except Exception as error:  # noqa: BLE001 - the client judges it
+            how = error
+        finally:
+            if not self.is_dead:
+                connection.deliver(how)
+
+
+class FaultyStore:
+    """The store as one process reaches it: late, sometimes out of reach, and with answers and notices that get lost."""
+
+    is_durable = True
+
+    def __init__(self, inner: ExecutionStore, process: Process) -> None:
+        self._inner = inner
+        self._process = process
+        self._world = process.world
+        self._outage_until_s = 0.0
+
+    async def claimed(self, tenant: str, request_id: str) -> Claim | None:
+        """See ExecutionStore."""
+        return await self._done("claimed", self._inner.claimed, tenant, request_id)
+
+    async def kept(self, tenant: str, execution_id: str) -> Kept:
+        """See ExecutionStore."""
+        return await self._done("kept", self._inner.kept, tenant, execution_id)
+
+    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+        """See ExecutionStore."""
+
+        async def create() -> Claim:
+            claim = await self._inner.create(execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
+            if claim.execution_id == execution.execution_id:
+                self._world.was_created(execution.execution_id, plan, inherits, self._process.name)
+            self._world.note(
+                f"create {execution.execution_id} {inherits!r} {execution.request_id}: {claim.execution_id}"
+            )
+            await self._check_request_id(execution.request_id)
+            return claim
+
+        return await self._done("create", create)
+
+    async def release(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        self._world.note(f"release {execution_id}")
+        await self._done("release", self._inner.release, tenant, execution_id)
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        """See ExecutionStore."""
+
+        async def append() -> Sequence[ReasondError | None]:
+            refusals = await self._inner.append(batch)
+            for part, refused in zip(batch, refusals, strict=True):
+                what = f"{part.version} {len(part.entries)} {part.execution.finish_reason or ''}"
+                self._world.note(f"append {part.execution.execution_id} {what} {refused!r}")
+                if refused is None:
+                    self._world.was_committed(part)
+            return refusals
+
+        return await self._done("append", append)
+
+    async def find(self, tenant: str, execution_id: str) -> Execution:
+        """See ExecutionStore."""
+        return await self._done("find", self._inner.find, tenant, execution_id)
+
+    async def read(
+        self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[LoggedEvent]:
+        """See ExecutionStore."""
+
+        async def read() -> Sequence[LoggedEvent]:
+            return await self._inner.read(tenant, execution_id, after=after, limit=limit)
+
+        return await self._done("read", read)
+
+    async def page(
+        self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
+    ) -> Sequence[Execution]:
+        """See ExecutionStore."""
+
+        async def page() -> Sequence[Execution]:
+            return await self._inner.page(tenant, wanted, size=size, before=before)
+
+        return await self._done("page", page)
+
+    async def delete(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+
+        async def delete() -> None:
+            request_id = (await self._inner.find(tenant, execution_id)).request_id
+            claim = await self._inner.claimed(tenant, request_id) if request_id else None
+            await self._inner.delete(tenant, execution_id)
+            self._world.was_deleted(execution_id, request_id if claim and claim.execution_id == execution_id else "")
+
+        await self._done("delete", delete)
+
+    async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
+        """See ExecutionStore."""
+        return await self._done("renew", self._inner.renew, lease, fences)
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        """See ExecutionStore."""
+
+        async def recover() -> Sequence[Recovery]:
+            found = await self._inner.recover(lease, limit=limit)
+            self._world.happened["recovery"] += len(found)
+            for one in found:
+                self._world.interrupted.add(one.execution.execution_id)
+                self._world.workers[one.execution.execution_id] = self._process.name
+            self._world.note(f"{self._process.name} recovers {[one.execution.execution_id for one in found]}")
+            return found
+
+        return await self._done("recover", recover)
+
+    async def request_cancel(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        await self._done("request_cancel", self._inner.request_cancel, tenant, execution_id)
+
+    async def request_keep(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        await self._done("request_keep", self._inner.request_keep, tenant, execution_id)
+
+    async def announce(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        await self._done("announce", self._inner.announce, tenant, execution_id)
+
+    async def forget(self, *, limit: int) -> int:
+        """See ExecutionStore."""
+
+        async def forget() -> int:
+            return await self._inner.forget(limit=limit)
+
+        return await self._done("forget", forget)
+
+    @contextmanager
+    def watch(self, execution_id: str, notify: Callable[[Change], None]) -> Iterator[None]:
+        """See ExecutionStore; notices get lost here, and come from nowhere to a process that has died."""
+
+        def tell(change: Change) -> None:
+            if self._process.is_dead or self._world.happens(self._world.rates.lost_notice, "lost notice"):
+                return
+            asyncio.get_running_loop().call_soon(notify, change, context=self._process._context.copy())
+
+        with self._inner.watch(execution_id, tell):
+            yield
+
+    async def aclose(self) -> None:
+        """The store outlives the process."""
+
+    async def _done(self, what: str, operation: Callable[..., Awaitable[ResultT]], *arguments: object) -> ResultT:
+        """Do `operation`, with all that may come between a process and its store."""
+        world, process = self._world, self._process
+        await process.point(f"before {what}")
+        await world.latency(world.rates.slowest_store_s)
+        # Not one after the other without an end: whoever waits must get through between two of them.
+        if world.loop.time() > self._outage_until_s + _CALM_BETWEEN_S and world.happens(world.rates.outage, "outage"):
+            self._outage_until_s = world.loop.time() + world.rates.outage_s
+        if world.happens(world.rates.refused, "refused") or world.loop.time() < self._outage_until_s:
+            self._refuse()
+        await process.point(f"in {what}")
+        result = await operation(*arguments)
+        await process.point(f"after {what}")
+        if world.happens(world.rates.lost_answer, "lost answer"):
+            self._refuse()
+        await world.latency(world.rates.slowest_store_s)
+        await process.point(f"back from {what}")
+        return result
+
+    def _refuse(self) -> NoReturn:
+        if self._world.has_calmed:
+            self._outage_until_s = 0.0
+        raise StoreUnavailableError("the store is out of reach", retry_after_s=1.0)
+
+    async def _check_request_id(self, request_id: str) -> None:
+        """Check that one execution at most runs for a request id."""
+        if not request_id:
+            return
+        running = [
+            execution.execution_id
+            for execution in self._world.all_executions()
+            if execution.request_id == request_id and execution.state is ExecutionState.RUNNING
+        ]
+        if len(running) > 1:
+            self._world.violated(f"{running} run for the request id {request_id!r}")
+
+
+def task_factory(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    """Make a task that belongs to the process in whose context it is made."""
+    task = asyncio.Task(work, loop=loop, **options)
+    context = options.get("context")
+    process = context.get(_RUNS_IN) if context is not None else _RUNS_IN.get()
+    if process is not None:
+        process.adopt(task)
+        if process.is_dead:
+            task.cancel()
+    return task

@@ -1,0 +1,270 @@
+"""One simulation from a seed: a few processes and clients, faults, then calm, and what must hold in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.types import (
+    ExecutionStarted,
+    ExecutionState,
+    FinishReason,
+    Iteration,
+    Result,
+    StreamEvent,
+    Usage,
+    UsageSource,
+)
+from tests.simulation.clients import Client
+from tests.simulation.processes import Process, current_process, task_factory
+from tests.simulation.scripted import prompts_of
+from tests.simulation.virtual import StandstillError, VirtualLoop
+from tests.simulation.world import World, usage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reasond_server.executions.store import ExecutionStore
+    from reasond_server.types import Budget
+
+_CALM_LIMIT_S = 300.0
+_STORM_S = 400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of a simulation; `trace` is the same whenever the seed and the code are."""
+
+    seed: int
+    violations: tuple[str, ...]
+    trace: str
+    passed_s: float
+    happened: Counter[str] = field(default_factory=Counter)
+
+
+class Simulation:
+    """The course of events. `wrap` puts something between the store and the processes; `tells` hears everything."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        wrap: Callable[[ExecutionStore], ExecutionStore] = lambda store: store,
+        tells: Callable[[str], None] | None = None,
+    ) -> None:
+        self._loop = VirtualLoop()
+        factory: Any = task_factory
+        self._loop.set_task_factory(factory)
+        self._world = World(seed, self._loop, tells=tells)
+        self._store = wrap(self._world.store)
+        self._processes: list[Process] = []
+
+    def run(self) -> Report:
+        """Let everything happen and return what came of it."""
+        world = self._world
+        logger, listener = logging.getLogger("reasond"), _Listener(world)
+        was_level, was_propagating = logger.level, logger.propagate
+        logger.addHandler(listener)
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+        try:
+            self._loop.run(self._main())
+        except StandstillError as error:
+            world.violated(str(error))
+        finally:
+            logger.removeHandler(listener)
+            logger.setLevel(was_level)
+            logger.propagate = was_propagating
+        world.violations += [f"nobody caught: {fault}" for fault in self._loop.faults]
+        return Report(
+            seed=world.seed,
+            violations=tuple(world.violations),
+            trace=world.trace.hexdigest(),
+            passed_s=self._loop.passed_s,
+            happened=world.happened,
+        )
+
+    async def _main(self) -> None:
+        world, chance = self._world, self._world.chance
+        keepers = [asyncio.create_task(self._keep_up(number)) for number in range(chance.randint(2, 3))]
+        clients = [asyncio.create_task(client.live()) for client in self._clients()]
+        await asyncio.wait(clients, timeout=_STORM_S)
+        world.has_calmed = True
+        world.note("calm")
+        await asyncio.wait(clients)
+        for client in clients:
+            await client
+        await self._all_ended()
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.wait(keepers)
+        for process in self._processes:
+            if not process.is_dead:
+                await process.stop()
+        for keeper in keepers:
+            if not keeper.cancelled() and keeper.exception() is not None:
+                raise keeper.exception() or AssertionError
+        Verdict(world).judge()
+
+    def _clients(self) -> list[Client]:
+        world, chance = self._world, self._world.chance
+        clients = []
+        for _ in range(chance.randint(1, 4)):
+            tag = world.new_id("q")
+            request_id = f"r-{tag}" if chance.random() < 0.6 else ""
+            sharers = chance.choice((1, 1, 2, 4)) if request_id else 1
+            clients += [Client(world, self._choose, tag=tag, request_id=request_id) for _ in range(sharers)]
+        return clients
+
+    def _choose(self) -> Process | None:
+        """Return a process that answers, as a load balancer does."""
+        alive = [process for process in self._processes if not process.is_dead]
+        return self._world.chance.choice(alive) if alive else None
+
+    async def _keep_up(self, number: int) -> None:
+        """Start a process again whenever it has died or was stopped."""
+        world, chance = self._world, self._world.chance
+        await asyncio.sleep(number * chance.random())
+        while True:
+            dies_at = (
+                chance.choice((None, chance.randint(1, 40), chance.randint(1, 400))) if world.rates.crash else None
+            )
+            process = Process(world, self._store, dies_at_point=dies_at)
+            self._processes.append(process)
+            try:
+                await process.start()
+            except asyncio.CancelledError:
+                if not process.is_dead:
+                    raise
+            lives_until_s = self._loop.time() + chance.expovariate(1 / 120)
+            while not process.is_dead:
+                await asyncio.sleep(1.0 + chance.random())
+                if self._loop.time() > lives_until_s and not world.has_calmed and world.rates.crash:
+                    world.happened["stop"] += 1
+                    await process.stop()
+            await asyncio.sleep(chance.random() * 10)
+
+    async def _all_ended(self) -> None:
+        """Wait until every log has its result: nothing may be left that runs for ever."""
+        limit = self._loop.time() + _CALM_LIMIT_S
+        while running := [one for one in self._world.all_executions() if one.state is ExecutionState.RUNNING]:
+            if self._loop.time() > limit:
+                names = [one.execution_id for one in running]
+                self._world.violated(f"{names} still run {_CALM_LIMIT_S:g} s after the last client has left")
+                return
+            await asyncio.sleep(1.0)
+
+
+class Verdict:
+    """What must hold of every log in the end."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def judge(self) -> None:
+        """Look at every execution that is kept, and at every one that was seen."""
+        kept = {execution.execution_id for execution in self._world.all_executions()}
+        for execution in self._world.all_executions():
+            self._judge_log(execution.execution_id)
+        for execution_id, events in self._world.seen.items():
+            if events and execution_id not in kept and execution_id not in self._world.deleted:
+                self._world.violated(f"{execution_id} was seen and is gone")
+
+    def _judge_log(self, execution_id: str) -> None:
+        world = self._world
+        events = world.log_of(execution_id)
+        if [event.sequence for event in events] != list(range(1, len(events) + 1)):
+            world.violated(f"the log of {execution_id} has a gap: {[event.sequence for event in events]}")
+        bodies = [logged.event for logged in events]
+        kinds = [type(body) for body in bodies]
+        if kinds and (kinds[0] is not ExecutionStarted or kinds.count(ExecutionStarted) != 1):
+            world.violated(f"the log of {execution_id} begins with {kinds}")
+        if kinds.count(Result) != 1 or kinds[-1] is not Result:
+            world.violated(f"the log of {execution_id} has no single result at its end: {kinds}")
+            return
+        steps = [body for body in bodies if isinstance(body, Iteration)]
+        if [step.index for step in steps] != list(range(len(steps))):
+            world.violated(f"the steps of {execution_id} are numbered {[step.index for step in steps]}")
+        for logged in events:
+            seen = world.seen[execution_id].get(logged.sequence)
+            there = StreamEvent(
+                execution_id=execution_id,
+                sequence=logged.sequence,
+                create_time=logged.create_time,
+                event=logged.event,
+            )
+            if seen is not None and seen != there:
+                world.violated(f"event {logged.sequence} of {execution_id} was seen as {seen} and is {there}")
+        if world.seen[execution_id] and max(world.seen[execution_id]) > len(events):
+            world.violated(
+                f"{max(world.seen[execution_id])} events of {execution_id} were seen, {len(events)} are kept"
+            )
+        result = bodies[-1]
+        if isinstance(result, Result):
+            self._judge_usage(execution_id, steps, result)
+            self._judge_answer(execution_id, steps, result)
+
+    def _judge_answer(self, execution_id: str, steps: list[Iteration], result: Result) -> None:
+        """Who asked for the answer alone, and could ask again, was given what the log says."""
+        for view in self._world.answers.get(execution_id, ()):
+            if view.execution.request_id and (list(view.steps), view.result) != (steps, result):
+                self._world.violated(f"{execution_id} was answered with {view.result} and ended with {result}")
+
+    def _judge_usage(self, execution_id: str, steps: list[Iteration], result: Result) -> None:
+        """What was spent is what the calls cost, each counted once, and never more than the budget."""
+        world, usage = self._world, result.metrics.usage
+        stepped = sum((step.usage for step in steps), Usage())
+        if usage.total_tokens < stepped.total_tokens:
+            world.violated(f"the steps of {execution_id} cost {stepped}, the whole {usage}")
+        world.happened[f"ended {result.finish_reason}"] += 1
+        if result.error is not None:
+            world.happened[f"failed {result.error.reason}"] += 1
+            # Nobody could have come back for the answer of a unary run without a request id: it is not gone on with.
+            if result.error.reason == "INTERNAL" and "nobody could have come back" not in result.error.message:
+                world.violated(f"{execution_id} failed: {result.error}")
+        tag = world.tag_of(execution_id) or result.answer
+        if not tag:
+            return
+        self._judge_budget(execution_id, usage, world.budgets[tag])
+        # A budget of tokens may cut replies short, which then cost less.
+        if result.finish_reason is FinishReason.ANSWERED and world.budgets[tag].max_total_tokens is None:
+            self._judge_cost(execution_id, usage, prompts_of(world.queries[tag]))
+
+    def _judge_budget(self, execution_id: str, usage: Usage, budget: Budget) -> None:
+        """What no process broke off keeps to the budget; a life that was cut off may have had calls in flight."""
+        world = self._world
+        if execution_id in world.interrupted:
+            return
+        if budget.max_model_calls is not None and usage.model_calls > budget.max_model_calls:
+            world.violated(f"{execution_id} made {usage.model_calls} calls of {budget.max_model_calls}")
+        if budget.max_total_tokens is not None and usage.total_tokens > budget.max_total_tokens:
+            world.violated(f"{execution_id} took {usage.total_tokens} tokens of {budget.max_total_tokens}")
+
+    def _judge_cost(self, execution_id: str, usage: Usage, prompts: list[str]) -> None:
+        """An answer costs what its calls cost; what was broken off on the way may come on top, as an estimate."""
+        world = self._world
+        least = sum((usage_of(prompt) for prompt in prompts), Usage())
+        most_calls = sum(world.calls[prompt].begun for prompt in prompts)
+        is_exact = usage.source is UsageSource.REPORTED
+        if is_exact and usage != least:
+            world.violated(f"{execution_id} cost {usage}, its calls {least}")
+        elif usage.model_calls > most_calls or usage.total_tokens < least.total_tokens:
+            world.violated(f"{execution_id} cost {usage}, its calls {least}, and {most_calls} were begun")
+
+
+class _Listener(logging.Handler):
+    """Hears what a living process calls an error."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note the line; what a dying process says does not count."""
+        process = current_process()
+        if process is None or not process.is_dead:
+            error = record.exc_info[1] if record.exc_info else None
+            self._world.violated(f"{record.getMessage()} {error!r}")

@@ -1,0 +1,81 @@
+"""The loop with a time of its own."""
+
+import asyncio
+import random
+
+import pytest
+
+from tests.simulation.virtual import StandstillError, ThreadError, VirtualLoop
+
+
+def test_hours_pass_at_once_and_timers_come_in_their_order() -> None:
+    loop, heard = VirtualLoop(), []
+
+    async def wait(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        heard.append((seconds, round(loop.passed_s, 6)))
+
+    async def main() -> None:
+        await asyncio.gather(*map(wait, (7200.0, 0.25, 3600.0)))
+
+    loop.run(main())
+    assert heard == [(0.25, 0.25), (3600.0, 3600.0), (7200.0, 7200.0)]
+
+
+def test_a_timeout_is_kept_to_the_microsecond() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(12.5):
+                await asyncio.Event().wait()
+        return loop.passed_s
+
+    assert loop.run(main()) == pytest.approx(12.5, abs=1e-6)
+
+
+def test_waiting_for_what_never_comes_is_told() -> None:
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(StandstillError):
+        VirtualLoop().run(main())
+
+
+def test_work_for_a_thread_is_refused() -> None:
+    async def main() -> None:
+        await asyncio.to_thread(print)
+
+    with pytest.raises(ThreadError):
+        VirtualLoop().run(main())
+
+
+def test_a_fault_that_nobody_caught_is_kept() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        loop.call_soon(lambda: 1 // 0)
+        await asyncio.sleep(0)
+
+    loop.run(main())
+    assert len(loop.faults) == 1
+    assert "ZeroDivisionError" in loop.faults[0]
+
+
+def test_the_same_seed_gives_the_same_order_again() -> None:
+    def order(seed: int) -> list[int]:
+        chance, heard = random.Random(seed), list[int]()  # noqa: S311 - chance that can be repeated
+
+        async def wait(number: int) -> None:
+            for _ in range(3):
+                await asyncio.sleep(chance.random())
+                heard.append(number)
+
+        async def main() -> None:
+            await asyncio.gather(*map(wait, range(5)))
+
+        VirtualLoop().run(main())
+        return heard
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)

@@ -1,0 +1,96 @@
+"""An event loop whose time is its own: it jumps to the next timer when nothing else is to be done.
+
+Everything that happens on it follows from the code and the random numbers that it draws, so the same seed gives the
+same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+ResultT = TypeVar("ResultT")
+BEGIN: Final = datetime(2026, 11, 21, tzinfo=UTC)
+_FIRST_S: Final = 1000.0
+
+
+class StandstillError(RuntimeError):
+    """Nothing is left to be done and no timer is set, but the run has not ended: somebody waits for ever."""
+
+
+class ThreadError(RuntimeError):
+    """Work was handed to a thread, whose time is not that of the loop."""
+
+
+class _Jump:
+    """What the loop takes for a selector: waiting means that time passes."""
+
+    def __init__(self) -> None:
+        self.now_s = _FIRST_S
+
+    def select(self, timeout: float | None) -> Sequence[Any]:
+        """Let `timeout` seconds pass; None would be for ever."""
+        if timeout is None:
+            raise StandstillError("nothing is left to be done, no timer is set, and the run has not ended")
+        self.now_s += timeout
+        return ()
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """The loop. Built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _Jump()
+        self.faults: list[str] = []
+        self.set_exception_handler(self._note)
+
+    def time(self) -> float:
+        """Return the seconds of this loop; they begin at 1,000."""
+        return self._selector.now_s
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the loop was made."""
+        return self._selector.now_s - _FIRST_S
+
+    def now(self) -> datetime:
+        """Return the time of day that goes with `time`."""
+        return BEGIN + timedelta(seconds=self.passed_s)
+
+    def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ThreadError: always.
+        """
+        del executor, args
+        raise ThreadError(f"{func!r} was handed to a thread")
+
+    def run(self, main: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run `main` to its end, cancel what is left, and close the loop."""
+        try:
+            asyncio.set_event_loop(self)
+            return self.run_until_complete(main)
+        finally:
+            left = asyncio.all_tasks(self)
+            for task in left:
+                task.cancel()
+            if left:
+                self.run_until_complete(asyncio.wait(left, timeout=1.0))
+            self.run_until_complete(self.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            self.close()
+
+    def _note(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.faults.append(f"{context['message']}: {context.get('exception')!r}")
+
+    def _process_events(self, event_list: Sequence[Any]) -> None:
+        """There are none: see `_Jump`."""
+
+    def _write_to_self(self) -> None:
+        """Nobody else can be running, so nobody need be woken."""

@@ -1,0 +1,319 @@
+"""What processes and clients of one simulation share: chance, time, the model's server, tools, and what was seen."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reasond_server.errors import ModelFailedError
+from reasond_server.executions.memory import MemoryExecutionStore
+from reasond_server.executions.store import ExecutionFilter, Record
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.types import ExecutionState, ToolResult, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+
+    from reasond_server.executions.store import Append
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
+    from reasond_server.reasoning.service import ExecutionView
+    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.types import Budget, Execution, LoggedEvent, StreamEvent, ToolCall
+    from tests.simulation.processes import Process
+    from tests.simulation.virtual import VirtualLoop
+
+ResultT = TypeVar("ResultT")
+TENANT = "acme"
+COMMIT_ONLY_TOOL = "transfer"
+REPEATABLE_TOOL = "look_up"
+
+
+class ViolationError(AssertionError):
+    """Something that must hold did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How often what goes wrong: chances per operation or per call, and seconds."""
+
+    crash: float = 0.015
+    outage: float = 0.0
+    outage_s: float = 0.0
+    lost_answer: float = 0.01
+    refused: float = 0.01
+    lost_notice: float = 0.3
+    model_failure: float = 0.02
+    slowest_store_s: float = 0.05
+    slowest_model_s: float = 2.0
+
+    @classmethod
+    def of(cls, chance: random.Random) -> Rates:
+        """Return the weather of one simulation: often calm in some respect, sometimes rough in all."""
+        return cls(
+            crash=chance.choice((0.0, 0.005, 0.02, 0.05)),
+            outage=chance.choice((0.0, 0.0, 0.005, 0.02)),
+            outage_s=chance.choice((3.0, 20.0, 40.0)),
+            lost_answer=chance.choice((0.0, 0.0, 0.02)),
+            refused=chance.choice((0.0, 0.0, 0.02)),
+            lost_notice=chance.choice((0.0, 0.3, 1.0)),
+            model_failure=chance.choice((0.0, 0.0, 0.03)),
+            slowest_store_s=chance.choice((0.0, 0.02, 0.5)),
+            slowest_model_s=chance.choice((0.01, 1.0, 8.0, 20.0)),
+        )
+
+
+@dataclass(slots=True)
+class Calls:
+    """What the model's server was asked of one prompt."""
+
+    begun: int = 0
+    completed: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+class World:
+    """One simulation; every choice is drawn from `chance`."""
+
+    def __init__(self, seed: int, loop: VirtualLoop, *, tells: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.tells = tells
+        self.loop = loop
+        self.chance = random.Random(f"world {seed}")  # noqa: S311 - chance that can be repeated
+        self.rates = Rates.of(self.chance)
+        self.has_calmed = False
+        self.trace = hashlib.sha256()
+        self.happened: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.seen: dict[str, dict[int, StreamEvent]] = defaultdict(dict)
+        self.calls: dict[str, Calls] = defaultdict(Calls)
+        self.committed: dict[str, set[str]] = defaultdict(set)
+        self.deleted: set[str] = set()
+        self.effects: Counter[str] = Counter()
+        self.queries: dict[str, str] = {}
+        self.budgets: dict[str, Budget] = {}
+        self.store = MemoryExecutionStore(
+            max_executions=1000, max_bytes=64 * 1024 * 1024, now=loop.now, monotonic=loop.time
+        )
+        self.answers: dict[str, list[ExecutionView]] = defaultdict(list)
+        self.interrupted: set[str] = set()
+        self.workers: dict[str, str] = {}
+        self._tags: dict[str, str] = {}
+        self._ids = 0
+
+    def note(self, what: str) -> None:
+        """Add `what` to the trace, by which two runs of one seed are compared."""
+        if self.tells is not None:
+            self.tells(f"{self.loop.passed_s:10.3f}  {what}")
+        self.trace.update(f"{self.loop.passed_s:.9f} {what}\n".encode())
+
+    def violated(self, what: str) -> None:
+        """Note that something that must hold did not."""
+        self.note(what)
+        self.violations.append(f"after {self.loop.passed_s:.3f} s: {what}")
+
+    def new_id(self, prefix: str) -> str:
+        """Return a name that nothing else has."""
+        self._ids += 1
+        return f"{prefix}{self._ids}"
+
+    def happens(self, rate: float, what: str) -> bool:
+        """Return whether a fault comes now."""
+        if self.has_calmed or self.chance.random() >= rate:
+            return False
+        self.happened[what] += 1
+        self.note(what)
+        return True
+
+    async def latency(self, most_s: float) -> None:
+        """Let a moment pass, often none at all."""
+        await asyncio.sleep(self.chance.choice((0.0, 0.0, self.chance.random() * most_s)))
+
+    def saw(self, event: StreamEvent) -> None:
+        """Compare what a client sees with what is committed, and with what anybody has seen at that place before."""
+        if event.execution_id not in self.deleted and event.sequence > len(self.log_of(event.execution_id)):
+            self.violated(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
+        before = self.seen[event.execution_id].setdefault(event.sequence, event)
+        if before != event:
+            self.violated(f"event {event.sequence} of {event.execution_id} was {before} and is {event}")
+
+    def answered(self, view: ExecutionView) -> None:
+        """Look at a whole answer: its steps are those that anybody has seen."""
+        execution_id = view.execution.execution_id
+        self.answers[execution_id].append(view)
+        for step in view.steps:
+            seen = self.seen[execution_id].get(step.index + 2)
+            if seen is not None and seen.event != step:
+                self.violated(f"step {step.index} of {execution_id} was seen as {seen.event} and is {step}")
+
+    def was_committed(self, part: Append) -> None:
+        """Note which replies are on record; each names the prompt that it answers."""
+        for entry in part.entries:
+            if isinstance(entry, Record):
+                self.committed[part.execution.execution_id].add(entry.body)
+
+    def works_on(self, process: str, tag: str) -> bool:
+        """Return whether `process` holds the lease of an execution that works on the question `tag`."""
+        return any(
+            self.workers.get(execution.execution_id) == process
+            for execution in self.all_executions()
+            if execution.state is ExecutionState.RUNNING and self.tag_of(execution.execution_id) == tag
+        )
+
+    def was_created(self, execution_id: str, plan: str, inherits: str, by: str) -> None:
+        """Note whose question an execution works on, and what it takes over."""
+        self.workers[execution_id] = by
+        for tag in self.queries:
+            if f'\\"{tag}\\"' in plan:
+                self._tags[execution_id] = tag
+        if inherits:
+            self.interrupted.add(execution_id)
+            self.committed[execution_id] |= self.committed[inherits]
+
+    def tag_of(self, execution_id: str) -> str:
+        """Return the name of the question that an execution works on; empty where nobody could come back for it."""
+        return self._tags.get(execution_id, "")
+
+    def was_deleted(self, execution_id: str, request_id: str) -> None:
+        """Note that an execution is gone; with the holder of a request id what was done for that is forgotten."""
+        self.note(f"delete {execution_id} {request_id}")
+        self.deleted.add(execution_id)
+        self.committed.pop(execution_id, None)
+        if request_id:
+            tag = request_id.removeprefix("r-")
+            for execution in self.all_executions():
+                if execution.request_id == request_id:
+                    self.committed.pop(execution.execution_id, None)
+            for effect in [effect for effect in self.effects if f'"{tag}/' in effect]:
+                del self.effects[effect]
+
+    def all_executions(self) -> Sequence[Execution]:
+        """Return every execution that is kept."""
+        return at_once(self.store.page(TENANT, ExecutionFilter(), size=1000, before=None))
+
+    def log_of(self, execution_id: str) -> Sequence[LoggedEvent]:
+        """Return what is committed of a log."""
+        return at_once(self.store.read(TENANT, execution_id))
+
+    def is_on_record(self, marker: str) -> str:
+        """Return the execution whose records hold a call that ended with `marker`, unless it was deleted."""
+        for execution_id, bodies in self.committed.items():
+            if execution_id not in self.deleted and any(marker in body for body in bodies):
+                return execution_id
+        return ""
+
+
+def at_once(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Return what `work` returns, which must not wait for anything; the memory store never does."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: ResultT = done.value
+        return result
+    raise ViolationError("the memory store waited")
+
+
+def marker_of(prompt: str) -> str:
+    """Return what only the reply to `prompt` contains."""
+    return f"reply-{hashlib.sha256(prompt.encode()).hexdigest()[:16]}"
+
+
+def usage_of(prompt: str) -> Usage:
+    """Return what a completed call with `prompt` costs: always the same."""
+    return Usage(
+        input_tokens=WordPieceCounter().count_text(prompt),
+        output_tokens=WordPieceCounter().count_text(f"{marker_of(prompt)} done"),
+        model_calls=1,
+    )
+
+
+class Upstream:
+    """The model as one process reaches it; all processes reach the same server."""
+
+    name = "upstream"
+    warnings: Sequence[str] = ()
+    context_window = None
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counts word pieces."""
+        return WordPieceCounter()
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return what the counter counts."""
+        return self.counter.count_prompt(messages)
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answer in two pieces, sometimes not at all."""
+        world, prompt = self._world, request.messages[-1].content
+        await self._process.point("model called")
+        marker = marker_of(prompt)
+        earlier = world.is_on_record(f"{marker} done")
+        if earlier and not world.works_on(self._process.name, prompt.partition("/")[0]):
+            world.happened["call by a process that had lost its lease"] += 1
+        elif earlier:
+            world.violated(f"the call {prompt!r} was completed and committed by {earlier}, and was sent again")
+        calls = world.calls[prompt]
+        calls.begun += 1
+        world.note(f"call {prompt}")
+        await world.latency(world.rates.slowest_model_s)
+        await self._process.point("model answers")
+        yield Text(text=marker)
+        await world.latency(world.rates.slowest_model_s)
+        if world.happens(world.rates.model_failure, "model failure"):
+            raise ModelFailedError("the model failed")
+        yield Text(text=" done")
+        calls.completed += 1
+        calls.usage += usage_of(prompt)
+        yield Finished(reason=ModelFinish.STOP, usage=usage_of(prompt))
+
+
+class Tools:
+    """The tools as one process has them: one whose effect must not come twice, and one that may be repeated."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def toolbox(self, *, max_calls: int | None) -> Toolbox:
+        """Return itself: nothing here is counted per run."""
+        del max_calls
+        return self
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """None are offered to the model; the strategy of the simulation calls them by itself."""
+        return ()
+
+    def is_idempotent(self, name: str) -> bool:
+        """Return whether a call may be made again where nobody knows what came of it."""
+        return name == REPEATABLE_TOOL
+
+    def restore(self, call: ToolCall, result: ToolResult) -> None:
+        """Nothing is counted here."""
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Have the effect, which a crash may follow at once."""
+        world = self._world
+        await world.latency(0.5)
+        await self._process.point("tool called")
+        effect = f"{call.name} {call.arguments_json}"
+        world.effects[effect] += 1
+        world.note(f"effect {effect}")
+        if call.name == COMMIT_ONLY_TOOL and world.effects[effect] > 1:
+            world.violated(f"the tool call {effect} had its effect twice")
+        await self._process.point("tool answers")
+        await world.latency(0.5)
+        return ToolResult(call_id=call.call_id, result_json=json.dumps({"of": call.arguments_json}))

@@ -1,0 +1,202 @@
+"""What becomes of a run whose store is full, whose strategy does not stop, or whose server ends."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from reasond_server.errors import ReasondError, StoreFullError, StoreUnavailableError
+from reasond_server.executions.memory import MemoryExecutionStore
+from reasond_server.executions.run import Assignment
+from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.executions.store import Append, Lease, Renewal
+from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConfig, StrategyEvent
+from reasond_server.types import Budget, CustomMetrics, Execution, ExecutionState, FinishReason, Result, Task
+from tests.unit.executions.conftest import EchoModel, ManualClock, Script, Scripted, in_virtual_time, passed_s
+
+Assign = Callable[..., Assignment]
+LIMITS = RunnerLimits(max_concurrent=3, retention_s=60, unwinding_s=2)
+
+
+class TroubledStore(MemoryExecutionStore):
+    """A durable store that has no room for the first `full` results, and takes nothing when it `is_down`."""
+
+    is_durable = True
+
+    def __init__(self, *, full: int = 0) -> None:
+        time = ManualClock()
+        super().__init__(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
+        self.full = full
+        self.is_down = False
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        if self.is_down:
+            raise StoreUnavailableError("gone")
+        has_result = any(isinstance(getattr(e, "event", None), Result) for part in batch for e in part.entries)
+        if has_result and self.full:
+            self.full -= 1
+            return [StoreFullError("full") for _ in batch]
+        return await super().append(batch)
+
+    async def renew(self, lease: Lease, fences: Any) -> Renewal:
+        if self.is_down:
+            raise StoreUnavailableError("gone")
+        return await super().renew(lease, fences)
+
+
+class Stubborn(Scripted):
+    """Does not stop before it is released, however often it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(Script())
+        self.released = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del task, context
+        while not self.released.is_set():
+            try:
+                await self.released.wait()
+            except asyncio.CancelledError:
+                continue
+        self.stopped.set()
+        yield Outcome(answer="late", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+
+
+class Again(Scripted):
+    """The scripted strategy, which does the same again."""
+
+    is_replayable = True
+
+
+def runner_on(store: MemoryExecutionStore, model: EchoModel | None = None, limits: RunnerLimits = LIMITS) -> Runner:
+    clock = replace(ManualClock().clock(), random=lambda: 0.5)
+    return Runner(store=store, model=model or EchoModel(), clock=clock, limits=limits)
+
+
+async def end_of(store: MemoryExecutionStore, runner: Runner, execution: Execution) -> Result | None:
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    await run.ended()
+    last = (await store.read("acme", execution.execution_id))[-1].event
+    return last if isinstance(last, Result) else None
+
+
+@in_virtual_time
+async def test_a_result_that_found_no_room_is_written_once_there_is_some(assign: Assign) -> None:
+    store = TroubledStore(full=2)
+    runner = runner_on(store)
+    result = await end_of(store, runner, await runner.start(assign()))
+    assert result is not None
+    assert (result.answer, result.warnings[-1]) == ("one two", "The store was full: the last steps are not kept.")
+    assert passed_s() == pytest.approx(0.5 + 2.0)
+
+
+@in_virtual_time
+async def test_a_store_that_stays_full_does_not_keep_a_run_for_ever(assign: Assign) -> None:
+    store = TroubledStore(full=99)
+    runner = runner_on(store)
+    execution = await runner.start(assign())
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    concluded = await run.concluded
+    assert concluded is not None
+    assert concluded.answer == "one two"
+    assert await end_of(store, runner, execution) is None
+    assert passed_s() == pytest.approx(0.5 + 2.0 + 8.0)
+    assert runner.live(execution.execution_id) is None
+
+
+@pytest.mark.parametrize("limit_s", [None, 5.0])
+@in_virtual_time
+async def test_a_strategy_that_does_not_stop_is_left_behind_and_its_run_ends(
+    assign: Assign, limit_s: float | None
+) -> None:
+    store = TroubledStore()
+    runner = runner_on(store)
+    strategy = Stubborn()
+    execution = await runner.start(replace(assign(time_limit_s=limit_s), strategy=strategy))
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    await asyncio.sleep(0.1)
+    if limit_s is None:
+        run.cancel()
+    result = await end_of(store, runner, execution)
+    assert result is not None
+    assert result.warnings[-1] == "The strategy did not stop when it was told to and was left behind."
+    assert result.finish_reason is (FinishReason.CANCELLED if limit_s is None else FinishReason.FAILED)
+    assert passed_s() == pytest.approx((0.1 if limit_s is None else limit_s) + 2.0)
+    strategy.released.set()
+    await strategy.stopped.wait()
+
+
+class NoRetention(RunnerLimits):
+    """Limits that fail where a run is to be ended."""
+
+    def retention_of(self, tenant: str) -> timedelta:
+        raise ZeroDivisionError(tenant)
+
+
+@in_virtual_time
+async def test_a_run_whose_end_cannot_be_written_still_gives_its_place_back(assign: Assign) -> None:
+    store = TroubledStore()
+    runner = runner_on(store, limits=NoRetention(max_concurrent=1, retention_s=1))
+    for _ in range(2):
+        execution = await runner.start(assign())
+        run = runner.live(execution.execution_id)
+        assert run is not None
+        assert await run.concluded is None
+        await run.ended()
+        assert runner.live(execution.execution_id) is None
+
+
+@in_virtual_time
+async def test_a_server_that_ends_leaves_a_run_at_its_next_step(assign: Assign) -> None:
+    store, model = TroubledStore(), EchoModel()
+    runner = runner_on(store, model)
+    model.gate.clear()
+    script = Script(words=("one", "two", "six"))
+    execution = await runner.start(replace(assign(script), strategy=Again(script)))
+    await model.waited.wait()
+    asyncio.get_running_loop().call_later(90, model.gate.set)
+    await runner.drain(grace_s=100)
+    assert passed_s() == pytest.approx(90)
+    found = await store.find("acme", execution.execution_id)
+    assert (found.state, found.last_sequence, model.calls) == (ExecutionState.RUNNING, 2, 1)
+    (recovery,) = await store.recover(Lease(owner="other", seconds=1), limit=9)
+    assert recovery.execution == found
+
+
+@in_virtual_time
+async def test_a_server_ends_in_time_though_its_store_is_down(assign: Assign) -> None:
+    store, model = TroubledStore(), EchoModel()
+    runner = runner_on(store, model)
+    model.gate.clear()
+    script = Script()
+    started = [await runner.start(assign()), await runner.start(replace(assign(), strategy=Again(script)))]
+    await model.waited.wait()
+    for execution in started:
+        run = runner.live(execution.execution_id)
+        assert run is not None
+        await run.log.flush()
+    store.is_down = True
+    await runner.stop()
+    assert passed_s() <= 2 * 2.0 + 5.0 + 2.0 + 5.0
+    assert [runner.live(execution.execution_id) for execution in started] == [None, None]
+    store.is_down = False
+    for execution in started:
+        assert (await store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
+
+
+@in_virtual_time
+async def test_the_time_limit_that_ends_a_run_after_a_call_keeps_what_there_is(assign: Assign) -> None:
+    store, model = TroubledStore(), EchoModel()
+    runner = runner_on(store, model)
+    script = Script(before_step=lambda index: model.gate.clear() if index else None)
+    result = await end_of(store, runner, await runner.start(assign(script, budget=Budget(max_elapsed_s=3.0))))
+    assert result is not None
+    assert result.finish_reason is FinishReason.BUDGET_EXHAUSTED
+    assert passed_s() == pytest.approx(3.0)

@@ -1,0 +1,105 @@
+"""The rounds of the upkeep: what is renewed, taken over and forgotten, and in which order."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from reasond_server.errors import StoreUnavailableError
+from reasond_server.executions.leases import Upkeep
+from reasond_server.executions.memory import MemoryExecutionStore
+from reasond_server.executions.store import Lease, Recovery, Renewal
+from tests.unit.executions.conftest import ManualClock, in_virtual_time, passed_s
+
+
+class Store(MemoryExecutionStore):
+    """A store that says what it was asked, and forgets in the numbers that a test gives."""
+
+    def __init__(self, *, forgotten: Sequence[int] = (0,)) -> None:
+        time = ManualClock()
+        super().__init__(max_executions=1, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+        self.asked: list[str] = []
+        self.left = [*forgotten]
+        self.is_down = False
+
+    async def forget(self, *, limit: int) -> int:
+        self.asked.append(f"forget {limit}")
+        return self.left.pop(0)
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        self.asked.append(f"recover {limit}")
+        return await super().recover(lease, limit=limit)
+
+    async def renew(self, lease: Lease, fences: object) -> Renewal:
+        del lease, fences
+        if self.is_down:
+            raise StoreUnavailableError("gone")
+        self.asked.append("renew")
+        return Renewal(lost=["a"], cancelled=["b"], kept=["c"])
+
+
+def upkeep(store: Store, *, room: int = 5, told: list[str] | None = None) -> Upkeep:
+    told = [] if told is None else told
+    return Upkeep(
+        store=store,
+        lease=Lease(owner="me", seconds=15),
+        random=lambda: 1.0,
+        fences=lambda: {"a": 1, "b": 1, "c": 1},
+        room=lambda: room,
+        adopt=lambda recovery: told.append(recovery.execution.execution_id),
+        on_lost=lambda name: told.append(f"lost {name}"),
+        on_cancelled=lambda name: told.append(f"cancelled {name}"),
+        on_kept=lambda name: told.append(f"kept {name}"),
+    )
+
+
+@in_virtual_time
+async def test_what_is_past_its_time_is_forgotten_a_thousand_at_once_until_there_is_less() -> None:
+    store = Store(forgotten=[1000, 1000, 3, 7])
+    await upkeep(store).round()
+    assert store.asked == ["renew", "recover 5", *["forget 1000"] * 3]
+
+
+@in_virtual_time
+async def test_a_process_without_room_takes_nothing_over() -> None:
+    store = Store()
+    await upkeep(store, room=0).round()
+    assert store.asked == ["renew", "forget 1000"]
+
+
+@in_virtual_time
+async def test_each_run_hears_what_the_renewal_tells_of_it() -> None:
+    told: list[str] = []
+    await upkeep(Store(), told=told).round()
+    assert told == ["lost a", "cancelled b", "kept c"]
+
+
+@in_virtual_time
+async def test_the_rounds_come_every_third_of_a_lease_and_go_on_after_an_outage() -> None:
+    store = Store(forgotten=[0] * 9)
+    keeper = upkeep(store)
+    keeper.begin()
+    await _until(store, 1)
+    store.is_down = True
+    await _pass(7)
+    store.is_down = False
+    await _until(store, 3)
+    await keeper.aclose()
+    assert store.asked == [
+        "renew",
+        "recover 5",
+        "forget 1000",
+        "renew",
+        "forget 1000",
+        *["renew", "recover 5", "forget 1000"],
+    ]
+    assert passed_s() == pytest.approx(15, abs=0.6)
+
+
+async def _pass(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+async def _until(store: Store, rounds: int) -> None:
+    while store.asked.count("forget 1000") < rounds:
+        await _pass(0.5)

@@ -1,0 +1,106 @@
+"""Debian's packages are installed without a question, and only where they are missing and it can be done."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import programs
+from scripts.programs import install_debian
+
+APT = """#!{python}
+import json, os, sys
+from pathlib import Path
+
+log = Path(__file__).with_name("calls")
+with log.open("a") as file:
+    quiet = os.environ.get("DEBIAN_FRONTEND") == "noninteractive" and not sys.stdin.read()
+    print(json.dumps({{"arguments": sys.argv[1:], "is_quiet": quiet}}), file=file)
+fails = {fails}
+sys.exit(len(log.read_text().splitlines()) <= fails)
+"""
+
+
+class Apt:
+    """An apt-get on the PATH that writes down how it is called, and fails the first times."""
+
+    def __init__(self, folder: Path, *, fails: int = 0) -> None:
+        self._log = folder / "calls"
+        program = folder / "apt-get"
+        program.write_text(APT.format(python=sys.executable, fails=fails), encoding="utf-8")
+        program.chmod(0o755)
+
+    def calls(self) -> list[list[str]]:
+        """Return the arguments of each call, without options; none may have been able to ask."""
+        lines = self._log.read_text("utf-8").splitlines() if self._log.exists() else []
+        found = [json.loads(line) for line in lines]
+        assert all(one["is_quiet"] for one in found)
+        assert all("Dpkg::Options::=--force-confold" in one["arguments"] for one in found)
+        assert all("-y" in one["arguments"] for one in found if "install" in one["arguments"])
+        return [[word for word in one["arguments"] if word[0].islower()] for one in found]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is all of PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_a_missing_package_is_installed_without_fetching_lists(folder: Path) -> None:
+    apt = Apt(folder)
+    assert install_debian("redis-server", "redis-server", is_root=True) == "redis-server was installed"
+    assert apt.calls() == [["install", "redis-server"]]
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_lists_are_fetched_where_that_did_not_work_even_if_some_cannot_be(folder: Path, fails: int) -> None:
+    apt = Apt(folder, fails=fails)
+    assert install_debian("small", "small", is_root=True) == "small was installed"
+    assert apt.calls() == [["install", "small"], ["update"], ["install", "small"]]
+
+
+def test_what_cannot_be_installed_is_a_note(folder: Path) -> None:
+    assert install_debian("small", "small", is_root=True).startswith("note: small was not installed")
+    apt = Apt(folder, fails=9)
+    assert install_debian("small", "small", is_root=True).startswith("note: small was not installed; apt-get's")
+    assert len(apt.calls()) == 3
+    assert "takes root" in install_debian("small", "small", is_root=False)
+    assert len(apt.calls()) == 3
+
+
+def test_what_is_there_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt = Apt(folder)
+    versioned = folder / "postgresql" / "15" / "bin"
+    versioned.mkdir(parents=True)
+    for program in (folder / "small", versioned / "initdb"):
+        program.touch(mode=0o755)
+    monkeypatch.setattr(programs, "DEBIAN_POSTGRES", folder / "postgresql")
+    assert install_debian("small-package", "small", is_root=True) == "small-package is there"
+    assert install_debian("postgresql", "initdb", is_root=True) == "postgresql is there"
+    assert apt.calls() == []
+
+
+def test_an_installation_that_does_not_end_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "apt-get"
+    program.write_text(f"#!{sys.executable}\nimport signal\nsignal.pause()\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(programs, "LIMIT_S", 0.01)
+    assert install_debian("small", "small", is_root=True) == "note: small was not installed within 0.01 s"
+
+
+@pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no Debian")
+def test_the_real_apt_understands_how_it_is_called(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrapper = folder / "apt-get"
+    wrapper.write_text('#!/bin/sh\nexec /usr/bin/apt-get --simulate "$@"\n', encoding="utf-8")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin:/bin:/usr/sbin:/sbin")
+    # A package that every Debian has: nothing is looked up, and nothing would be changed.
+    assert install_debian("base-files", "no-such-program", is_root=True) == "base-files was installed"
+    assert "0 newly installed" in capfd.readouterr().out

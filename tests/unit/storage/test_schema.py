@@ -1,0 +1,147 @@
+"""The schema is made by migrations, checked at the start, and its revisions keep the data."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from reasond_server import storage
+from reasond_server.errors import SettingsError
+from reasond_server.executions.opening import examine_stores, migrate_stores, open_stores
+from reasond_server.storage.schema import REVISIONS, SchemaState, require_current, state_of, upgrade
+from reasond_server.storage.tables import METADATA
+from tests.unit.executions.stored.conftest import Time
+
+EXECUTION = (
+    "INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, version, "
+    "last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, plan) VALUES "
+    "('acme', 'e1', '{}', 'running', 's', '', 1.5, 0, 0, 0, 1, 'o', 0, FALSE, 'the plan')"
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    """An empty database of either kind."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'reasond.db'}"
+    else:
+        url = request.getfixturevalue("postgres").new_database().replace("postgresql://", "postgresql+psycopg://")
+    engine = sa.create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def test_the_migrations_make_exactly_the_declared_tables(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        upgrade(connection)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+        assert state_of(connection) is SchemaState.CURRENT
+
+
+def test_an_upgrade_from_the_first_revision_keeps_the_data(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        assert state_of(connection) is SchemaState.EMPTY
+        upgrade(connection, "0001")
+        connection.exec_driver_sql(EXECUTION)
+    with engine.begin() as connection:
+        assert state_of(connection) is SchemaState.BEHIND
+        upgrade(connection)
+        assert connection.exec_driver_sql("SELECT plan, create_time FROM executions").all() == [("the plan", 1.5)]
+        assert connection.exec_driver_sql("SELECT count(*) FROM agents").scalar() == 0
+        assert state_of(connection) is SchemaState.CURRENT
+
+
+def test_a_migration_that_fails_changes_nothing(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        upgrade(connection, "0001")
+        connection.exec_driver_sql("CREATE TABLE agents (mine TEXT)")
+    with pytest.raises(sa.exc.DBAPIError), engine.begin() as connection:
+        upgrade(connection)
+    with engine.connect() as connection:
+        assert state_of(connection) is SchemaState.BEHIND
+
+
+def test_a_later_release_and_foreign_tables_are_told_apart(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE executions (mine TEXT)")
+    with engine.connect() as connection, pytest.raises(SettingsError, match="that reasond did not make"):
+        state_of(connection)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE executions")
+        upgrade(connection)
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        assert state_of(connection) is SchemaState.AHEAD
+
+
+def test_the_known_revisions_are_those_of_the_migrations() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(storage.__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config).walk_revisions()
+    assert tuple(script.revision for script in scripts)[::-1] == REVISIONS
+
+
+@pytest.mark.parametrize("state", [SchemaState.EMPTY, SchemaState.BEHIND])
+def test_what_is_not_current_is_refused_with_the_command_that_helps(state: SchemaState) -> None:
+    with pytest.raises(SettingsError) as caught:
+        require_current(state, where="db at host")
+    assert "'db at host'" in caught.value.message
+    assert "`reasond migrate`" in caught.value.remedy
+
+
+async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated(tmp_path: Path) -> None:
+    path, time = tmp_path / "reasond.db", Time()
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        upgrade(connection, "0001")
+        connection.exec_driver_sql(EXECUTION.replace("'{}'", f"'{BODY}'"))
+
+    async def opened() -> None:
+        stores = await open_stores(
+            url="",
+            data_dir=str(tmp_path),
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=1,
+            max_bytes=1,
+            max_agents=1,
+        )
+        try:
+            assert (await stores.executions.find("acme", "e1")).model == "m"
+        finally:
+            await stores.aclose()
+
+    with pytest.raises(SettingsError, match="is behind this release"):
+        await opened()
+    with pytest.raises(SettingsError, match="is behind this release"):
+        examine_stores(url="", data_dir=str(tmp_path))
+    assert "has the schema of this release" in migrate_stores(url="", data_dir=str(tmp_path))
+    await opened()
+    assert str(path) in examine_stores(url="", data_dir=str(tmp_path))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    for act in (migrate_stores, examine_stores):
+        with pytest.raises(SettingsError, match="a later release of reasond"):
+            act(url="", data_dir=str(tmp_path))
+    with pytest.raises(SettingsError, match="a later release of reasond"):
+        await opened()
+
+
+def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
+    assert "made at the first start" in examine_stores(url="", data_dir=str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    assert "in memory" in examine_stores(url="memory:", data_dir="")
+    assert "memory" in migrate_stores(url="memory:", data_dir="")
+
+
+BODY = (
+    '{"v":1,"body":{"execution_id":"e1","tenant":"acme","state":"running","strategy":"s","strategy_source":"system",'
+    '"model":"m","create_time":"2026-11-21T00:00:00Z"}}'
+)

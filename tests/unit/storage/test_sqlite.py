@@ -1,0 +1,59 @@
+"""When a file is read whole at the start, and what is found then."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from reasond_server.errors import InternalError, SettingsError
+from reasond_server.storage.sqlite import SqliteFile
+
+PAGE = 4096
+FILL = "INSERT INTO forgotten (tenant, execution_id, forget_time) VALUES ('acme', printf('%0900d', {}), 0)"
+DIE_WHILE_OPEN = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("DELETE FROM agents")
+connection.execute("INSERT INTO agents (tenant, agent_id, etag, body) VALUES ('a', 'b', 'c', '{}')")
+os._exit(0)
+"""
+
+
+def fill(connection: Connection) -> None:
+    for number in range(100):
+        connection.exec_driver_sql(FILL.format(number))
+
+
+@pytest.fixture
+async def damaged(tmp_path: Path) -> Path:
+    """A file that was closed and then damaged in the middle, where opening it does not look."""
+    path = tmp_path / "reasond.db"
+    file = await SqliteFile.open(path)
+    await file.write(fill, then=lambda _: None)
+    await file.aclose()
+    content = bytearray(path.read_bytes())
+    middle = len(content) // PAGE - 20
+    content[middle * PAGE : (middle + 15) * PAGE] = b"\xff" * (15 * PAGE)
+    path.write_bytes(content)
+    return path
+
+
+async def test_a_small_file_is_checked_at_every_start(damaged: Path) -> None:
+    with pytest.raises(SettingsError, match="is damaged"):
+        await SqliteFile.open(damaged)
+
+
+async def test_a_large_file_that_was_closed_opens_without_being_read(damaged: Path) -> None:
+    file = await SqliteFile.open(damaged, checked_bytes=1)
+    with pytest.raises(InternalError):
+        await file.read(lambda connection: connection.exec_driver_sql("SELECT * FROM forgotten").all())
+    await file.aclose()
+
+
+async def test_a_large_file_whose_process_died_is_checked(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
+    subprocess.run([sys.executable, "-c", DIE_WHILE_OPEN, damaged], check=True, timeout=30)  # noqa: ASYNC221 - a test
+    with pytest.raises(SettingsError, match="is damaged"):
+        await SqliteFile.open(damaged, checked_bytes=1)
+    assert "its whole file is checked" in caplog.text

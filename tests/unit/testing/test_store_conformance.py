@@ -1,0 +1,184 @@
+"""The checks of stores fail on stores that break the contract; that ours pass is told by their own tests."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from reasond_server.errors import ReasondError
+from reasond_server.executions.memory import MemoryExecutionStore
+from reasond_server.executions.store import Append, Change, ExecutionFilter, Lease, Recovery, Renewal
+from reasond_server.testing import ConformanceError, ExecutionStoreConformance
+from reasond_server.testing.logs import START
+from reasond_server.types import Execution
+
+
+class Time:
+    def __init__(self) -> None:
+        self.time: datetime = START
+
+    def now(self) -> datetime:
+        return self.time
+
+    async def advance(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+class NoFence(MemoryExecutionStore):
+    """Takes a writer for alive that was replaced."""
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        logs = self._logs
+        fences = [
+            logs[part.execution.execution_id].fence if part.execution.execution_id in logs else 1 for part in batch
+        ]
+        return await super().append([replace(part, fence=fence) for part, fence in zip(batch, fences, strict=True)])
+
+
+class NoVersion(MemoryExecutionStore):
+    """Appends wherever the log is by now."""
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        moved = []
+        for part in batch:
+            log = self._logs.get(part.execution.execution_id)
+            moved.append(part if log is None else replace(part, version=log.version))
+        return await super().append(moved)
+
+
+class AllOrNothing(MemoryExecutionStore):
+    """Refuses a whole batch for one part."""
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        outcomes = await super().append(batch)
+        wrong = next((one for one in outcomes if one is not None), None)
+        return [wrong for _ in batch]
+
+
+class LostAnswers(MemoryExecutionStore):
+    """Takes a repeated append for another one."""
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        known = [part.execution.execution_id in self._logs for part in batch]
+        before = [
+            self._logs[part.execution.execution_id].version if is_known else 0
+            for part, is_known in zip(batch, known, strict=True)
+        ]
+        again = [
+            replace(part, version=-1) if version >= part.version + len(part.entries) > 0 else part
+            for part, version in zip(batch, before, strict=True)
+        ]
+        return await super().append(again)
+
+
+class Deaf(MemoryExecutionStore):
+    """Tells nobody of anything."""
+
+    def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:
+        del execution_id, notify
+        return nullcontext()
+
+
+class SharedOrphans(MemoryExecutionStore):
+    """Gives one orphan to everybody who asks."""
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        return await super().recover(replace(lease, seconds=-1), limit=limit)
+
+
+class Greedy(MemoryExecutionStore):
+    """Recovers more than it was asked for."""
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        return await super().recover(lease, limit=limit + 100)
+
+
+class Mixed(MemoryExecutionStore):
+    """Shows everybody everything."""
+
+    async def find(self, tenant: str, execution_id: str) -> Execution:
+        return (
+            self._logs[execution_id].execution
+            if execution_id in self._logs
+            else await super().find(tenant, execution_id)
+        )
+
+
+class OldestFirst(MemoryExecutionStore):
+    """Lists in the wrong order."""
+
+    async def page(self, *arguments: Any, **options: Any) -> Sequence[Execution]:
+        return (await super().page(*arguments, **options))[::-1]
+
+
+class Unfiltered(MemoryExecutionStore):
+    """Lists whatever there is."""
+
+    async def page(
+        self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
+    ) -> Sequence[Execution]:
+        del wanted
+        return await super().page(tenant, ExecutionFilter(), size=size, before=before)
+
+
+class Content(MemoryExecutionStore):
+    """Never hears of a cancellation in its renewals."""
+
+    async def renew(self, lease: Lease, fences: Any) -> Renewal:
+        return replace(await super().renew(lease, fences), cancelled=())
+
+
+class Sticky(MemoryExecutionStore):
+    """Keeps request ids for ever."""
+
+    async def release(self, tenant: str, execution_id: str) -> None:
+        await self.find(tenant, execution_id)
+
+
+class Unlimited(MemoryExecutionStore):
+    """Reads on to the end."""
+
+    async def read(self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None) -> Any:
+        del limit
+        return await super().read(tenant, execution_id, after=after)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (NoFence, "refuses_a_lost_lease"),
+        (NoVersion, "refuses_another_version"),
+        (AllOrNothing, "takes_the_rest_of_a_batch"),
+        (LostAnswers, "takes_a_repeated_append_once"),
+        (SharedOrphans, "recovers_orphans_once"),
+        (Greedy, "recovers_orphans_once"),
+        (Mixed, "keeps_tenants_apart"),
+        (OldestFirst, "pages_newest_first"),
+        (Unfiltered, "pages_newest_first"),
+        (Content, "passes_a_cancellation_on"),
+        (Sticky, "gives_a_request_id_up"),
+        (Unlimited, "reads_in_pages"),
+    ],
+)
+async def test_a_store_that_breaks_the_contract_is_found_out(broken: type[MemoryExecutionStore], check: str) -> None:
+    time = Time()
+    store = broken(max_executions=1000, max_bytes=10**6, now=time.now)
+    with pytest.raises((ConformanceError, ReasondError)):
+        await ExecutionStoreConformance(store, pass_time=time.advance).check(check)
+
+
+async def test_a_store_that_tells_nobody_is_found_out_by_time() -> None:
+    time = Time()
+    store = Deaf(max_executions=1000, max_bytes=10**6, now=time.now)
+    with pytest.raises(ConformanceError, match="took longer than"):
+        await ExecutionStoreConformance(store, pass_time=time.advance, timeout_s=0.05).check("tells_watchers")
+
+
+async def test_a_check_that_does_not_exist_is_refused() -> None:
+    time = Time()
+    store = MemoryExecutionStore(max_executions=1, max_bytes=1, now=time.now)
+    with pytest.raises(ValueError, match="nope"):
+        await ExecutionStoreConformance(store, pass_time=time.advance).check("nope")
