@@ -11,13 +11,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require
-from reasond_server.access.tokens import SigningKey, TokenMinter, TokenVerifier, ephemeral_key
+from reasond_server.access.tokens import TokenMinter
 from reasond_server.addresses import split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.backends import backend_problems, model_of
 from reasond_server.config import require_servable
+from reasond_server.config.reloading import FileWatch
 from reasond_server.core import assemble, system_clock
+from reasond_server.errors import InternalError
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
 from reasond_server.grpc_api.server import SERVICES, GrpcServer
@@ -25,10 +27,12 @@ from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
 from reasond_server.llm.tracing import traced
+from reasond_server.verifiers import verification_of
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
+    from pathlib import Path
 
     from reasond_server.config import LoadedSettings, ServerSettings
     from reasond_server.executions.runner import Clock
@@ -50,15 +54,6 @@ class Listening:
     token: str
     model: str
     warnings: tuple[str, ...]
-
-
-def keys_of(loaded: LoadedSettings, *, dev: bool) -> tuple[SigningKey, ...]:
-    """Return the keys that sign tokens; under `dev` one that dies with the process comes first."""
-    configured = tuple(
-        SigningKey(id=key.id, secret=key.secret.get_secret_value().encode(), algorithm=key.algorithm)
-        for key in loaded.auth_keys
-    )
-    return (ephemeral_key(), *configured) if dev else configured
 
 
 class Server:
@@ -89,18 +84,12 @@ class Server:
         self._dev = dev
         self._clock = clock or system_clock()
         self._model = traced(model or model_of(settings, environ, loaded.folder))
-        self._keys = keys_of(loaded, dev=dev)
+        self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
+        self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
+        self._watching: asyncio.Task[None] | None = None
         self._core = assemble(settings, model=self._model, registry=registry, clock=self._clock)
         self._agents = AgentService(
             directory=self._core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
-        )
-        self._verifier = TokenVerifier(
-            keys=self._keys,
-            issuer=settings.auth.issuer,
-            audience=settings.auth.audience,
-            leeway_s=settings.auth.leeway_s,
-            max_lifetime_s=settings.auth.max_lifetime_s,
-            now=self._clock.now,
         )
         self._health = HealthServicer(services=SERVICES)
         self._is_ready = False
@@ -120,6 +109,8 @@ class Server:
         except BaseException:
             await self.stop()
             raise
+        if self._watch is not None:
+            self._watching = asyncio.create_task(self._watch.run(), name="configuration file")
         self._is_ready = True
         self._health.set_ready()
         return Listening(
@@ -149,7 +140,13 @@ class Server:
         if self._http is not None:
             listeners.append(self._http.stop(grace_s))
         await asyncio.gather(*listeners)
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._verification.aclose()
         await self._model.aclose()
+
+    def _file_watch(self, file: Path, environ: Mapping[str, str]) -> FileWatch:
+        return FileWatch(file=file, environ=environ, apply=lambda settings: self._verification.reload(settings.auth))
 
     def _grpc_server(self) -> GrpcServer:
         return GrpcServer(
@@ -157,7 +154,7 @@ class Server:
             reasoning=self._core.reasoning,
             agents=self._agents,
             health=self._health,
-            authenticate=self._verifier.verify,
+            authenticate=self._verification.verifier.verify,
             require=require,
             new_request_id=self._clock.new_id,
         )
@@ -167,7 +164,7 @@ class Server:
         app = HttpApp(
             reasoning=self._core.reasoning,
             agents=self._agents,
-            authenticate=self._verifier.verify,
+            authenticate=self._verification.verifier.verify,
             require=require,
             is_ready=lambda: self._is_ready,
             new_request_id=self._clock.new_id,
@@ -211,8 +208,11 @@ class Server:
     def _dev_token(self) -> str:
         """Return a token that may do everything for a day at most."""
         auth = self._settings.auth
+        signing = self._verification.signing
+        if signing is None:
+            raise InternalError("a development server has a key of its own")
         minter = TokenMinter(
-            key=self._keys[0], issuer=auth.issuer, audience=auth.audience, max_lifetime_s=auth.max_lifetime_s
+            key=signing, issuer=auth.issuer, audience=auth.audience, max_lifetime_s=auth.max_lifetime_s
         )
         return minter.mint(
             subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()

@@ -8,16 +8,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, EXECUTE, OPERATIONS, TOOLS
-from reasond_server.access.tokens import SigningKey, TokenMinter
+from reasond_server.access.tokens import TokenMinter
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
 from reasond_server.config import load
 from reasond_server.errors import InvalidRequestError
+from reasond_server.verifiers import signing_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from reasond_server.access.keys import SigningKey
     from reasond_server.config import AuthKey, LoadedSettings
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -88,16 +90,19 @@ def _known() -> list[str]:
 
 def _chosen_key(keys: Sequence[AuthKey], key_id: str | None) -> SigningKey:
     """Return the key of that id, or the first one."""
-    found = next((key for key in keys if key_id in {None, key.id}), None)
+    signing = [key for key in keys if key.algorithm == "HS256"]
+    found = next((key for key in signing if key_id in {None, key.id}), None)
     if found is not None:
-        return SigningKey(id=found.id, secret=found.secret.get_secret_value().encode(), algorithm=found.algorithm)
-    if keys:
-        names = ", ".join(repr(key.id) for key in keys)
+        return signing_key_of(found)
+    if signing:
+        names = ", ".join(repr(key.id) for key in signing)
         raise CommandError(
-            f"[auth] keys has no key {str(key_id)[:80]!r}", remedy=f"It has: {names}.", code=ExitCode.BAD_REQUEST
+            f"[auth] keys has no key {str(key_id)[:80]!r} that signs",
+            remedy=f"It has: {names}.",
+            code=ExitCode.BAD_REQUEST,
         )
     raise CommandError(
-        "There is no key to sign a token with: [auth] keys is empty",
+        "There is no key to sign a token with: [auth] keys has none for HS256",
         remedy='Add a key such as { id = "main", secret_env = "REASOND_SIGNING_KEY" } to the configuration. '
         "A server under `reasond serve --dev` prints a token of its own.",
         code=ExitCode.BAD_REQUEST,

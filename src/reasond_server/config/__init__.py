@@ -3,13 +3,12 @@
 `models` says which keys exist, `sources` reads them, `checks` refuses what must not start, `listing` shows them.
 """
 
+from reasond_server.config.auth import AuthKeySettings, AuthSettings, RoleSettings
 from reasond_server.config.checks import choose_provider, require_servable
 from reasond_server.config.keys import KeyDoc, key_docs
 from reasond_server.config.listing import render_example, settings_as_rows
 from reasond_server.config.models import (
     AgentsSettings,
-    AuthKeySettings,
-    AuthSettings,
     LlmSettings,
     PerformanceSettings,
     ReasoningSettings,
@@ -32,6 +31,7 @@ __all__ = [
     "LoadedSettings",
     "PerformanceSettings",
     "ReasoningSettings",
+    "RoleSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",

@@ -41,12 +41,12 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
             for name, address in _bound(settings.server)
             if not is_loopback(address)
         ]
-    elif not settings.auth.keys:
+    elif not settings.auth.keys and not settings.auth.jwks_url:
         problems.append(
             Violation(
                 field="auth.keys",
                 description="is empty, so nobody could authenticate; add a key such as "
-                '{ id = "main", secret_env = "REASOND_SIGNING_KEY" } or start with --dev',
+                '{ id = "main", secret_env = "REASOND_SIGNING_KEY" }, set auth.jwks_url, or start with --dev',
             )
         )
     if problems:

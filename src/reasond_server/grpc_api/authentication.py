@@ -11,7 +11,7 @@ from reasond_server.grpc_api.calls import current_call
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from reasond_server.types import Principal
 
@@ -34,7 +34,9 @@ class Authentication(grpc.aio.ServerInterceptor):
     an operation, which is named as the RPC is (`Reason`). The token is kept nowhere.
     """
 
-    def __init__(self, *, authenticate: Callable[[str], Principal], require: Callable[[Principal, str], None]) -> None:
+    def __init__(
+        self, *, authenticate: Callable[[str], Awaitable[Principal]], require: Callable[[Principal, str], None]
+    ) -> None:
         self._authenticate = authenticate
         self._require = require
 
@@ -50,7 +52,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         return wrapped(handler, lambda context, run: self._check(operation, context, run))
 
     async def _check(self, operation: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        principal = self._authenticate(_token_of(context))
+        principal = await self._authenticate(_token_of(context))
         current_call().principal = principal
         self._require(principal, operation)
         return await run()

@@ -26,7 +26,7 @@ from reasond_server.grpc_api.tls import CertificateReloader
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from reasond_server.agents.service import AgentService
     from reasond_server.grpc_api.health import HealthServicer
@@ -54,7 +54,7 @@ class GrpcServer:
         reasoning: ReasoningService,
         agents: AgentService,
         health: HealthServicer,
-        authenticate: Callable[[str], Principal],
+        authenticate: Callable[[str], Awaitable[Principal]],
         require: Callable[[Principal, str], None],
         new_request_id: Callable[[], str],
         write_timeout_s: float = 30.0,

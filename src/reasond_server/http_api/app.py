@@ -16,7 +16,7 @@ from reasond_server.http_api.pages import AgentCardPage, HealthPage, NotFound, O
 from reasond_server.http_api.reception import Reception
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -51,7 +51,7 @@ class HttpApp:
         *,
         reasoning: ReasoningService,
         agents: AgentService,
-        authenticate: Callable[[str], Principal],
+        authenticate: Callable[[str], Awaitable[Principal]],
         require: Callable[[Principal, str], None],
         is_ready: Callable[[], bool],
         new_request_id: Callable[[], str],
