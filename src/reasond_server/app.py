@@ -11,7 +11,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require
-from reasond_server.access.tokens import TokenMinter
 from reasond_server.addresses import split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
@@ -27,7 +26,7 @@ from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
 from reasond_server.llm.tracing import traced
-from reasond_server.verifiers import verification_of
+from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ class Server:
         self._clock = clock or system_clock()
         self._model = traced(model or model_of(settings, environ, loaded.folder))
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
+        self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
         self._watching: asyncio.Task[None] | None = None
         self._core = assemble(settings, model=self._model, registry=registry, clock=self._clock)
@@ -167,6 +167,7 @@ class Server:
             authenticate=self._verification.verifier.verify,
             require=require,
             is_ready=lambda: self._is_ready,
+            agent_tokens=self._agent_tokens,
             new_request_id=self._clock.new_id,
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
         )
@@ -211,10 +212,7 @@ class Server:
         signing = self._verification.signing
         if signing is None:
             raise InternalError("a development server has a key of its own")
-        minter = TokenMinter(
-            key=signing, issuer=auth.issuer, audience=auth.audience, max_lifetime_s=auth.max_lifetime_s
-        )
-        return minter.mint(
+        return minter_of(auth, signing).mint(
             subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()
         )
 

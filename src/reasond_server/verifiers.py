@@ -6,7 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, is_secret_hash
 from reasond_server.access.claims import ClaimNames
+from reasond_server.access.issuing import AgentTokens
 from reasond_server.access.jwks import JwksKeys
 from reasond_server.access.jwks_http import HttpJwksFetcher
 from reasond_server.access.keys import (
@@ -19,17 +21,26 @@ from reasond_server.access.keys import (
     ephemeral_key,
     public_key,
 )
+from reasond_server.access.permissions import KNOWN, unknown_permissions
 from reasond_server.access.revocation import Revocations
 from reasond_server.access.roles import Role, Roles
+from reasond_server.access.throttle import Throttle
+from reasond_server.access.tokens import TokenMinter
 from reasond_server.access.verified import VerifiedTokens
 from reasond_server.access.verifying import TokenRules, TokenVerifier
-from reasond_server.errors import SettingsError
+from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.violations import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from reasond_server.config import AuthKey, AuthSettings, LoadedSettings
+    from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
+    from reasond_server.config.auth import AgentAccountSettings
+
+# Of one agent few are honest mistakes; behind one address there may be many agents.
+_FAILURES_OF_AN_AGENT = 5
+_FAILURES_OF_AN_ADDRESS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,7 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
         SettingsError: a public key cannot be used.
     """
     auth = loaded.settings.auth
+    require_known_grants(loaded.settings)
     signing = [ephemeral_key()] if dev else []
     signing += [signing_key_of(key) for key in loaded.auth_keys if key.algorithm == "HS256"]
     public = [_public(key, place) for place, key in enumerate(loaded.auth_keys) if key.algorithm != "HS256"]
@@ -77,6 +89,89 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
     )
     return Verification(
         verifier=verifier, revocations=revocations, signing=signing[0] if signing else None, key_set=key_set
+    )
+
+
+def require_known_grants(settings: Settings) -> None:
+    """Refuse roles and agents that grant what does not exist: a slip of the pen would lock its owner out.
+
+    Raises:
+        SettingsError: names each with what is nearest to it.
+    """
+    auth, enabled = settings.auth, settings.reasoning.enabled_strategies
+    found: list[Violation] = []
+    grants = [("roles", name, role.permissions) for name, role in auth.roles.items()]
+    grants += [("agents", name, agent.permissions) for name, agent in auth.agents.items()]
+    for section, name, permissions in grants:
+        found += _unknown(f"auth.{section}.{name}.permissions", unknown_permissions(permissions), KNOWN)
+    for name, role in auth.roles.items():
+        unknown = [strategy for strategy in role.strategies if strategy not in enabled]
+        found += _unknown(f"auth.roles.{name}.strategies", unknown, enabled)
+    for name, agent in auth.agents.items():
+        found += _unknown(
+            f"auth.agents.{name}.roles", [one for one in agent.roles if one not in auth.roles], auth.roles
+        )
+    if found:
+        raise SettingsError(
+            "; ".join(f"{one.field} {one.description}" for one in found),
+            remedy="Correct the words, or enable the strategies in [reasoning] enabled_strategies.",
+        )
+
+
+def _unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Iterator[Violation]:
+    for word in words:
+        yield Violation(field=field, description=f"grants {shown(word)}, which is not known here{nearest(word, known)}")
+
+
+def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
+    """Return what makes tokens with `key` that a server of the same settings accepts."""
+    rules = _rules(auth)
+    return TokenMinter(
+        key=key,
+        issuer=rules.issuer,
+        audience=rules.audience,
+        max_lifetime_s=rules.max_lifetime_s,
+        names=rules.names,
+        token_type=rules.required_type or "JWT",
+    )
+
+
+def agent_tokens_of(
+    auth: AuthSettings, *, signing: SigningKey | None, now: Callable[[], datetime]
+) -> AgentTokens | None:
+    """Return what gives tokens to the agents of the configuration; None where there are none.
+
+    Raises:
+        SettingsError: there is no key to sign their tokens with, or a hash cannot be verified against.
+    """
+    if not auth.agents:
+        return None
+    if signing is None:
+        raise SettingsError(
+            "auth.agents are given tokens, but auth.keys has no HS256 key to sign them with",
+            remedy='Add a key such as { id = "main", secret_env = "REASOND_SIGNING_KEY" }, or remove auth.agents.',
+        )
+    for name, agent in auth.agents.items():
+        if not is_secret_hash(agent.secret_hash.get_secret_value()):
+            raise SettingsError(
+                f"auth.agents.{name}.secret_hash is no argon2id hash", remedy="Make one with: reasond secret-hash"
+            )
+    secrets = AgentSecrets(
+        accounts={name: _account(name, agent) for name, agent in auth.agents.items()},
+        by_agent=Throttle(most=_FAILURES_OF_AN_AGENT, window_s=60.0, monotonic=time.monotonic),
+        by_address=Throttle(most=_FAILURES_OF_AN_ADDRESS, window_s=60.0, monotonic=time.monotonic),
+    )
+    minter = minter_of(auth, signing)
+    return AgentTokens(secrets=secrets, minter=minter, lifetime_s=auth.agent_token_lifetime_s, now=now)
+
+
+def _account(name: str, agent: AgentAccountSettings) -> AgentAccount:
+    return AgentAccount(
+        agent_id=name,
+        secret_hash=agent.secret_hash.get_secret_value(),
+        permissions=agent.permissions,
+        roles=agent.roles,
+        tenant=agent.tenant,
     )
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import jwt
 import pytest
 
+from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.config import load
 from reasond_server.errors import SettingsError, TokenInvalidError
-from reasond_server.verifiers import verification_of
+from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from tests.unit.access.parts import MAIN, NOW, claims, signed
 from tests.unit.access.test_jwks import document
 from tests.unit.access.test_jwks_http import answering, ok
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.config import LoadedSettings
 
 
+HASH = hash_secret("the secret of the crawler")
 SECRET = "9fJ2kPq7Xw4LmZt8Rb3NcYv6Hs1Gd5Ue"
 
 
@@ -97,3 +99,44 @@ async def test_who_is_revoked_is_taken_over_from_new_settings(tmp_path: Path) ->
     verification.reload(loaded(tmp_path, '[auth]\ninactive_subjects = ["alice"]\n').settings.auth)
     with pytest.raises(TokenInvalidError, match="no longer active"):
         await verification.verifier.verify(token)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[auth.roles.solver]\npermissions = ["reasoning:exectue"]',
+            "auth.roles.solver.permissions grants 'reasoning:exectue', which is not known here",
+        ),
+        ('[auth.roles.solver]\nstrategies = ["chain_of_thougt"]', "did you mean 'chain_of_thought'?"),
+        (f'[auth.agents.crawler]\nsecret_hash = "{HASH}"\nroles = ["solvr"]\n[auth.roles.solver]', "'solver'"),
+        (f'[auth.agents.crawler]\nsecret_hash = "{HASH}"\npermissions = ["root"]', "auth.agents.crawler.permissions"),
+    ],
+)
+def test_grants_of_what_does_not_exist_are_refused_at_start(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        verification_of(loaded(tmp_path, text), dev=True, now=now)
+    assert said in caught.value.message
+
+
+def test_agents_need_a_key_that_signs_and_a_hash_that_is_one(tmp_path: Path) -> None:
+    auth = loaded(tmp_path, f'[auth.agents.crawler]\nsecret_hash = "{HASH}"\n').settings.auth
+    with pytest.raises(SettingsError, match="no HS256 key"):
+        agent_tokens_of(auth, signing=None, now=now)
+    plain = loaded(tmp_path, '[auth.agents.crawler]\nsecret_hash = "my secret"\n').settings.auth
+    with pytest.raises(SettingsError, match=r"auth\.agents\.crawler\.secret_hash is no argon2id hash") as caught:
+        agent_tokens_of(plain, signing=MAIN, now=now)
+    assert "my secret" not in caught.value.full_message
+    assert agent_tokens_of(loaded(tmp_path, "").settings.auth, signing=MAIN, now=now) is None
+
+
+async def test_minted_tokens_name_their_claims_as_the_server_reads_them(tmp_path: Path) -> None:
+    text = '[auth]\npermissions_claim = "scope"\ntenant_claim = "org"\nrequired_type = "at+jwt"\n'
+    found = loaded(tmp_path, text)
+    verification = verification_of(found, dev=True, now=now)
+    assert verification.signing is not None
+    token = minter_of(found.settings.auth, verification.signing).mint(
+        subject="alice", permissions=["admin"], tenant="acme", lifetime_s=60, now=NOW
+    )
+    principal = await verification.verifier.verify(token)
+    assert (principal.tenant, principal.permissions) == ("acme", frozenset({"admin"}))

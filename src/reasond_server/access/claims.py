@@ -90,11 +90,6 @@ def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, ro
     return Principal(subject=subject, tenant=tenant, permissions=granted)
 
 
-def require_carriable(claims: Mapping[str, Any]) -> None:
-    """Refuse claims that no server would accept from a token. Raises as `principal_of`."""
-    principal_of(claims)
-
-
 def token_id_of(claims: Mapping[str, Any]) -> str:
     """Return the claim `jti` of verified claims, a text; empty where there is none."""
     return str(claims.get("jti", ""))

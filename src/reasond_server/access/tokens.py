@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import jwt
 
-from reasond_server.access.claims import require_carriable
+from reasond_server.access.claims import ClaimNames, principal_of
 from reasond_server.errors import (
     InvalidRequestError,
     TokenInvalidError,
@@ -56,6 +56,8 @@ class TokenMinter:
     issuer: str
     audience: str
     max_lifetime_s: float
+    names: ClaimNames = field(default_factory=ClaimNames)
+    token_type: str = "JWT"  # noqa: S105 - a word of the header, no password
 
     def mint(
         self,
@@ -65,6 +67,7 @@ class TokenMinter:
         lifetime_s: float,
         now: datetime,
         tenant: str | None = None,
+        roles: Sequence[str] = (),
     ) -> str:
         """Return a token for `subject` that expires `lifetime_s` seconds after `now`.
 
@@ -77,15 +80,18 @@ class TokenMinter:
             "sub": subject,
             "iat": int(now.timestamp()),
             "exp": int((now + timedelta(seconds=self._checked_lifetime(lifetime_s))).timestamp()),
-            "permissions": list(permissions),
+            self.names.permissions: list(permissions),
         }
+        if roles:
+            claims[self.names.roles] = list(roles)
         if tenant is not None:
-            claims["tenant"] = tenant
+            claims[self.names.tenant] = tenant
         try:
-            require_carriable(claims)
+            principal_of(claims, names=self.names)
         except TokenInvalidError as error:
             raise InvalidRequestError(f"No token can be made: {error.message.rpartition(': ')[2]}") from None
-        return jwt.encode(claims, self.key.secret, algorithm=self.key.algorithm, headers={"kid": self.key.id})
+        headers = {"kid": self.key.id, "typ": self.token_type}
+        return jwt.encode(claims, self.key.secret, algorithm=self.key.algorithm, headers=headers)
 
     def _checked_lifetime(self, lifetime_s: float) -> float:
         """Return `lifetime_s` if a verifier accepts it."""

@@ -61,6 +61,19 @@ class RoleSettings(Section):
     )
 
 
+class AgentAccountSettings(Section):
+    """An agent that gets tokens for its secret."""
+
+    secret_hash: SecretStr = Field(
+        strict=False, description="Argon2id hash of the agent's secret, as `reasond secret-hash` makes it."
+    )
+    permissions: tuple[Word, ...] = Field(
+        default=(), strict=False, max_length=64, description="Permissions of its tokens."
+    )
+    roles: tuple[Word, ...] = Field(default=(), strict=False, max_length=64, description="Roles of its tokens.")
+    tenant: str = Field(default="", max_length=128, description="Its tenant; empty: it is a tenant of its own.")
+
+
 def _jwks_url(value: str) -> str:
     """Return `value` if it is an address that keys may come from, or empty."""
     if value and not (_HTTPS_URL.fullmatch(value) or _LOOPBACK_URL.fullmatch(value)):
@@ -71,6 +84,10 @@ def _jwks_url(value: str) -> str:
 
 def _frozen_roles(roles: Mapping[str, RoleSettings]) -> Mapping[str, RoleSettings]:
     return MappingProxyType(dict(roles))
+
+
+def _frozen_agents(agents: Mapping[str, AgentAccountSettings]) -> Mapping[str, AgentAccountSettings]:
+    return MappingProxyType(dict(agents))
 
 
 class AuthSettings(Section):
@@ -119,7 +136,15 @@ class AuthSettings(Section):
     verified_kept_s: float = Field(
         default=60.0, ge=0, le=60, description="Seconds that a verified token is not verified again; 0 is never."
     )
+    agent_token_lifetime_s: int = Field(
+        default=3600, ge=60, le=_DAY_S, description="Seconds that the tokens of auth.agents live."
+    )
     roles: Annotated[Mapping[RoleName, RoleSettings], AfterValidator(_frozen_roles)] = Field(
         default_factory=lambda: MappingProxyType({}),
         description="Roles by name, each a table of permissions and strategies.",
+    )
+    agents: Annotated[Mapping[RoleName, AgentAccountSettings], AfterValidator(_frozen_agents)] = Field(
+        default_factory=lambda: MappingProxyType({}),
+        description="Agents by id that get tokens from POST /api/v1/auth/token, each a table of secret_hash, "
+        "permissions, roles and tenant.",
     )

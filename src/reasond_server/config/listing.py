@@ -25,6 +25,7 @@ _HEADER = (
 )
 _SAMPLES = {
     "auth.keys": 'keys = [{ id = "main", algorithm = "HS256", secret_env = "REASOND_SIGNING_KEY" }]',
+    "auth.agents": '[auth.agents.crawler]\nsecret_hash = "$argon2id$..."\nroles = ["solver"]',
     "auth.roles": '[auth.roles.solver]\npermissions = ["reasoning:execute"]\nstrategies = ["chain_of_thought"]',
     "llm.capabilities": 'limit_field = "max_tokens"\nmax_stops = 4',
     "llm.backends": '[llm.backends.local]\nmodel = "qwen3-8b"\nbase_url = "http://127.0.0.1:8080/v1"',

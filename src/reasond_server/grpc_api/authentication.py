@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from reasond_server.access import audit
 from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.errors import ReasondError
 from reasond_server.grpc_api.calls import current_call
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 
@@ -52,9 +54,14 @@ class Authentication(grpc.aio.ServerInterceptor):
         return wrapped(handler, lambda context, run: self._check(operation, context, run))
 
     async def _check(self, operation: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        principal = await self._authenticate(_token_of(context))
-        current_call().principal = principal
-        self._require(principal, operation)
+        call = current_call()
+        try:
+            call.principal = await self._authenticate(_token_of(context))
+            self._require(call.principal, operation)
+        except ReasondError as error:
+            audit.denied(operation, error, principal=call.principal, request_id=call.request_id)
+            raise
+        audit.allowed(operation, principal=call.principal, request_id=call.request_id)
         return await run()
 
 

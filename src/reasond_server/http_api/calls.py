@@ -11,6 +11,7 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.access import audit
 from reasond_server.errors import InvalidRequestError, MethodNotFoundError, ReasondError, Violation, shown
 from reasond_server.http_api.credentials import take_token
 from reasond_server.http_api.cursors import read_cursor
@@ -48,9 +49,15 @@ class Gate:
         Raises:
             AccessError: the token is not valid, or does not grant `operation`.
         """
-        principal = await self._authenticate(token)
-        exchange.subject = principal.subject
-        self._require(principal, operation)
+        principal: Principal | None = None
+        try:
+            principal = await self._authenticate(token)
+            exchange.subject = principal.subject
+            self._require(principal, operation)
+        except ReasondError as error:
+            audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
+            raise
+        audit.allowed(operation, principal=principal, request_id=exchange.request_id)
         return principal
 
 
@@ -148,7 +155,11 @@ class Call:
         """Return who calls, and the params without the token."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
-        token, arguments = take_token(params, self._exchange.headers.getlist("authorization"))
+        try:
+            token, arguments = take_token(params, self._exchange.headers.getlist("authorization"))
+        except ReasondError as error:
+            audit.denied(operation, error, request_id=self._exchange.request_id)
+            raise
         self._principal = await self._gate.admit(token, operation, self._exchange)
         return self._principal, arguments
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from reasond_server.access.keys import SigningKey, StaticKeys
+from reasond_server.access.permissions import unknown_permissions
 from reasond_server.access.verifying import TokenRules, TokenVerifier
-from reasond_server.cli.minting import TokenRequest, mint, parse_lifetime, unknown_permissions
+from reasond_server.cli.minting import TokenRequest, mint, parse_lifetime
 from reasond_server.cli.outcome import CommandError
 
 SECRETS = {"FIRST": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "SECOND": "Zt8Wn4Hq2Vb7Jx5Mc9Rk3Fy6Gd1Ls0Pe"}
