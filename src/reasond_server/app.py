@@ -155,6 +155,7 @@ class Server:
             agents=self._agents,
             health=self._health,
             authenticate=self._verification.verifier.verify,
+            peers=self._verification.peers,
             require=require,
             new_request_id=self._clock.new_id,
         )
@@ -165,6 +166,7 @@ class Server:
             reasoning=self._core.reasoning,
             agents=self._agents,
             authenticate=self._verification.verifier.verify,
+            peers=self._verification.peers,
             require=require,
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,

@@ -21,6 +21,7 @@ from reasond_server.access.keys import (
     ephemeral_key,
     public_key,
 )
+from reasond_server.access.peers import PeerRule, Peers
 from reasond_server.access.permissions import KNOWN, unknown_permissions
 from reasond_server.access.revocation import Revocations
 from reasond_server.access.roles import Role, Roles
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
-    from reasond_server.config.auth import AgentAccountSettings
+    from reasond_server.config.auth import AgentAccountSettings, PeerSettings
 
 # Of one agent few are honest mistakes; behind one address there may be many agents.
 _FAILURES_OF_AN_AGENT = 5
@@ -48,6 +49,7 @@ class Verification:
     """What verifies tokens; `signing` is the key of tokens that this server makes, None where it makes none."""
 
     verifier: TokenVerifier
+    peers: Peers
     revocations: Revocations
     signing: SigningKey | None
     key_set: JwksKeys | None
@@ -76,19 +78,24 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
     static = StaticKeys([*(key.verifying for key in signing), *public])
     key_set = JwksKeys(fetcher=HttpJwksFetcher(url=auth.jwks_url), monotonic=time.monotonic) if auth.jwks_url else None
     keys: KeySource = static if key_set is None else JoinedKeys([static, key_set])
+    roles = Roles(
+        {name: Role(permissions=role.permissions, strategies=role.strategies) for name, role in auth.roles.items()}
+    )
     revocations = Revocations(token_ids=auth.revoked_ids, subjects=auth.inactive_subjects)
     verifier = TokenVerifier(
         keys=keys,
         rules=_rules(auth),
         now=now,
-        roles=Roles(
-            {name: Role(permissions=role.permissions, strategies=role.strategies) for name, role in auth.roles.items()}
-        ),
+        roles=roles,
         revocations=revocations,
         verified=VerifiedTokens(kept_s=auth.verified_kept_s),
     )
     return Verification(
-        verifier=verifier, revocations=revocations, signing=signing[0] if signing else None, key_set=key_set
+        verifier=verifier,
+        peers=_peers(auth, roles),
+        revocations=revocations,
+        signing=signing[0] if signing else None,
+        key_set=key_set,
     )
 
 
@@ -100,17 +107,17 @@ def require_known_grants(settings: Settings) -> None:
     """
     auth, enabled = settings.auth, settings.reasoning.enabled_strategies
     found: list[Violation] = []
-    grants = [("roles", name, role.permissions) for name, role in auth.roles.items()]
-    grants += [("agents", name, agent.permissions) for name, agent in auth.agents.items()]
-    for section, name, permissions in grants:
-        found += _unknown(f"auth.{section}.{name}.permissions", unknown_permissions(permissions), KNOWN)
+    holders: list[tuple[str, AgentAccountSettings | PeerSettings]]
+    holders = [(f"agents.{name}", agent) for name, agent in auth.agents.items()]
+    holders += [(f"peers[{place}]", peer) for place, peer in enumerate(auth.peers)]
+    grants = [(f"roles.{name}", role.permissions) for name, role in auth.roles.items()]
+    for owner, permissions in [*grants, *((owner, holder.permissions) for owner, holder in holders)]:
+        found += _unknown(f"auth.{owner}.permissions", unknown_permissions(permissions), KNOWN)
     for name, role in auth.roles.items():
         unknown = [strategy for strategy in role.strategies if strategy not in enabled]
         found += _unknown(f"auth.roles.{name}.strategies", unknown, enabled)
-    for name, agent in auth.agents.items():
-        found += _unknown(
-            f"auth.agents.{name}.roles", [one for one in agent.roles if one not in auth.roles], auth.roles
-        )
+    for owner, holder in holders:
+        found += _unknown(f"auth.{owner}.roles", [one for one in holder.roles if one not in auth.roles], auth.roles)
     if found:
         raise SettingsError(
             "; ".join(f"{one.field} {one.description}" for one in found),
@@ -178,6 +185,15 @@ def _account(name: str, agent: AgentAccountSettings) -> AgentAccount:
 def signing_key_of(key: AuthKey) -> SigningKey:
     """Return a key of the configuration that signs."""
     return SigningKey(id=key.id, secret=key.secret.get_secret_value().encode())
+
+
+def _peers(auth: AuthSettings, roles: Roles) -> Peers:
+    """Return who is known by a client certificate."""
+    rules = [
+        PeerRule(path=peer.path, permissions=roles.granted(peer.roles) | set(peer.permissions), tenant=peer.tenant)
+        for peer in auth.peers
+    ]
+    return Peers(trust_domain=auth.trust_domain, rules=rules)
 
 
 def _public(key: AuthKey, place: int) -> VerifyingKey:

@@ -74,6 +74,17 @@ class AgentAccountSettings(Section):
     tenant: str = Field(default="", max_length=128, description="Its tenant; empty: it is a tenant of its own.")
 
 
+class PeerSettings(Section):
+    """What callers may whose client certificate has a SPIFFE id of a matching path."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/*-]{1,1024}$")] = Field(
+        description='Path of the ids, such as "/ns/prod/sa/worker"; * stands for any characters.'
+    )
+    tenant: str = Field(default="", max_length=128, description="Their tenant; empty: each is a tenant of its own.")
+    permissions: tuple[Word, ...] = Field(default=(), strict=False, max_length=64, description="Their permissions.")
+    roles: tuple[Word, ...] = Field(default=(), strict=False, max_length=64, description="Their roles.")
+
+
 def _jwks_url(value: str) -> str:
     """Return `value` if it is an address that keys may come from, or empty."""
     if value and not (_HTTPS_URL.fullmatch(value) or _LOOPBACK_URL.fullmatch(value)):
@@ -135,6 +146,16 @@ class AuthSettings(Section):
     )
     verified_kept_s: float = Field(
         default=60.0, ge=0, le=60, description="Seconds that a verified token is not verified again; 0 is never."
+    )
+    trust_domain: Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]{0,255}$")] = Field(
+        default="", description="SPIFFE trust domain whose client certificates say who calls; empty for none."
+    )
+    peers: tuple[PeerSettings, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=256,
+        description="What callers with a client certificate may, each a table of path, tenant, permissions and roles; "
+        "the first whose path matches counts.",
     )
     agent_token_lifetime_s: int = Field(
         default=3600, ge=60, le=_DAY_S, description="Seconds that the tokens of auth.agents live."

@@ -57,6 +57,7 @@ def cross_check(settings: Settings) -> Iterator[Violation]:
     """Yield what is wrong between the keys of `settings`."""
     yield from _bind_problems(settings.server)
     yield from _tls_problems(settings.server)
+    yield from _peer_problems(settings)
     yield from _llm_problems(settings)
     yield from _default_strategy_problems(settings)
 
@@ -97,6 +98,19 @@ def _tls_problems(server: ServerSettings) -> Iterator[Violation]:
                 description=f'is set, but has no effect with server.tls = "{server.tls}"; '
                 'set server.tls = "files" or remove it',
             )
+
+
+def _peer_problems(settings: Settings) -> Iterator[Violation]:
+    """Refuse callers by certificate where no certificate is asked for, or none of them could be known."""
+    auth = settings.auth
+    if auth.peers and not auth.trust_domain:
+        yield Violation(field="auth.trust_domain", description="is empty, but auth.peers needs it")
+    if auth.trust_domain and not settings.server.tls_client_ca:
+        yield Violation(
+            field="auth.trust_domain",
+            description='is set, but has no effect without server.tls = "files" and server.tls_client_ca, which make '
+            "callers show a certificate",
+        )
 
 
 def _llm_problems(settings: Settings) -> Iterator[Violation]:

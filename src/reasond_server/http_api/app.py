@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from reasond_server.access.issuing import AgentTokens
+    from reasond_server.access.peers import Peers
     from reasond_server.agents.service import AgentService
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.types import Principal
@@ -60,10 +61,11 @@ class HttpApp:
         new_request_id: Callable[[], str],
         limits: HttpLimits,
         agent_tokens: AgentTokens | None = None,
+        peers: Peers | None = None,
     ) -> None:
         rpc = JsonRpcEndpoint(
             methods=Methods(service=reasoning, agents=agents),
-            gate=Gate(authenticate=authenticate, require=require),
+            gate=Gate(authenticate=authenticate, require=require, peers=peers),
             intake=Intake(
                 max_body_bytes=limits.max_body_bytes,
                 max_held_bytes=_HELD_BODIES * limits.max_body_bytes,

@@ -12,6 +12,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access import audit
+from reasond_server.access.peers import Peers
+from reasond_server.access.tokens import missing
 from reasond_server.errors import InvalidRequestError, MethodNotFoundError, ReasondError, Violation, shown
 from reasond_server.http_api.credentials import take_token
 from reasond_server.http_api.cursors import read_cursor
@@ -38,27 +40,37 @@ class Gate:
     """Who may call what: `authenticate` turns a token into a principal, `require` refuses operations."""
 
     def __init__(
-        self, *, authenticate: Callable[[str], Awaitable[Principal]], require: Callable[[Principal, str], None]
+        self,
+        *,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        require: Callable[[Principal, str], None],
+        peers: Peers | None = None,
     ) -> None:
         self._authenticate = authenticate
         self._require = require
+        self._peers = peers or Peers()
 
-    async def admit(self, token: str, operation: str, exchange: Exchange) -> Principal:
-        """Return who calls.
+    async def admit(
+        self, params: Mapping[str, Any], operation: str, exchange: Exchange
+    ) -> tuple[Principal, dict[str, Any]]:
+        """Return who calls, by the token or else by the client certificate, and the params without the token.
 
         Raises:
-            AccessError: the token is not valid, or does not grant `operation`.
+            AccessError: there is no token, it is not valid, or does not grant `operation`.
         """
         principal: Principal | None = None
         try:
-            principal = await self._authenticate(token)
+            token, arguments = take_token(params, exchange.headers.getlist("authorization"))
+            principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
+            if principal is None:
+                raise missing()
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
             audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
             raise
         audit.allowed(operation, principal=principal, request_id=exchange.request_id)
-        return principal
+        return principal, arguments
 
 
 class Calls:
@@ -155,12 +167,7 @@ class Call:
         """Return who calls, and the params without the token."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
-        try:
-            token, arguments = take_token(params, self._exchange.headers.getlist("authorization"))
-        except ReasondError as error:
-            audit.denied(operation, error, request_id=self._exchange.request_id)
-            raise
-        self._principal = await self._gate.admit(token, operation, self._exchange)
+        self._principal, arguments = await self._gate.admit(params, operation, self._exchange)
         return self._principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
