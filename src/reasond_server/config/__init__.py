@@ -6,6 +6,7 @@
 from reasond_server.config.auth import AuthKeySettings, AuthSettings, RoleSettings
 from reasond_server.config.checks import choose_provider, require_servable
 from reasond_server.config.keys import KeyDoc, key_docs
+from reasond_server.config.limits import LimitsSettings
 from reasond_server.config.listing import render_example, settings_as_rows
 from reasond_server.config.models import (
     AgentsSettings,
@@ -27,6 +28,7 @@ __all__ = [
     "AuthSettings",
     "BackendSettings",
     "KeyDoc",
+    "LimitsSettings",
     "LlmSettings",
     "LoadedSettings",
     "PerformanceSettings",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from reasond_server.addresses import is_loopback
 from reasond_server.config.problems import settings_error
 from reasond_server.errors import Violation
+from reasond_server.violations import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +59,7 @@ def cross_check(settings: Settings) -> Iterator[Violation]:
     yield from _bind_problems(settings.server)
     yield from _tls_problems(settings.server)
     yield from _peer_problems(settings)
+    yield from _limits_problems(settings)
     yield from _llm_problems(settings)
     yield from _default_strategy_problems(settings)
 
@@ -111,6 +113,24 @@ def _peer_problems(settings: Settings) -> Iterator[Violation]:
             description='is set, but has no effect without server.tls = "files" and server.tls_client_ca, which make '
             "callers show a certificate",
         )
+
+
+def _limits_problems(settings: Settings) -> Iterator[Violation]:
+    """Refuse Redis without its address, an address without Redis, and weights for strategies that are not enabled."""
+    limits = settings.limits
+    has_address = bool(limits.redis_url.get_secret_value())
+    if (limits.storage == "redis") != has_address:
+        description = 'is empty, but limits.storage = "redis" needs it'
+        if has_address:
+            description = 'is set, but has no effect with limits.storage = "memory"'
+        yield Violation(field="limits.redis_url", description=description)
+    enabled = settings.reasoning.enabled_strategies
+    for name in limits.weights:
+        if name not in enabled:
+            yield Violation(
+                field=f"limits.weights.{name}",
+                description=f"is no enabled strategy{nearest(name, enabled)}",
+            )
 
 
 def _llm_problems(settings: Settings) -> Iterator[Violation]:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
 
 from reasond_server.addresses import split_address
 from reasond_server.config.auth import AuthSettings
+from reasond_server.config.limits import LimitsSettings
 from reasond_server.config.sections import BackendSettings, BaseUrl, Section
 
 STRATEGY_NAME = r"^[a-z][a-z0-9_]*$"
@@ -290,5 +291,6 @@ class Settings(Section):
     llm: LlmSettings = Field(default_factory=LlmSettings)
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
+    limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)

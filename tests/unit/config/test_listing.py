@@ -9,7 +9,7 @@ from reasond_server.config import Settings, key_docs, load, render_example, sett
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.example.toml"
-TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies", "auth.roles", "auth.agents"}
+TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies", "auth.roles", "auth.agents", "limits.weights"}
 SECRET = "0f9c1d7ab36e48e5a2d4b8c7f6019e3d"
 
 
