@@ -11,13 +11,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require
-from reasond_server.access.tokens import SigningKey, TokenMinter, TokenVerifier, ephemeral_key
 from reasond_server.addresses import split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.backends import backend_problems, model_of
 from reasond_server.config import require_servable
+from reasond_server.config.reloading import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
+from reasond_server.errors import InternalError
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
 from reasond_server.grpc_api.server import SERVICES, GrpcServer
@@ -26,10 +27,12 @@ from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
 from reasond_server.llm.tracing import traced
+from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
+    from pathlib import Path
 
     from reasond_server.config import LoadedSettings, ServerSettings
     from reasond_server.core import Core
@@ -54,15 +57,6 @@ class Listening:
     model: str
     store: str
     warnings: tuple[str, ...]
-
-
-def keys_of(loaded: LoadedSettings, *, dev: bool) -> tuple[SigningKey, ...]:
-    """Return the keys that sign tokens; under `dev` one that dies with the process comes first."""
-    configured = tuple(
-        SigningKey(id=key.id, secret=key.secret.get_secret_value().encode(), algorithm=key.algorithm)
-        for key in loaded.auth_keys
-    )
-    return (ephemeral_key(), *configured) if dev else configured
 
 
 class Server:
@@ -93,16 +87,11 @@ class Server:
         self._dev = dev
         self._clock = clock or system_clock()
         self._model = traced(model or model_of(settings, environ, loaded.folder))
-        self._keys = keys_of(loaded, dev=dev)
         self._registry = registry_of(settings) if registry is None else registry
-        self._verifier = TokenVerifier(
-            keys=self._keys,
-            issuer=settings.auth.issuer,
-            audience=settings.auth.audience,
-            leeway_s=settings.auth.leeway_s,
-            max_lifetime_s=settings.auth.max_lifetime_s,
-            now=self._clock.now,
-        )
+        self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
+        self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
+        self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
+        self._watching: asyncio.Task[None] | None = None
         self._health = HealthServicer(services=SERVICES)
         self._is_ready = False
         self._stores: Stores | None = None
@@ -122,6 +111,8 @@ class Server:
         except BaseException:
             await self.stop()
             raise
+        if self._watch is not None:
+            self._watching = asyncio.create_task(self._watch.run(), name="configuration file")
         self._is_ready = True
         self._health.set_ready()
         return Listening(
@@ -154,6 +145,9 @@ class Server:
         await asyncio.gather(*(each.stop(grace_s) for each in (self._grpc, self._http) if each is not None))
         if self._core is not None:
             await self._core.tools.aclose()
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._verification.aclose()
         await self._model.aclose()
         stores, self._stores = self._stores, None
         if stores is not None:
@@ -184,13 +178,17 @@ class Server:
             await self._http.start()
         core.runner.begin()
 
+    def _file_watch(self, file: Path, environ: Mapping[str, str]) -> FileWatch:
+        return FileWatch(file=file, environ=environ, apply=lambda settings: self._verification.reload(settings.auth))
+
     def _grpc_server(self, core: Core, agents: AgentService) -> GrpcServer:
         return GrpcServer(
             options=GrpcOptions.of(self._settings.server),
             reasoning=core.reasoning,
             agents=agents,
             health=self._health,
-            authenticate=self._verifier.verify,
+            authenticate=self._verification.verifier.verify,
+            peers=self._verification.peers,
             require=require,
             new_request_id=self._clock.new_id,
             write_timeout_s=self._settings.server.write_timeout_s,
@@ -201,9 +199,11 @@ class Server:
         app = HttpApp(
             reasoning=core.reasoning,
             agents=agents,
-            authenticate=self._verifier.verify,
+            authenticate=self._verification.verifier.verify,
+            peers=self._verification.peers,
             require=require,
             is_ready=lambda: self._is_ready,
+            agent_tokens=self._agent_tokens,
             new_request_id=self._clock.new_id,
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
         )
@@ -246,10 +246,10 @@ class Server:
     def _dev_token(self) -> str:
         """Return a token that may do everything for a day at most."""
         auth = self._settings.auth
-        minter = TokenMinter(
-            key=self._keys[0], issuer=auth.issuer, audience=auth.audience, max_lifetime_s=auth.max_lifetime_s
-        )
-        return minter.mint(
+        signing = self._verification.signing
+        if signing is None:
+            raise InternalError("a development server has a key of its own")
+        return minter_of(auth, signing).mint(
             subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()
         )
 

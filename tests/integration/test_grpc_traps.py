@@ -45,6 +45,10 @@ ITERATIONS = reasoning_service_pb2.ReasonIterationsRequest(task=TASK)
 MEBI = 1024 * 1024
 
 
+async def _anybody(_token: str) -> Any:
+    return PRINCIPAL
+
+
 def guard() -> ErrorGuard:
     return ErrorGuard(new_request_id=lambda: "minted")
 
@@ -102,7 +106,7 @@ async def test_b02_the_peers_cancellation_passes_through_every_interceptor() -> 
         await asyncio.Event().wait()
         return b""
 
-    authentication = Authentication(authenticate=lambda _: PRINCIPAL, require=lambda *_: None)
+    authentication = Authentication(authenticate=_anybody, require=lambda *_: None)
     interceptors = (Witness(), guard(), authentication, Codec(max_send_bytes=100))
     async with bare_server({"Wait": grpc.unary_unary_rpc_method_handler(wait)}, interceptors) as channel:
         call = channel.unary_unary("/test.Bare/Wait")(b"", metadata=AUTHORIZED)
@@ -233,7 +237,7 @@ async def test_b06_all_kinds_of_handlers_work_behind_all_interceptors() -> None:
         "StreamUnary": grpc.stream_unary_rpc_method_handler(stream_unary, **codec),
         "StreamStream": grpc.stream_stream_rpc_method_handler(stream_stream, **codec),
     }
-    authentication = Authentication(authenticate=lambda _: PRINCIPAL, require=lambda *_: None)
+    authentication = Authentication(authenticate=_anybody, require=lambda *_: None)
     async with bare_server(handlers, (guard(), authentication, Codec(max_send_bytes=100))) as channel:
         one = await channel.unary_unary("/test.Bare/UnaryUnary")(b"2", metadata=AUTHORIZED)
         many = await drained(channel.unary_stream("/test.Bare/UnaryStream")(b"2", metadata=AUTHORIZED))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import InternalError, PermissionMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from reasond_server.types import Principal
 
@@ -37,6 +37,15 @@ OPERATIONS: Mapping[str, str] = MappingProxyType(
         "DeleteAgent": WRITE_AGENTS,
     }
 )
+
+
+KNOWN: Sequence[str] = tuple(sorted({ADMIN, TOOLS, *OPERATIONS.values()}))
+"""Every permission but those for single strategies."""
+
+
+def unknown_permissions(permissions: Iterable[str]) -> list[str]:
+    """Return those of `permissions` that open nothing."""
+    return [one for one in permissions if one not in KNOWN and not _EXECUTE_ONE.fullmatch(one)]
 
 
 def require(principal: Principal, operation: str) -> None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from getpass import getpass
 from typing import TYPE_CHECKING
 
-from reasond_server.access.permissions import ADMIN, EXECUTE, OPERATIONS, TOOLS
-from reasond_server.access.tokens import SigningKey, TokenMinter
+from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS, MIN_SECRET_CHARACTERS, hash_secret
+from reasond_server.access.permissions import EXECUTE, KNOWN, unknown_permissions
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
 from reasond_server.config import load
 from reasond_server.errors import InvalidRequestError
+from reasond_server.verifiers import minter_of, signing_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from reasond_server.config import AuthKey, LoadedSettings
+    from reasond_server.access.keys import SigningKey
+    from reasond_server.config import AuthKey
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LIFETIME = re.compile(r"([0-9]{1,9})\s*([smhd]?)")
-_ONE_STRATEGY = re.compile(rf"{EXECUTE}:[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +50,10 @@ def mint(request: TokenRequest, *, config: Path | None, environ: Mapping[str, st
     loaded = load(config, environ)
     key = _chosen_key(loaded.auth_keys, request.key_id)
     for permission in unknown_permissions(request.permissions):
-        warn(f"nothing asks for the permission {permission!r}; known are {', '.join(_known())}, {EXECUTE}:<strategy>")
+        warn(f"nothing asks for the permission {permission!r}; known are {', '.join(KNOWN)}, {EXECUTE}:<strategy>")
     try:
         write(
-            _minter(loaded, key).mint(
+            minter_of(loaded.settings.auth, key).mint(
                 subject=request.subject,
                 permissions=request.permissions,
                 lifetime_s=lifetime_s,
@@ -77,33 +80,39 @@ def parse_lifetime(text: str) -> float:
     return float(int(match[1]) * _UNITS_S[match[2]])
 
 
-def unknown_permissions(permissions: Sequence[str]) -> list[str]:
-    """Return those of `permissions` that open nothing."""
-    return [one for one in permissions if one not in _known() and not _ONE_STRATEGY.fullmatch(one)]
-
-
-def _known() -> list[str]:
-    return sorted({ADMIN, TOOLS, *OPERATIONS.values()})
-
-
 def _chosen_key(keys: Sequence[AuthKey], key_id: str | None) -> SigningKey:
     """Return the key of that id, or the first one."""
-    found = next((key for key in keys if key_id in {None, key.id}), None)
+    signing = [key for key in keys if key.algorithm == "HS256"]
+    found = next((key for key in signing if key_id in {None, key.id}), None)
     if found is not None:
-        return SigningKey(id=found.id, secret=found.secret.get_secret_value().encode(), algorithm=found.algorithm)
-    if keys:
-        names = ", ".join(repr(key.id) for key in keys)
+        return signing_key_of(found)
+    if signing:
+        names = ", ".join(repr(key.id) for key in signing)
         raise CommandError(
-            f"[auth] keys has no key {str(key_id)[:80]!r}", remedy=f"It has: {names}.", code=ExitCode.BAD_REQUEST
+            f"[auth] keys has no key {str(key_id)[:80]!r} that signs",
+            remedy=f"It has: {names}.",
+            code=ExitCode.BAD_REQUEST,
         )
     raise CommandError(
-        "There is no key to sign a token with: [auth] keys is empty",
+        "There is no key to sign a token with: [auth] keys has none for HS256",
         remedy='Add a key such as { id = "main", secret_env = "REASOND_SIGNING_KEY" } to the configuration. '
         "A server under `reasond serve --dev` prints a token of its own.",
         code=ExitCode.BAD_REQUEST,
     )
 
 
-def _minter(loaded: LoadedSettings, key: SigningKey) -> TokenMinter:
-    auth = loaded.settings.auth
-    return TokenMinter(key=key, issuer=auth.issuer, audience=auth.audience, max_lifetime_s=auth.max_lifetime_s)
+def print_secret_hash() -> ExitCode:
+    """Print the hash of a secret that is read from the terminal, unseen, or from standard input.
+
+    Raises:
+        CommandError: the secret is too short or too long.
+    """
+    secret = getpass("Secret: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not MIN_SECRET_CHARACTERS <= len(secret) <= MAX_SECRET_CHARACTERS:
+        raise CommandError(
+            f"A secret must have {MIN_SECRET_CHARACTERS} to {MAX_SECRET_CHARACTERS} characters, got {len(secret)}",
+            remedy="Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+            code=ExitCode.BAD_REQUEST,
+        )
+    write(hash_secret(secret))
+    return ExitCode.OK

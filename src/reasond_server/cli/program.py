@@ -245,6 +245,18 @@ def mint_token(
     _end(command)
 
 
+@app.command("secret-hash", short_help="Hash an agent's secret for the configuration.")
+def hash_agent_secret() -> None:
+    """Read a secret from the terminal or standard input, and print its argon2id hash for [auth.agents]."""
+
+    def command() -> ExitCode:
+        from reasond_server.cli import minting
+
+        return minting.print_secret_hash()
+
+    _end(command)
+
+
 @config_app.command("check", short_help="Say whether a server would start.")
 def check_config(*, config: Config = None, dev: Dev = False) -> None:
     """Say whether a server would start with the configuration: exit code 0 if so, else 2."""

@@ -3,13 +3,13 @@
 `models` says which keys exist, `sources` reads them, `checks` refuses what must not start, `listing` shows them.
 """
 
+from reasond_server.config.auth import AuthKeySettings, AuthSettings, RoleSettings
 from reasond_server.config.checks import choose_provider, require_servable
 from reasond_server.config.keys import KeyDoc, key_docs
+from reasond_server.config.limits import LimitsSettings
 from reasond_server.config.listing import render_example, settings_as_rows
 from reasond_server.config.models import (
     AgentsSettings,
-    AuthKeySettings,
-    AuthSettings,
     LlmSettings,
     PerformanceSettings,
     ReasoningSettings,
@@ -29,10 +29,12 @@ __all__ = [
     "AuthSettings",
     "BackendSettings",
     "KeyDoc",
+    "LimitsSettings",
     "LlmSettings",
     "LoadedSettings",
     "PerformanceSettings",
     "ReasoningSettings",
+    "RoleSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from reasond_server.addresses import is_loopback
 from reasond_server.config.problems import settings_error
 from reasond_server.errors import Violation
+from reasond_server.violations import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,12 +43,12 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
             for name, address in _bound(settings.server)
             if not is_loopback(address)
         ]
-    elif not settings.auth.keys:
+    elif not settings.auth.keys and not settings.auth.jwks_url:
         problems.append(
             Violation(
                 field="auth.keys",
                 description="is empty, so nobody could authenticate; add a key such as "
-                '{ id = "main", secret_env = "REASOND_SIGNING_KEY" } or start with --dev',
+                '{ id = "main", secret_env = "REASOND_SIGNING_KEY" }, set auth.jwks_url, or start with --dev',
             )
         )
     if problems:
@@ -58,6 +59,8 @@ def cross_check(settings: Settings) -> Iterator[Violation]:
     """Yield what is wrong between the keys of `settings`."""
     yield from _bind_problems(settings.server)
     yield from _tls_problems(settings.server)
+    yield from _peer_problems(settings)
+    yield from _limits_problems(settings)
     yield from _llm_problems(settings)
     yield from _default_strategy_problems(settings)
     yield from _tools_problems(settings.tools)
@@ -98,6 +101,37 @@ def _tls_problems(server: ServerSettings) -> Iterator[Violation]:
                 field=f"server.{name}",
                 description=f'is set, but has no effect with server.tls = "{server.tls}"; '
                 'set server.tls = "files" or remove it',
+            )
+
+
+def _peer_problems(settings: Settings) -> Iterator[Violation]:
+    """Refuse callers by certificate where no certificate is asked for, or none of them could be known."""
+    auth = settings.auth
+    if auth.peers and not auth.trust_domain:
+        yield Violation(field="auth.trust_domain", description="is empty, but auth.peers needs it")
+    if auth.trust_domain and not settings.server.tls_client_ca:
+        yield Violation(
+            field="auth.trust_domain",
+            description='is set, but has no effect without server.tls = "files" and server.tls_client_ca, which make '
+            "callers show a certificate",
+        )
+
+
+def _limits_problems(settings: Settings) -> Iterator[Violation]:
+    """Refuse Redis without its address, an address without Redis, and weights for strategies that are not enabled."""
+    limits = settings.limits
+    has_address = bool(limits.redis_url.get_secret_value())
+    if (limits.storage == "redis") != has_address:
+        description = 'is empty, but limits.storage = "redis" needs it'
+        if has_address:
+            description = 'is set, but has no effect with limits.storage = "memory"'
+        yield Violation(field="limits.redis_url", description=description)
+    enabled = settings.reasoning.enabled_strategies
+    for name in limits.weights:
+        if name not in enabled:
+            yield Violation(
+                field=f"limits.weights.{name}",
+                description=f"is no enabled strategy{nearest(name, enabled)}",
             )
 
 

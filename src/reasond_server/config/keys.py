@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from reasond_server.config.models import Settings
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-_TYPE_NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_TYPE_NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text", SecretStr: "text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,9 @@ _HEADER = (
 )
 _SAMPLES = {
     "auth.keys": 'keys = [{ id = "main", algorithm = "HS256", secret_env = "REASOND_SIGNING_KEY" }]',
+    "auth.agents": '[auth.agents.crawler]\nsecret_hash = "$argon2id$..."\nroles = ["solver"]',
+    "auth.roles": '[auth.roles.solver]\npermissions = ["reasoning:execute"]\nstrategies = ["chain_of_thought"]',
+    "limits.weights": "tree_of_thought = 10",
     "llm.capabilities": 'limit_field = "max_tokens"\nmax_stops = 4',
     "llm.backends": '[llm.backends.local]\nmodel = "qwen3-8b"\nbase_url = "http://127.0.0.1:8080/v1"',
     "tools.mcp": '[tools.mcp.files]\ncommand = "mcp-files"\nargs = ["/srv/documents"]\nallow_tools = ["read_file"]',
@@ -56,9 +59,9 @@ def render_example() -> str:
 
 
 def toml_value(value: object) -> str:
-    """Return `value` as TOML writes it; a secret as "***"."""
+    """Return `value` as TOML writes it; a secret as "***", unless it is empty."""
     if isinstance(value, SecretStr):
-        return '"***"'
+        return '"***"' if value.get_secret_value() else '""'
     if isinstance(value, tuple | list):
         return f"[{', '.join(toml_value(item) for item in value)}]"
     if isinstance(value, Mapping):

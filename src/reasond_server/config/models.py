@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, SecretStr, StringConstraints
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
 
 from reasond_server.addresses import split_address
-from reasond_server.config.sections import BackendSettings, BaseUrl, EnvironmentName, Section
+from reasond_server.config.auth import AuthSettings
+from reasond_server.config.limits import LimitsSettings
+from reasond_server.config.sections import BackendSettings, BaseUrl, Section
 from reasond_server.config.storing import StoreSettings
 from reasond_server.config.tools import ToolsSettings
 
@@ -282,49 +284,6 @@ class ReasoningSettings(Section):
         return self.default_strategy if self.default_strategy in self.enabled_strategies else None
 
 
-class AuthKeySettings(Section):
-    """A key that signs tokens; exactly one of `secret`, `secret_env` and `secret_file` is set."""
-
-    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
-        description="Name of the key, which tokens may carry as kid."
-    )
-    algorithm: Literal["HS256"] = Field(
-        default="HS256", description="Algorithm of the key; tokens cannot choose another."
-    )
-    secret: SecretStr | None = Field(
-        default=None, strict=False, description="The secret itself, at least 32 bytes; better kept out of this file."
-    )
-    secret_env: EnvironmentName = Field(
-        default="", description="Name of the environment variable that holds the secret."
-    )
-    secret_file: str = Field(
-        default="",
-        description="File that holds the secret, relative to the configuration file; its last line end is dropped.",
-    )
-
-
-class AuthSettings(Section):
-    """Which tokens are accepted."""
-
-    issuer: str = Field(
-        default="reasond", min_length=1, max_length=256, description="The claim iss that tokens must carry."
-    )
-    audience: str = Field(
-        default="reasond", min_length=1, max_length=256, description="The claim aud that tokens must carry."
-    )
-    keys: tuple[AuthKeySettings, ...] = Field(
-        default=(),
-        strict=False,
-        max_length=16,
-        description="Keys whose tokens are accepted, each a table of id, algorithm and one of secret, secret_env, "
-        "secret_file; the first one signs the tokens of `reasond token`.",
-    )
-    leeway_s: int = Field(default=30, ge=0, le=30, description="Seconds by which clocks may differ.")
-    max_lifetime_s: int = Field(
-        default=_DAY_S, ge=60, le=_DAY_S, description="Longest lifetime of a token (exp - iat) in seconds."
-    )
-
-
 class AgentsSettings(Section):
     """The directory of agents."""
 
@@ -342,5 +301,6 @@ class Settings(Section):
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
     tools: ToolsSettings = Field(default_factory=ToolsSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
+    limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)

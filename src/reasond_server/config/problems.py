@@ -63,6 +63,8 @@ def dotted(parts: Sequence[str | int]) -> str:
 
 def _wrong_chosen_key(key: str) -> str:
     """Return what is wrong with the name of a table or of a key in it, where operators choose it."""
+    if key.startswith("auth."):
+        return "is no such name: at most 64 letters, digits and . _ -"
     if not key.startswith("reasoning."):
         return "is no such name: lower-case letters, digits and _"
     if key.count(".") + 1 < _STRATEGY_PARTS:

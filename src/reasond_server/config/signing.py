@@ -1,10 +1,10 @@
-"""Where the secrets that sign tokens come from, and which of them are too weak to be used."""
+"""Where the keys of tokens come from, and which secrets are too weak to be used."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from reasond_server.config.models import AuthKeySettings
+    from reasond_server.config.auth import AuthKeySettings, KeyAlgorithm
 
 MIN_SECRET_BYTES = 32
 
-_MAX_FILE_BYTES = 4096
+_MAX_SECRET_BYTES = 4096
+_MAX_PEM_BYTES = 16_384
+_SECRET_SOURCES = ("secret", "secret_env", "secret_file")
 _MIN_DISTINCT = 8
 _MIN_UNKNOWN = 16
 # Placeholders of tutorials, tools and of our own documents: what is left without them has to carry the secret.
@@ -33,11 +35,12 @@ _KNOWN_WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthKey:
-    """A key with its secret; the secret does not show in `repr`."""
+    """A key with its secret, or with its public key in PEM; the secret does not show in `repr`."""
 
     id: str
-    algorithm: Literal["HS256"]
-    secret: SecretStr
+    algorithm: KeyAlgorithm
+    secret: SecretStr = field(default_factory=lambda: SecretStr(""))
+    public_key: bytes = b""
 
 
 def read_auth_keys(
@@ -54,11 +57,14 @@ def read_auth_keys(
         if key.id in {other.id for other in keys[:index]}:
             problems.append(Violation(field=f"{field}.id", description=f"{key.id!r} stands for another key already"))
         try:
-            secret = _secret_of(key, environ=environ, folder=folder)
+            if key.algorithm == "HS256":
+                secret = SecretStr(_secret_of(key, environ=environ, folder=folder))
+                found.append(AuthKey(id=key.id, algorithm=key.algorithm, secret=secret))
+            else:
+                public = _public_key_of(key, folder=folder)
+                found.append(AuthKey(id=key.id, algorithm=key.algorithm, public_key=public))
         except _SecretError as error:
             problems.append(Violation(field=f"{field}{error.suffix}", description=error.description))
-        else:
-            found.append(AuthKey(id=key.id, algorithm=key.algorithm, secret=SecretStr(secret)))
     return tuple(found), tuple(problems)
 
 
@@ -73,7 +79,9 @@ class _SecretError(Exception):
 
 def _secret_of(key: AuthKeySettings, *, environ: Mapping[str, str], folder: Path) -> str:
     """Return the secret of `key`."""
-    named = [name for name in ("secret", "secret_env", "secret_file") if getattr(key, name)]
+    named = [name for name in _SECRET_SOURCES if getattr(key, name)]
+    if key.public_key_file:
+        raise _SecretError(".public_key_file", "has no effect with HS256, which signs and verifies with one secret")
     if len(named) != 1:
         message = f"must set exactly one of secret, secret_env and secret_file, not {' and '.join(named) or 'none'}"
         raise _SecretError("", message)
@@ -85,24 +93,44 @@ def _secret_of(key: AuthKeySettings, *, environ: Mapping[str, str], folder: Path
         if not secret:
             raise _SecretError(source, f"names the environment variable {key.secret_env}, which is not set")
     else:
-        secret = _read(folder / key.secret_file)
+        secret = _text_of(_read(folder / key.secret_file, ".secret_file", most=_MAX_SECRET_BYTES))
     weakness = weakness_of(secret)
     if weakness:
         raise _SecretError(source, weakness)
     return secret
 
 
-def _read(path: Path) -> str:
-    """Return the text of the file of a secret without its last line end."""
+def _public_key_of(key: AuthKeySettings, *, folder: Path) -> bytes:
+    """Return the PEM text of a public key."""
+    named = [name for name in _SECRET_SOURCES if getattr(key, name)]
+    if named:
+        raise _SecretError(
+            f".{named[0]}", f"has no effect with {key.algorithm}; a server that verifies needs public_key_file alone"
+        )
+    if not key.public_key_file:
+        raise _SecretError(".public_key_file", f"is empty, but {key.algorithm} needs it")
+    return _read(folder / key.public_key_file, ".public_key_file", most=_MAX_PEM_BYTES)
+
+
+def _read(path: Path, suffix: str, *, most: int) -> bytes:
+    """Return what is in the file of a key."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        text = content.decode()
+            content = file.read(most + 1)
     except (OSError, ValueError):
-        message = "names a file that cannot be read as UTF-8 text; it must exist and be readable for the server"
-        raise _SecretError(".secret_file", message) from None
-    if len(content) > _MAX_FILE_BYTES:
-        raise _SecretError(".secret_file", f"names a file of more than {_MAX_FILE_BYTES} bytes, which is no secret")
+        message = "names a file that cannot be read; it must exist and be readable for the server"
+        raise _SecretError(suffix, message) from None
+    if len(content) > most:
+        raise _SecretError(suffix, f"names a file of more than {most} bytes, which is no key")
+    return content
+
+
+def _text_of(content: bytes) -> str:
+    """Return the text of the file of a secret without its last line end."""
+    try:
+        text = content.decode()
+    except ValueError:
+        raise _SecretError(".secret_file", "names a file that is no UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")
 
 

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from reasond_server.access import audit
+from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.errors import ReasondError
 from reasond_server.grpc_api.calls import current_call
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from reasond_server.types import Principal
 
@@ -34,9 +37,16 @@ class Authentication(grpc.aio.ServerInterceptor):
     an operation, which is named as the RPC is (`Reason`). The token is kept nowhere.
     """
 
-    def __init__(self, *, authenticate: Callable[[str], Principal], require: Callable[[Principal, str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        require: Callable[[Principal, str], None],
+        peers: Peers | None = None,
+    ) -> None:
         self._authenticate = authenticate
         self._require = require
+        self._peers = peers or Peers()
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -50,20 +60,33 @@ class Authentication(grpc.aio.ServerInterceptor):
         return wrapped(handler, lambda context, run: self._check(operation, context, run))
 
     async def _check(self, operation: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        principal = self._authenticate(_token_of(context))
-        current_call().principal = principal
-        self._require(principal, operation)
+        call = current_call()
+        try:
+            call.principal = await self._caller(context)
+            self._require(call.principal, operation)
+        except ReasondError as error:
+            audit.denied(operation, error, principal=call.principal, request_id=call.request_id)
+            raise
+        audit.allowed(operation, principal=call.principal, request_id=call.request_id)
         return await run()
 
+    async def _caller(self, context: Context) -> Principal:
+        """Return who calls: by the token where there is one, else by the client certificate.
 
-def _token_of(context: Context) -> str:
-    """Return the one bearer token of the call.
+        Raises:
+            TokenMissingError: there is no `authorization` metadata, and no certificate that says who calls.
+            TokenInvalidError: there is more than one, it is not `Bearer <token>`, or the token is not good.
+        """
+        headers = [str(value) for key, value in context.invocation_metadata() or () if key == "authorization"]
+        if headers:
+            return await self._authenticate(bearer_token(headers))
+        principal = self._peers.recognise(_peer_uris(context))
+        if principal is None:
+            raise missing(_HINT)
+        return principal
 
-    Raises:
-        TokenMissingError: there is no `authorization` metadata.
-        TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
-    """
-    headers = [str(value) for key, value in context.invocation_metadata() or () if key == "authorization"]
-    if not headers:
-        raise missing(_HINT)
-    return bearer_token(headers)
+
+def _peer_uris(context: Context) -> list[str]:
+    """Return the URIs that the verified certificate of the peer names; none without one."""
+    names = context.auth_context().get("x509_subject_alternative_name", ())
+    return [name.decode("utf-8", "replace") for name in names if b"://" in name]

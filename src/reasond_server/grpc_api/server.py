@@ -26,8 +26,9 @@ from reasond_server.grpc_api.tls import CertificateReloader
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from reasond_server.access.peers import Peers
     from reasond_server.agents.service import AgentService
     from reasond_server.grpc_api.health import HealthServicer
     from reasond_server.grpc_api.options import GrpcOptions
@@ -54,7 +55,8 @@ class GrpcServer:
         reasoning: ReasoningService,
         agents: AgentService,
         health: HealthServicer,
-        authenticate: Callable[[str], Principal],
+        authenticate: Callable[[str], Awaitable[Principal]],
+        peers: Peers | None = None,
         require: Callable[[Principal, str], None],
         new_request_id: Callable[[], str],
         write_timeout_s: float = 30.0,
@@ -67,7 +69,7 @@ class GrpcServer:
         self._health = health
         self._guard = ErrorGuard(new_request_id=new_request_id)
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
-        self._authentication = Authentication(authenticate=authenticate, require=require)
+        self._authentication = Authentication(authenticate=authenticate, require=require, peers=peers)
         self._servers: list[grpc.aio.Server] = []
         self._port = 0
         self._admin_port = 0

@@ -14,12 +14,15 @@ from reasond_server.http_api.jsonrpc import MAX_BATCH
 from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.pages import AgentCardPage, HealthPage, NotFound, OnlyMethods, ReadinessPage
 from reasond_server.http_api.reception import Reception
+from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from reasond_server.access.issuing import AgentTokens
+    from reasond_server.access.peers import Peers
     from reasond_server.agents.service import AgentService
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.types import Principal
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 JSONRPC_PATH: Final = "/api/v1/jsonrpc"
 CARD_PATH: Final = "/.well-known/agent-card.json"
 _HELD_BODIES: Final = 16
+_TOKEN_BODY_BYTES: Final = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +55,17 @@ class HttpApp:
         *,
         reasoning: ReasoningService,
         agents: AgentService,
-        authenticate: Callable[[str], Principal],
+        authenticate: Callable[[str], Awaitable[Principal]],
         require: Callable[[Principal, str], None],
         is_ready: Callable[[], bool],
         new_request_id: Callable[[], str],
         limits: HttpLimits,
+        agent_tokens: AgentTokens | None = None,
+        peers: Peers | None = None,
     ) -> None:
         rpc = JsonRpcEndpoint(
             methods=Methods(service=reasoning, agents=agents),
-            gate=Gate(authenticate=authenticate, require=require),
+            gate=Gate(authenticate=authenticate, require=require, peers=peers),
             intake=Intake(
                 max_body_bytes=limits.max_body_bytes,
                 max_held_bytes=_HELD_BODIES * limits.max_body_bytes,
@@ -77,6 +83,17 @@ class HttpApp:
             Route(JSONRPC_PATH, OnlyMethods(rpc, "POST")),
             *(Route(path, OnlyMethods(page, "GET", "HEAD")) for path, page in pages.items()),
         ]
+        if agent_tokens is not None:
+            issuing = TokenEndpoint(
+                issuer=agent_tokens,
+                intake=Intake(
+                    max_body_bytes=_TOKEN_BODY_BYTES,
+                    max_held_bytes=_HELD_BODIES * _TOKEN_BODY_BYTES,
+                    max_requests=_HELD_BODIES,
+                    body_timeout_s=limits.body_timeout_s,
+                ),
+            )
+            routes.append(Route(TOKEN_PATH, OnlyMethods(issuing, "POST")))
         router = Router(routes, redirect_slashes=False, default=NotFound())
         self._app = Reception(router, new_request_id=new_request_id)
 

@@ -11,6 +11,9 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.access import audit
+from reasond_server.access.peers import Peers
+from reasond_server.access.tokens import missing
 from reasond_server.errors import InvalidRequestError, MethodNotFoundError, ReasondError, Violation, shown
 from reasond_server.http_api.credentials import take_token
 from reasond_server.http_api.cursors import read_cursor
@@ -22,7 +25,7 @@ from reasond_server.wire.errors import row_of
 from reasond_server.wire.json_mapping import result_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.http_api.jsonrpc import Params
@@ -36,20 +39,38 @@ _log = logging.getLogger("reasond.http")
 class Gate:
     """Who may call what: `authenticate` turns a token into a principal, `require` refuses operations."""
 
-    def __init__(self, *, authenticate: Callable[[str], Principal], require: Callable[[Principal, str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        require: Callable[[Principal, str], None],
+        peers: Peers | None = None,
+    ) -> None:
         self._authenticate = authenticate
         self._require = require
+        self._peers = peers or Peers()
 
-    def admit(self, token: str, operation: str, exchange: Exchange) -> Principal:
-        """Return who calls.
+    async def admit(
+        self, params: Mapping[str, Any], operation: str, exchange: Exchange
+    ) -> tuple[Principal, dict[str, Any]]:
+        """Return who calls, by the token or else by the client certificate, and the params without the token.
 
         Raises:
-            AccessError: the token is not valid, or does not grant `operation`.
+            AccessError: there is no token, it is not valid, or does not grant `operation`.
         """
-        principal = self._authenticate(token)
-        exchange.subject = principal.subject
-        self._require(principal, operation)
-        return principal
+        principal: Principal | None = None
+        try:
+            token, arguments = take_token(params, exchange.headers.getlist("authorization"))
+            principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
+            if principal is None:
+                raise missing()
+            exchange.subject = principal.subject
+            self._require(principal, operation)
+        except ReasondError as error:
+            audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
+            raise
+        audit.allowed(operation, principal=principal, request_id=exchange.request_id)
+        return principal, arguments
 
 
 class Calls:
@@ -87,7 +108,7 @@ class Call:
         """Run the call; return `{"result": ...}` or `{"error": ...}`."""
         try:
             method = self._method()
-            principal, arguments = self._admitted(METHODS[self._name], params)
+            principal, arguments = await self._admitted(METHODS[self._name], params)
             return {"result": await method.run(principal, read_params(method.params, arguments))}
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             return {"error": await self.explain(failure_of(error))}
@@ -101,7 +122,7 @@ class Call:
             ReasondError: the call was refused, or the run failed.
         """
         method = self._method()
-        principal, arguments = self._admitted(_STREAM_OPERATION, params)
+        principal, arguments = await self._admitted(_STREAM_OPERATION, params)
         wanted = read_params(ExecuteParams, arguments)
         service = self._methods.service
         if last_event_id is not None:
@@ -142,12 +163,11 @@ class Call:
         self._exchange.methods.append(self._name)
         return method
 
-    def _admitted(self, operation: str, params: Params) -> tuple[Principal, dict[str, Any]]:
+    async def _admitted(self, operation: str, params: Params) -> tuple[Principal, dict[str, Any]]:
         """Return who calls, and the params without the token."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
-        token, arguments = take_token(params, self._exchange.headers.getlist("authorization"))
-        self._principal = self._gate.admit(token, operation, self._exchange)
+        self._principal, arguments = await self._gate.admit(params, operation, self._exchange)
         return self._principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:

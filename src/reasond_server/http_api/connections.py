@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from reasond_server.http_api.exchange import PEER_URIS_KEY
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -41,10 +43,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_working = False
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._peer_uris: tuple[str, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start the clock: a client that connects has something to say."""
         super().connection_made(transport)
+        names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
+        self._peer_uris = tuple(value for kind, value in names if kind == "URI")
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
@@ -62,6 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_reading_headers = True
         self._header_bytes = 0
         super().on_message_begin()
+        self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers, which nothing here reads, are dropped."""

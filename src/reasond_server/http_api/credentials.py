@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.access.tokens import bearer_token
 from reasond_server.errors import TokenInvalidError
 
 if TYPE_CHECKING:
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the token of a call, and `params` without it; `authorization` are the values of that header.
+    """Return the token of a call, empty where there is none, and `params` without it.
+
+    `authorization` are the values of that header.
 
     Raises:
-        TokenMissingError: there is none.
         TokenInvalidError: there are several that differ, or one that is not a token at all.
     """
     rest = {name: value for name, value in params.items() if name != "auth_token"}
@@ -28,7 +29,4 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
             "Authentication failed: 'auth_token' in params and the Authorization header differ",
             remedy="Send one of them, or the same token in both.",
         )
-    token = given or from_header
-    if not token:
-        raise missing()
-    return token, rest
+    return given or from_header, rest

@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 
 JSON_TYPE: Final = b"application/json"
 _SCOPE_KEY: Final = "reasond.exchange"
+PEER_URIS_KEY: Final = "reasond.peer_uris"
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
     """What is known of a request; the access log is written from it, so it holds no content.
 
-    `methods` are JSON-RPC methods, `code` and `reason` those of the last error among its calls.
+    `peer_uris` are those that the client's verified certificate names; `methods` are JSON-RPC methods, `code` and
+    `reason` those of the last error among its calls.
     """
 
     request_id: str
     headers: Headers
+    peer_uris: Sequence[str] = ()
     methods: list[str] = field(default_factory=list)
     subject: str = ""
     code: int = 0

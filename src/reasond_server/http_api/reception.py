@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Final
 from starlette.datastructures import Headers
 
 from reasond_server.errors import shown
-from reasond_server.http_api.exchange import ClientGoneError, Exchange, RefusalError, attach, send_refusal
+from reasond_server.http_api.exchange import (
+    PEER_URIS_KEY,
+    ClientGoneError,
+    Exchange,
+    RefusalError,
+    attach,
+    send_refusal,
+)
 from reasond_server.wire.errors import INTERNAL_MESSAGE
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
@@ -77,7 +84,11 @@ class Reception:
     def _exchange(self, scope: Scope) -> Exchange:
         headers = Headers(scope=scope)
         given = headers.getlist(REQUEST_ID_KEY)
-        return Exchange(request_id=request_id_of(given, new_request_id=self._new_request_id), headers=headers)
+        return Exchange(
+            request_id=request_id_of(given, new_request_id=self._new_request_id),
+            headers=headers,
+            peer_uris=scope.get(PEER_URIS_KEY, ()),
+        )
 
 
 def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.access.tokens import SigningKey, TokenVerifier
-from reasond_server.cli.minting import TokenRequest, mint, parse_lifetime, unknown_permissions
+from reasond_server.access.keys import SigningKey, StaticKeys
+from reasond_server.access.permissions import unknown_permissions
+from reasond_server.access.verifying import TokenRules, TokenVerifier
+from reasond_server.cli.minting import TokenRequest, mint, parse_lifetime
 from reasond_server.cli.outcome import CommandError
 
 SECRETS = {"FIRST": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "SECOND": "Zt8Wn4Hq2Vb7Jx5Mc9Rk3Fy6Gd1Ls0Pe"}
@@ -23,22 +25,19 @@ def request(**changes: object) -> TokenRequest:
 def verifier(secret: str, key_id: str) -> TokenVerifier:
     key = SigningKey(id=key_id, secret=secret.encode())
     return TokenVerifier(
-        keys=[key],
-        issuer="reasond",
-        audience="reasond",
-        leeway_s=0,
-        max_lifetime_s=86_400,
+        keys=StaticKeys([key.verifying]),
+        rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=0, max_lifetime_s=86_400),
         now=lambda: datetime.now(UTC),
     )
 
 
 @pytest.mark.parametrize(("key_id", "used", "secret"), [(None, "one", "FIRST"), ("two", "two", "SECOND")])
-def test_stdout_gets_a_token_that_a_server_with_the_key_accepts(
+async def test_stdout_gets_a_token_that_a_server_with_the_key_accepts(
     key_id: str | None, used: str, secret: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert mint(request(key_id=key_id, tenant="lab"), config=NO_FILE, environ=ENVIRON) == 0
     out, err = capsys.readouterr()
-    principal = verifier(SECRETS[secret], used).verify(out.removesuffix("\n"))
+    principal = await verifier(SECRETS[secret], used).verify(out.removesuffix("\n"))
     assert (principal.subject, principal.tenant, principal.permissions) == ("ada", "lab", frozenset({"admin"}))
     assert err == ""
 

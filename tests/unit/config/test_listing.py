@@ -12,7 +12,16 @@ from reasond_server.config.listing import toml_value
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.example.toml"
-TABLES = {"llm.capabilities", "llm.backends", "reasoning.strategies", "tools.mcp", "store.tenant_retention_s"}
+TABLES = {
+    "llm.capabilities",
+    "llm.backends",
+    "reasoning.strategies",
+    "tools.mcp",
+    "store.tenant_retention_s",
+    "auth.roles",
+    "auth.agents",
+    "limits.weights",
+}
 SECRET = "0f9c1d7ab36e48e5a2d4b8c7f6019e3d"
 
 

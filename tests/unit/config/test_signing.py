@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.config.models import AuthKeySettings
+from reasond_server.config.auth import AuthKeySettings
 from reasond_server.config.signing import read_auth_keys, weakness_of
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def test_a_secret_stands_in_the_file_a_variable_or_a_file_of_its_own(tmp_path: P
         ({"secret": GOOD, "secret_env": "S"}, "auth.keys[0]", "not secret and secret_env"),
         ({"secret_env": "UNSET"}, "auth.keys[0].secret_env", "environment variable UNSET, which is not set"),
         ({"secret_env": "EMPTY"}, "auth.keys[0].secret_env", "environment variable EMPTY, which is not set"),
-        ({"secret_file": "gone"}, "auth.keys[0].secret_file", "cannot be read as UTF-8 text"),
-        ({"secret_file": "."}, "auth.keys[0].secret_file", "cannot be read as UTF-8 text"),
-        ({"secret_file": "a\x00b"}, "auth.keys[0].secret_file", "cannot be read as UTF-8 text"),
-        ({"secret_file": "binary"}, "auth.keys[0].secret_file", "cannot be read as UTF-8 text"),
+        ({"secret_file": "gone"}, "auth.keys[0].secret_file", "cannot be read"),
+        ({"secret_file": "."}, "auth.keys[0].secret_file", "cannot be read"),
+        ({"secret_file": "a\x00b"}, "auth.keys[0].secret_file", "cannot be read"),
+        ({"secret_file": "binary"}, "auth.keys[0].secret_file", "no UTF-8 text"),
         ({"secret_file": "huge"}, "auth.keys[0].secret_file", "more than 4096 bytes"),
         ({"secret": "short"}, "auth.keys[0].secret", "has 5 bytes, fewer than the 32"),
     ],

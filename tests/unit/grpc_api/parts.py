@@ -189,7 +189,7 @@ class ScriptedReasoning:
         self.entered.set()
 
 
-def authenticate(token: str) -> Principal:
+async def authenticate(token: str) -> Principal:
     """Know one good token and one that has expired."""
     if token == "good":
         return PRINCIPAL

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from reasond_server.access.keys import SigningKey, StaticKeys
 from reasond_server.access.permissions import ADMIN, require
-from reasond_server.access.tokens import SigningKey, TokenMinter, TokenVerifier
+from reasond_server.access.tokens import TokenMinter
+from reasond_server.access.verifying import TokenRules, TokenVerifier
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.config import Settings
@@ -92,11 +94,8 @@ async def serve(
     readiness = {"is_ready": True}
     numbers = itertools.count(1)
     verifier = TokenVerifier(
-        keys=[KEY],
-        issuer="reasond",
-        audience="reasond",
-        leeway_s=30,
-        max_lifetime_s=3600,
+        keys=StaticKeys([KEY.verifying]),
+        rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=30, max_lifetime_s=3600),
         now=lambda: datetime.now(UTC),
     )
     app = HttpApp(

@@ -1,0 +1,118 @@
+"""Agents that prove themselves by a secret: only its argon2 hash is known here (RFC 9106)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from argon2 import PasswordHasher, Type
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.access.throttle import Throttle
+
+MIN_SECRET_CHARACTERS: Final = 16
+MAX_SECRET_CHARACTERS: Final = 1024
+# A verification takes some 20-60 ms of a core and 64 MiB: two at a time, and no long queue behind them.
+_AT_ONCE = 2
+_MOST_WAITING = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentAccount:
+    """An agent of the configuration; the hash does not show in `repr`."""
+
+    agent_id: str
+    secret_hash: str = field(repr=False)
+    permissions: Sequence[str] = ()
+    roles: Sequence[str] = ()
+    tenant: str = ""
+
+
+def hash_secret(secret: str) -> str:
+    """Return the argon2id hash of `secret`, in the form that the configuration takes."""
+    return PasswordHasher(type=Type.ID).hash(secret)
+
+
+def is_secret_hash(text: str) -> bool:
+    """Return whether `text` is an argon2id hash that can be verified against."""
+    try:
+        PasswordHasher(type=Type.ID).check_needs_rehash(text)
+    except (InvalidHashError, ValueError):
+        return False
+    return text.startswith("$argon2id$")
+
+
+def matches(secret_hash: str, secret: str) -> bool:
+    """Return whether `secret` has that hash; takes as long as the hash asks for."""
+    try:
+        return PasswordHasher(type=Type.ID).verify(secret_hash, secret)
+    except (VerificationError, InvalidHashError, UnicodeError):
+        return False
+
+
+class AgentSecrets:
+    """Tells agents by their secrets, in the same time whether or not there is such an agent.
+
+    `by_agent` and `by_address` count failures, so that guessing gets nowhere; `verify` compares a secret with a hash.
+    """
+
+    def __init__(
+        self,
+        *,
+        accounts: Mapping[str, AgentAccount],
+        by_agent: Throttle,
+        by_address: Throttle,
+        verify: Callable[[str, str], bool] = matches,
+    ) -> None:
+        self._accounts = dict(accounts)
+        self._by_agent = by_agent
+        self._by_address = by_address
+        self._verify = verify
+        self._nobody = hash_secret("nobody has this secret")
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+
+    async def tell(self, *, agent_id: str, secret: str, address: str) -> AgentAccount:
+        """Return the account of `agent_id`, which proved itself.
+
+        Raises:
+            TokenInvalidError: there is no such agent, or it has another secret; which of the two is not told.
+            RateLimitedError: too many failed before.
+            OverloadedError: too many wait to be verified.
+        """
+        waits = (self._by_agent.wait_s(agent_id), self._by_address.wait_s(address))
+        if max(waits) > 0:
+            raise RateLimitedError(
+                "Too many attempts with a wrong agent_id or secret",
+                remedy="Wait for the time given; check the secret.",
+                retry_after_s=max(waits),
+            )
+        account = self._accounts.get(agent_id)
+        is_right = await self._verified(self._nobody if account is None else account.secret_hash, secret)
+        if account is None or not is_right:
+            self._by_agent.failed(agent_id)
+            self._by_address.failed(address)
+            raise TokenInvalidError(
+                "Authentication failed: agent_id or secret is wrong", remedy="Check both with the operator."
+            )
+        self._by_agent.succeeded(agent_id)
+        return account
+
+    async def _verified(self, secret_hash: str, secret: str) -> bool:
+        """Return whether `secret` has that hash; computed beside the event loop."""
+        if self._waiting >= _MOST_WAITING:
+            raise OverloadedError(
+                f"{self._waiting} agents wait to be verified", remedy="Retry after the time given.", retry_after_s=1.0
+            )
+        self._waiting += 1
+        try:
+            async with self._places:
+                return await asyncio.to_thread(self._verify, secret_hash, secret)
+        finally:
+            self._waiting -= 1

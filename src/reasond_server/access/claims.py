@@ -1,0 +1,119 @@
+"""What the claims of a token say: whom it stands for and when it holds; every refusal is in words of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.errors import TokenExpiredError, TokenInvalidError
+from reasond_server.types import Principal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.access.roles import Roles
+
+REQUIRED: Final = ("exp", "iat", "sub", "aud", "iss")
+_SPACED: Final = frozenset({"scope", "scp"})
+_MAX_SUBJECT_CHARACTERS = 256
+_MAX_TENANT_CHARACTERS = 128
+
+
+def invalid(reason: str) -> TokenInvalidError:
+    """Make the error of a token that cannot be accepted."""
+    return TokenInvalidError(f"Authentication failed: {reason}", remedy="Obtain a token that is meant for this server.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimNames:
+    """Which claims say what; `permissions` and `roles` hold lists of words, `scope` and `scp` also one text of them."""
+
+    tenant: str = "tenant"
+    permissions: str = "permissions"
+    roles: str = "roles"
+
+
+_BUILT_IN: Final = ClaimNames()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """When a token holds, in seconds since 1970, checked to be numbers."""
+
+    expires: float
+    issued: float
+    begins: float
+
+    @classmethod
+    def of(cls, claims: Mapping[str, Any]) -> Times:
+        """Return the times of `claims`.
+
+        Raises:
+            TokenInvalidError: one is no number of seconds.
+        """
+        issued = _seconds(claims, "iat")
+        begins = _seconds(claims, "nbf") if "nbf" in claims else issued
+        return cls(expires=_seconds(claims, "exp"), issued=issued, begins=begins)
+
+    def require_present(self, now: float, *, leeway_s: float, max_lifetime_s: float) -> None:
+        """Refuse what does not hold at `now`, or holds for too long.
+
+        Raises:
+            TokenExpiredError: it is over.
+            TokenInvalidError: it has not begun, or lives longer than `max_lifetime_s`.
+        """
+        if self.expires <= now - leeway_s:
+            raise TokenExpiredError("Authentication failed: Token has expired", remedy="Obtain a new token.")
+        if self.issued > now + leeway_s:
+            raise invalid("Token was issued in the future")
+        if self.begins > now + leeway_s:
+            raise invalid("Token is not valid yet")
+        if not 0 < self.expires - self.issued <= max_lifetime_s:
+            raise invalid(f"Token must live at most {max_lifetime_s:g} s from iat to exp")
+
+
+def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, roles: Roles | None = None) -> Principal:
+    """Return whom verified `claims` stand for; without a tenant the subject is its own.
+
+    Raises:
+        TokenInvalidError: subject, tenant, permissions or roles are not what they must be.
+    """
+    subject = claims["sub"]
+    tenant = claims.get(names.tenant, subject)
+    if not _is_name(subject, _MAX_SUBJECT_CHARACTERS):
+        raise invalid(f"Token subject must have 1-{_MAX_SUBJECT_CHARACTERS} printable characters")
+    if names.tenant in claims and not _is_name(tenant, _MAX_TENANT_CHARACTERS):
+        raise invalid(f"Token tenant must have 1-{_MAX_TENANT_CHARACTERS} printable characters")
+    granted = frozenset(_words(claims, names.permissions, "permissions"))
+    if roles is not None:
+        granted |= roles.granted(_words(claims, names.roles, "roles"))
+    return Principal(subject=subject, tenant=tenant, permissions=granted)
+
+
+def token_id_of(claims: Mapping[str, Any]) -> str:
+    """Return the claim `jti` of verified claims, a text; empty where there is none."""
+    return str(claims.get("jti", ""))
+
+
+def _words(claims: Mapping[str, Any], name: str, what: str) -> Sequence[str]:
+    """Return the words of a claim: a list of them, or for OAuth's scope a text with spaces between (RFC 8693)."""
+    found = claims.get(name, [])
+    if isinstance(found, str) and name in _SPACED:
+        return found.split()
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise invalid(f"Token {what} must be a list of strings")
+    return found
+
+
+def _seconds(claims: Mapping[str, Any], name: str) -> float:
+    """Return the time that claim `name` holds, in seconds since 1970."""
+    value = claims[name]
+    # A number beyond 2**53 is no time, and may be too large for the arithmetic of floats.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 2**53:
+        raise invalid(f"Token claim {name} must be a number of seconds")
+    return float(value)
+
+
+def _is_name(value: object, most: int) -> bool:
+    """Return whether `value` is a text of 1 to `most` printable characters."""
+    return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()

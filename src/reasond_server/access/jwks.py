@@ -1,0 +1,150 @@
+"""The keys of an issuer, by the address of its JSON Web Key Set: fetched beside the calls that need them.
+
+PyJWT's own client blocks a thread for up to 30 s under one lock, so that one slow issuer stalls every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from reasond_server.access.keys import UnfitKeyError, key_of_jwk
+from reasond_server.errors import TokenInvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.access.keys import VerifyingKey
+
+MAX_KEYS: Final = 50
+_log = logging.getLogger("reasond.access")
+
+
+class JwksFetchError(Exception):
+    """The key set could not be had; the text says why in words of ours."""
+
+
+class JwksFetcher(Protocol):
+    """Gets the document of a key set."""
+
+    async def fetch(self) -> bytes:
+        """Return the document.
+
+        Raises:
+            JwksFetchError: it cannot be had.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwksTimes:
+    """Seconds that a key set is fresh, that a stale one serves while the issuer is down, and between two requests."""
+
+    fresh_s: float = 300.0
+    stale_s: float = 86_400.0
+    retry_s: float = 30.0
+
+
+class JwksKeys:
+    """A cache over one key set. Only a caller whose key is not known waits for the issuer.
+
+    One request is under way at a time. A set is asked for again in the background once 80 % of its time is over;
+    a key that is not in it causes one more request, at most once per `retry_s`.
+    """
+
+    def __init__(self, *, fetcher: JwksFetcher, monotonic: Callable[[], float], times: JwksTimes | None = None) -> None:
+        self._fetcher = fetcher
+        self._monotonic = monotonic
+        self._times = times or JwksTimes()
+        self._keys: Mapping[str, VerifyingKey] = {}
+        self._fetched_s: float | None = None
+        self._tried_s: float | None = None
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str | None) -> Sequence[VerifyingKey]:
+        """Return the key of that id, or nothing; a token that names no key fits no key set.
+
+        Raises:
+            TokenInvalidError: the issuer's keys cannot be had and none that are young enough are at hand.
+        """
+        if key_id is None:
+            return ()
+        age_s = self._age_s()
+        if age_s is not None and age_s <= self._times.stale_s and key_id in self._keys:
+            if age_s >= 0.8 * self._times.fresh_s and self._may_try():
+                self._begin()
+            return (self._keys[key_id],)
+        if self._fetching is not None or self._may_try():
+            await asyncio.shield(self._fetching or self._begin())
+        age_s = self._age_s()
+        if age_s is None or age_s > self._times.stale_s:
+            raise TokenInvalidError(
+                "Authentication failed: The issuer's keys cannot be fetched at present",
+                remedy="Retry in a minute; the operator finds the cause in the server's log.",
+            )
+        return (self._keys[key_id],) if key_id in self._keys else ()
+
+    async def aclose(self) -> None:
+        """Stop a request that is under way and give back connections."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
+        await self._fetcher.aclose()
+
+    def _age_s(self) -> float | None:
+        """Return how old the key set is; None where there is none."""
+        return None if self._fetched_s is None else self._monotonic() - self._fetched_s
+
+    def _may_try(self) -> bool:
+        """Return whether the issuer may be asked again by now."""
+        is_rested = self._tried_s is None or self._monotonic() - self._tried_s >= self._times.retry_s
+        return self._fetching is None and is_rested
+
+    def _begin(self) -> asyncio.Task[None]:
+        """Ask the issuer, in a task of its own that outlives the caller."""
+        self._tried_s = self._monotonic()
+        self._fetching = asyncio.create_task(self._refresh(), name="key set of the issuer")
+        return self._fetching
+
+    async def _refresh(self) -> None:
+        """Replace the keys; a failure is logged and keeps the old ones."""
+        try:
+            self._keys = parse_key_set(await self._fetcher.fetch())
+            self._fetched_s = self._monotonic()
+        except JwksFetchError as error:
+            _log.warning("the issuer's key set cannot be used: %s", error)
+        finally:
+            self._fetching = None
+
+
+def parse_key_set(document: bytes) -> Mapping[str, VerifyingKey]:
+    """Return the keys of a key set by id; those that are unfit are left out and logged.
+
+    Raises:
+        JwksFetchError: it is no key set, or has too many keys.
+    """
+    try:
+        found: Any = json.loads(document)
+    except (ValueError, RecursionError):
+        raise JwksFetchError("it is no JSON") from None
+    members = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(members, list):
+        raise JwksFetchError("it has no list of keys")
+    if len(members) > MAX_KEYS:
+        raise JwksFetchError(f"it has {len(members)} keys, more than {MAX_KEYS}")
+    keys: dict[str, VerifyingKey] = {}
+    for place, member in enumerate(members):
+        try:
+            key = key_of_jwk(member if isinstance(member, dict) else {})
+        except UnfitKeyError as error:
+            _log.info("key %d of the issuer's key set is left out: it %s", place, error)
+        else:
+            keys[key.id] = key
+    return keys

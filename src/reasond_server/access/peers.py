@@ -1,0 +1,50 @@
+"""Callers that are known by their client certificate: SPIFFE ids (X.509-SVID) become principals."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.types import Principal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_ID_BYTES: Final = 2048
+# SPIFFE-ID, section 2: a trust domain of small letters, and a path of plain segments.
+_SPIFFE = re.compile(r"spiffe://(?P<domain>[a-z0-9._-]{1,255})(?P<path>(?:/[A-Za-z0-9._-]+)+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRule:
+    """Who has a path that matches `path` (`*` stands for any characters) may this."""
+
+    path: str
+    permissions: frozenset[str]
+    tenant: str = ""
+
+
+class Peers:
+    """Recognises the peers of one trust domain by the first rule that fits their path."""
+
+    def __init__(self, *, trust_domain: str = "", rules: Sequence[PeerRule] = ()) -> None:
+        self._trust_domain = trust_domain
+        self._rules = tuple(rules)
+
+    def recognise(self, uris: Sequence[str]) -> Principal | None:
+        """Return whom the URIs of a verified certificate stand for; None where they say nothing to this server.
+
+        The subject is the SPIFFE id; without a tenant in the rule it is a tenant of its own.
+        """
+        # An SVID has exactly one URI; which of several counts would be a guess.
+        if not self._trust_domain or len(uris) != 1 or len(uris[0]) > MAX_ID_BYTES:
+            return None
+        found = _SPIFFE.fullmatch(uris[0])
+        if found is None or found["domain"] != self._trust_domain or {".", ".."} & set(found["path"].split("/")):
+            return None
+        for rule in self._rules:
+            if fnmatchcase(found["path"], rule.path):
+                return Principal(subject=uris[0], tenant=rule.tenant or uris[0], permissions=rule.permissions)
+        return None

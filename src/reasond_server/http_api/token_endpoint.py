@@ -1,0 +1,87 @@
+"""`POST /api/v1/auth/token`: an agent's secret for a token of limited life (seed 001)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+
+from reasond_server.access import audit
+from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
+from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
+from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from reasond_server.access.issuing import AgentTokens
+    from reasond_server.http_api.intake import Intake
+
+TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password
+_MAX_AGENT_ID_CHARACTERS = 256
+_OPERATION: Final = "IssueToken"
+_HEADERS: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+
+
+class TokenRequest(BaseModel):
+    """What an agent sends."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    agent_id: str = Field(min_length=1, max_length=_MAX_AGENT_ID_CHARACTERS)
+    secret: str = Field(min_length=1, max_length=MAX_SECRET_CHARACTERS)
+
+
+class TokenEndpoint:
+    """Answers 200 with `access_token`, `token_type` and `expires_in`; 400, 401, 415, 429 or 503 with an `error`."""
+
+    def __init__(self, *, issuer: AgentTokens, intake: Intake) -> None:
+        self._issuer = issuer
+        self._intake = intake
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        exchange = exchange_of(scope)
+        exchange.methods.append("auth.token")
+        types = exchange.headers.getlist("content-type")
+        if [each.partition(";")[0].strip().lower() for each in types] != ["application/json"]:
+            raise RefusalError(415, "send agent_id and secret as 'Content-Type: application/json'")
+        async with self._intake.body(exchange.headers, receive) as body:
+            wanted = _read(body)
+        client = scope.get("client")
+        try:
+            issued = await self._issuer.issue(
+                agent_id=wanted.agent_id, secret=wanted.secret, address=client[0] if client else ""
+            )
+        except (TokenInvalidError, LimitError) as error:
+            exchange.reason = error.reason
+            audit.denied(_OPERATION, error, request_id=exchange.request_id)
+            raise _refusal(error) from None
+        exchange.subject = issued.principal.subject
+        audit.allowed(_OPERATION, principal=issued.principal, request_id=exchange.request_id)
+        answer = {"access_token": issued.token, "token_type": "Bearer", "expires_in": issued.lifetime_s}
+        await send_answer(send, 200, to_json(answer), headers=_HEADERS)
+
+
+def _read(body: bytes) -> TokenRequest:
+    """Return what the agent sent; what is wrong with it is said without repeating it."""
+    try:
+        found: Any = json.loads(body)
+        return TokenRequest.model_validate(found)
+    except (ValidationError, ValueError, RecursionError):
+        message = (
+            f"send a JSON object with agent_id (1-{_MAX_AGENT_ID_CHARACTERS} characters) and secret "
+            f"(1-{MAX_SECRET_CHARACTERS} characters), and nothing else"
+        )
+        raise RefusalError(400, message) from None
+
+
+def _refusal(error: ReasondError) -> RefusalError:
+    """Return the refusal for an agent that is not let in."""
+    if isinstance(error, TokenInvalidError):
+        return RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"})
+    headers = {"retry-after": str(math.ceil(error.retry_after_s or 1))}
+    return RefusalError(429 if error.reason == "RATE_LIMITED" else 503, error.full_message, headers=headers)

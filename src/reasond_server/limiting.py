@@ -1,0 +1,134 @@
+"""Settings become limits: what counts requests, places and tokens, in memory or in Redis."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import SettingsError
+from reasond_server.limits.callers import CallerLimits
+from reasond_server.limits.health import SharedHealth
+from reasond_server.limits.tokens import MemoryTokenLedger, TokenLimits
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from reasond_server.config import LimitsSettings
+    from reasond_server.limits.requests import RequestGate
+    from reasond_server.limits.tokens import TokenLedger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limiting:
+    """The limits of a server; `health` tells whether what is shared can be reached."""
+
+    callers: CallerLimits
+    health: SharedHealth
+    redis: Redis | None = None
+
+    async def aclose(self) -> None:
+        """Give back connections."""
+        if self.redis is not None:
+            await self.redis.aclose()
+
+
+def limiting_of(settings: LimitsSettings) -> Limiting:
+    """Return the limits that `settings` ask for; what sets no bound costs nothing.
+
+    Raises:
+        SettingsError: Redis is asked for, but its package is not installed or its address is no address.
+    """
+    health = SharedHealth(monotonic=time.monotonic)
+    redis = _redis(settings) if settings.storage == "redis" else None
+    callers = CallerLimits(
+        gate=_gate(settings, health, redis),
+        ledger=_ledger(settings, health, redis),
+        weights=settings.weights,
+        by=settings.by,
+    )
+    return Limiting(callers=callers, health=health, redis=redis)
+
+
+def _redis(settings: LimitsSettings) -> Redis:
+    try:
+        from redis.asyncio import Redis  # noqa: PLC0415 - a server without Redis starts without its package
+    except ImportError:
+        raise SettingsError(
+            'limits.storage = "redis" needs the package redis', remedy="Install reasond-server[redis]."
+        ) from None
+    try:
+        # Half a second is for a new connection; how long a call waits, Fallback says.
+        return Redis.from_url(settings.redis_url.get_secret_value(), socket_connect_timeout=0.5, socket_timeout=0.5)
+    except ValueError:
+        raise SettingsError(
+            "limits.redis_url is no address of Redis", remedy='Write one such as "redis://127.0.0.1:6379/0".'
+        ) from None
+
+
+def _token_limits(settings: LimitsSettings, *, share: int = 1) -> TokenLimits:
+    return TokenLimits(
+        per_minute=_share(settings.tokens_per_minute, share), per_day=_share(settings.tokens_per_day, share)
+    )
+
+
+def _share(amount: int, servers: int) -> int | None:
+    """Return the part of `amount` that one of `servers` may use by itself; None where there is no bound."""
+    return max(1, amount // servers) if amount else None
+
+
+def _ledger(settings: LimitsSettings, health: SharedHealth, redis: Redis | None) -> TokenLedger | None:
+    limits = _token_limits(settings)
+    if not limits.buckets:
+        return None
+    if redis is None:
+        return MemoryTokenLedger(limits=limits, monotonic=time.monotonic)
+    from reasond_server.limits.fallback import Fallback, FallbackLedger  # noqa: PLC0415 - needs the package redis
+    from reasond_server.limits.redis_tokens import RedisTokenLedger  # noqa: PLC0415 - as above
+
+    alone = MemoryTokenLedger(limits=_token_limits(settings, share=settings.replicas), monotonic=time.monotonic)
+    fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
+    return FallbackLedger(shared=RedisTokenLedger(redis=redis, limits=limits), local=alone, fallback=fallback)
+
+
+def _gate(settings: LimitsSettings, health: SharedHealth, redis: Redis | None) -> RequestGate | None:
+    """Return what admits requests; None where nothing bounds them, so that nothing is imported for it."""
+    if not (settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests):
+        return None
+    from limits.aio.storage import MemoryStorage  # noqa: PLC0415 - a server without limits starts without it
+
+    from reasond_server.limits.concurrency import MemorySlots, RedisSlots  # noqa: PLC0415 - as above
+    from reasond_server.limits.requests import FallbackRates, RequestGate, RequestLimits, WindowRates  # noqa: PLC0415 - as above
+
+    def rates_of(storage: Any, share: int) -> WindowRates:  # noqa: ANN401 - storages have no common type
+        limits = RequestLimits(
+            per_minute=_share(settings.requests_per_minute, share), per_hour=_share(settings.requests_per_hour, share)
+        )
+        return WindowRates(storage=storage, limits=limits)
+
+    most = settings.concurrent_requests or None
+    if redis is None:
+        slots = MemorySlots(most=most) if most else None
+        return RequestGate(rates=rates_of(MemoryStorage(), 1), slots=slots, most_at_once=most)
+    from limits.aio.storage import RedisStorage  # noqa: PLC0415 - as above
+
+    from reasond_server.limits.fallback import Fallback, FallbackSlots  # noqa: PLC0415 - as above
+
+    fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
+    pool: Any = redis.connection_pool
+    storage = RedisStorage(
+        f"async+{settings.redis_url.get_secret_value()}", implementation="redispy", connection_pool=pool
+    )
+    shared_slots = (
+        FallbackSlots(
+            shared=RedisSlots(redis=redis, most=most),
+            local=MemorySlots(most=_share(most, settings.replicas) or 1),
+            fallback=fallback,
+        )
+        if most
+        else None
+    )
+    rates = FallbackRates(
+        shared=rates_of(storage, 1), local=rates_of(MemoryStorage(), settings.replicas), fallback=fallback
+    )
+    return RequestGate(rates=rates, slots=shared_slots, most_at_once=most)

@@ -1,0 +1,143 @@
+"""What happens to limits that several servers share while Redis cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from redis.exceptions import RedisError
+
+from reasond_server.errors import StoreUnavailableError
+from reasond_server.limits.tokens import Reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from reasond_server.limits.concurrency import Slots
+    from reasond_server.limits.health import SharedHealth
+    from reasond_server.limits.tokens import TokenLedger
+
+T = TypeVar("T")
+OnFailure = Literal["local", "closed", "open"]
+FAILURES: Final = (RedisError, OSError, TimeoutError)
+_UNLIMITED: Final = "unlimited"
+
+
+class Fallback:
+    """Asks what is shared, within `timeout_s`; while that cannot be reached, does what the operator decided.
+
+    `local` keeps the limits that each server was given for itself, `closed` refuses, `open` lets everything through.
+    """
+
+    def __init__(self, *, health: SharedHealth, on_failure: OnFailure, timeout_s: float = 0.05) -> None:
+        self._health = health
+        self._on_failure = on_failure
+        self._timeout_s = timeout_s
+
+    async def attempt(self, shared: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Do `shared` if that is possible; what is not done then is no loss that could be helped."""
+
+        async def leave() -> object:
+            return None
+
+        await Fallback(health=self._health, on_failure="local", timeout_s=self._timeout_s).ask(
+            shared, local=leave, unlimited=lambda: None
+        )
+
+    async def ask(
+        self,
+        shared: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        local: Callable[[], Awaitable[T]],
+        unlimited: Callable[[], T],
+    ) -> T:
+        """Return what `shared` says, else what `local` or `unlimited` does.
+
+        Raises:
+            StoreUnavailableError: nothing can be asked, and the operator wants nothing let through then.
+        """
+        if self._health.may_try():
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    found = await shared()
+            except FAILURES as error:
+                self._health.failed(error)
+            else:
+                self._health.worked()
+                return found
+        if self._on_failure == "local":
+            return await local()
+        if self._on_failure == "open":
+            return unlimited()
+        raise StoreUnavailableError(
+            "Limits cannot be checked at present", remedy="Retry after the time given.", retry_after_s=1.0
+        )
+
+
+class FallbackLedger:
+    """A ledger over a shared and a local one. A reservation is settled where it was made."""
+
+    def __init__(self, *, shared: TokenLedger, local: TokenLedger, fallback: Fallback) -> None:
+        self._shared = shared
+        self._local = local
+        self._fallback = fallback
+        self._made_locally: set[str] = set()
+
+    async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
+        """See TokenLedger. Raises as `Fallback.ask` besides."""
+
+        async def reserve_locally() -> Reservation:
+            reservation = await self._local.reserve(caller, least=least, most=most)
+            self._made_locally.add(reservation.id)
+            return reservation
+
+        return await self._fallback.ask(
+            lambda: _coroutine(self._shared.reserve(caller, least=least, most=most)),
+            local=reserve_locally,
+            unlimited=lambda: Reservation(id=_UNLIMITED, caller=caller, tokens=most),
+        )
+
+    async def settle(self, reservation: Reservation, *, used: int) -> None:
+        """See TokenLedger; what cannot be settled stays spent."""
+        if reservation.id == _UNLIMITED:
+            return
+        if reservation.id in self._made_locally:
+            self._made_locally.discard(reservation.id)
+            await self._local.settle(reservation, used=used)
+            return
+
+        await self._fallback.attempt(lambda: _coroutine(self._shared.settle(reservation, used=used)))
+
+
+class FallbackSlots:
+    """Places over shared and local ones. A place is given back where it was taken."""
+
+    def __init__(self, *, shared: Slots, local: Slots, fallback: Fallback) -> None:
+        self._shared = shared
+        self._local = local
+        self._fallback = fallback
+        self._taken_locally: set[str] = set()
+
+    async def take(self, caller: str, place: str) -> bool:
+        """See Slots. Raises as `Fallback.ask` besides."""
+
+        async def take_locally() -> bool:
+            self._taken_locally.add(place)
+            return await self._local.take(caller, place)
+
+        return await self._fallback.ask(
+            lambda: _coroutine(self._shared.take(caller, place)), local=take_locally, unlimited=lambda: True
+        )
+
+    async def give_back(self, caller: str, place: str) -> None:
+        """See Slots; what cannot be given back lapses."""
+        if place in self._taken_locally:
+            self._taken_locally.discard(place)
+            await self._local.give_back(caller, place)
+            return
+
+        await self._fallback.attempt(lambda: _coroutine(self._shared.give_back(caller, place)))
+
+
+async def _coroutine(work: Awaitable[T]) -> T:
+    return await work

@@ -1,0 +1,145 @@
+"""How many requests a caller may make, and how many executions at once: refused ones count for nothing."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from limits import RateLimitItemPerHour, RateLimitItemPerMinute
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+from reasond_server.errors import RateLimitedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from limits import RateLimitItem
+    from limits.aio.storage import MemoryStorage, RedisStorage
+
+    from reasond_server.limits.concurrency import Slots
+    from reasond_server.limits.fallback import Fallback
+
+_CONCURRENCY_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """Requests that a caller may make in a minute and in an hour, by weight; None sets no bound."""
+
+    per_minute: int | None = None
+    per_hour: int | None = None
+
+    @property
+    def items(self) -> Sequence[RateLimitItem]:
+        """The limits in the words of the library."""
+        minute = [] if self.per_minute is None else [RateLimitItemPerMinute(self.per_minute)]
+        return [*minute, *([] if self.per_hour is None else [RateLimitItemPerHour(self.per_hour)])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """Which limit was met, and the seconds until it is worth trying again; None for never."""
+
+    limit: str
+    retry_after_s: float | None
+
+
+class RequestRates(Protocol):
+    """Counts requests."""
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """Count a request of `weight`, unless it would pass a limit; return which one then."""
+        ...
+
+
+class WindowRates:
+    """Counts in sliding windows: the window before counts by the share of it that is still in sight."""
+
+    def __init__(
+        self,
+        *,
+        storage: MemoryStorage | RedisStorage,
+        limits: RequestLimits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._limiter = SlidingWindowCounterRateLimiter(storage)
+        self._items = limits.items
+        self._clock = clock
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """See RequestRates; what the first limit has counted is not given back if the second is met in between."""
+        for item in self._items:
+            if not await self._limiter.test(item, caller, cost=weight):
+                return await self._denial(item, caller, weight)
+        for item in self._items:
+            if not await self._limiter.hit(item, caller, cost=weight):
+                return await self._denial(item, caller, weight)
+        return None
+
+    async def _denial(self, item: RateLimitItem, caller: str, weight: int) -> Denial:
+        words = f"{item.amount} requests in {'a minute' if item.get_expiry() == 60 else 'an hour'}"  # noqa: PLR2004 - s
+        if weight > item.amount:
+            return Denial(limit=words, retry_after_s=None)
+        stats = await self._limiter.get_window_stats(item, caller)
+        return Denial(limit=words, retry_after_s=max(1.0, stats.reset_time - self._clock()))
+
+
+class FallbackRates:
+    """Rates over shared and local ones."""
+
+    def __init__(self, *, shared: RequestRates, local: RequestRates, fallback: Fallback) -> None:
+        self._shared = shared
+        self._local = local
+        self._fallback = fallback
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """See RequestRates. Raises as `Fallback.ask`."""
+
+        async def count_shared() -> Denial | None:
+            return await self._shared.count(caller, weight=weight)
+
+        return await self._fallback.ask(
+            count_shared, local=lambda: self._local.count(caller, weight=weight), unlimited=lambda: None
+        )
+
+
+class RequestGate:
+    """Admits requests: first a place, then the rates, so that what is refused for the one costs none of the other."""
+
+    def __init__(self, *, rates: RequestRates, slots: Slots | None, most_at_once: int | None) -> None:
+        self._rates = rates
+        self._slots = slots
+        self._most_at_once = most_at_once
+
+    @asynccontextmanager
+    async def admitted(self, caller: str, *, weight: int = 1) -> AsyncGenerator[None, None]:
+        """Hold a place for an execution of `caller` while the block runs.
+
+        Raises:
+            RateLimitedError: a limit is met; nothing was counted.
+        """
+        place = uuid.uuid4().hex
+        if self._slots is not None and not await self._slots.take(caller, place):
+            raise _limited(f"{self._most_at_once} executions at once", _CONCURRENCY_WAIT_S)
+        try:
+            await self.count(caller, weight=weight)
+            yield
+        finally:
+            if self._slots is not None:
+                await self._slots.give_back(caller, place)
+
+    async def count(self, caller: str, *, weight: int = 1) -> None:
+        """Count a request. Raises as `admitted`."""
+        denial = await self._rates.count(caller, weight=weight)
+        if denial is not None:
+            raise _limited(denial.limit, denial.retry_after_s)
+
+
+def _limited(limit: str, retry_after_s: float | None) -> RateLimitedError:
+    remedy = "Retry after the time given." if retry_after_s is not None else "Have [limits] raised: this never fits."
+    return RateLimitedError(
+        f"The caller may make {limit}", remedy=remedy, metadata={"limit": limit}, retry_after_s=retry_after_s
+    )

@@ -1,0 +1,217 @@
+"""Settings become a verifier of tokens: keys, key set, rules, roles and revocations."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, is_secret_hash
+from reasond_server.access.claims import ClaimNames
+from reasond_server.access.issuing import AgentTokens
+from reasond_server.access.jwks import JwksKeys
+from reasond_server.access.jwks_http import HttpJwksFetcher
+from reasond_server.access.keys import (
+    JoinedKeys,
+    KeySource,
+    SigningKey,
+    StaticKeys,
+    UnfitKeyError,
+    VerifyingKey,
+    ephemeral_key,
+    public_key,
+)
+from reasond_server.access.peers import PeerRule, Peers
+from reasond_server.access.permissions import KNOWN, unknown_permissions
+from reasond_server.access.revocation import Revocations
+from reasond_server.access.roles import Role, Roles
+from reasond_server.access.throttle import Throttle
+from reasond_server.access.tokens import TokenMinter
+from reasond_server.access.verified import VerifiedTokens
+from reasond_server.access.verifying import TokenRules, TokenVerifier
+from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.violations import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
+    from reasond_server.config.auth import AgentAccountSettings, PeerSettings
+
+# Of one agent few are honest mistakes; behind one address there may be many agents.
+_FAILURES_OF_AN_AGENT = 5
+_FAILURES_OF_AN_ADDRESS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What verifies tokens; `signing` is the key of tokens that this server makes, None where it makes none."""
+
+    verifier: TokenVerifier
+    peers: Peers
+    revocations: Revocations
+    signing: SigningKey | None
+    key_set: JwksKeys | None
+
+    def reload(self, auth: AuthSettings) -> None:
+        """Take over what may change while the server runs: who is revoked."""
+        self.revocations.replace(token_ids=auth.revoked_ids, subjects=auth.inactive_subjects)
+
+    async def aclose(self) -> None:
+        """Give back connections to the issuer."""
+        if self.key_set is not None:
+            await self.key_set.aclose()
+
+
+def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime]) -> Verification:
+    """Return what verifies tokens as `loaded` says; under `dev` a key that dies with the process comes first.
+
+    Raises:
+        SettingsError: a public key cannot be used.
+    """
+    auth = loaded.settings.auth
+    require_known_grants(loaded.settings)
+    signing = [ephemeral_key()] if dev else []
+    signing += [signing_key_of(key) for key in loaded.auth_keys if key.algorithm == "HS256"]
+    public = [_public(key, place) for place, key in enumerate(loaded.auth_keys) if key.algorithm != "HS256"]
+    static = StaticKeys([*(key.verifying for key in signing), *public])
+    key_set = JwksKeys(fetcher=HttpJwksFetcher(url=auth.jwks_url), monotonic=time.monotonic) if auth.jwks_url else None
+    keys: KeySource = static if key_set is None else JoinedKeys([static, key_set])
+    roles = Roles(
+        {name: Role(permissions=role.permissions, strategies=role.strategies) for name, role in auth.roles.items()}
+    )
+    revocations = Revocations(token_ids=auth.revoked_ids, subjects=auth.inactive_subjects)
+    verifier = TokenVerifier(
+        keys=keys,
+        rules=_rules(auth),
+        now=now,
+        roles=roles,
+        revocations=revocations,
+        verified=VerifiedTokens(kept_s=auth.verified_kept_s),
+    )
+    return Verification(
+        verifier=verifier,
+        peers=_peers(auth, roles),
+        revocations=revocations,
+        signing=signing[0] if signing else None,
+        key_set=key_set,
+    )
+
+
+def require_known_grants(settings: Settings) -> None:
+    """Refuse roles and agents that grant what does not exist: a slip of the pen would lock its owner out.
+
+    Raises:
+        SettingsError: names each with what is nearest to it.
+    """
+    auth, enabled = settings.auth, settings.reasoning.enabled_strategies
+    found: list[Violation] = []
+    holders: list[tuple[str, AgentAccountSettings | PeerSettings]]
+    holders = [(f"agents.{name}", agent) for name, agent in auth.agents.items()]
+    holders += [(f"peers[{place}]", peer) for place, peer in enumerate(auth.peers)]
+    grants = [(f"roles.{name}", role.permissions) for name, role in auth.roles.items()]
+    for owner, permissions in [*grants, *((owner, holder.permissions) for owner, holder in holders)]:
+        found += _unknown(f"auth.{owner}.permissions", unknown_permissions(permissions), KNOWN)
+    for name, role in auth.roles.items():
+        unknown = [strategy for strategy in role.strategies if strategy not in enabled]
+        found += _unknown(f"auth.roles.{name}.strategies", unknown, enabled)
+    for owner, holder in holders:
+        found += _unknown(f"auth.{owner}.roles", [one for one in holder.roles if one not in auth.roles], auth.roles)
+    if found:
+        raise SettingsError(
+            "; ".join(f"{one.field} {one.description}" for one in found),
+            remedy="Correct the words, or enable the strategies in [reasoning] enabled_strategies.",
+        )
+
+
+def _unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Iterator[Violation]:
+    for word in words:
+        yield Violation(field=field, description=f"grants {shown(word)}, which is not known here{nearest(word, known)}")
+
+
+def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
+    """Return what makes tokens with `key` that a server of the same settings accepts."""
+    rules = _rules(auth)
+    return TokenMinter(
+        key=key,
+        issuer=rules.issuer,
+        audience=rules.audience,
+        max_lifetime_s=rules.max_lifetime_s,
+        names=rules.names,
+        token_type=rules.required_type or "JWT",
+    )
+
+
+def agent_tokens_of(
+    auth: AuthSettings, *, signing: SigningKey | None, now: Callable[[], datetime]
+) -> AgentTokens | None:
+    """Return what gives tokens to the agents of the configuration; None where there are none.
+
+    Raises:
+        SettingsError: there is no key to sign their tokens with, or a hash cannot be verified against.
+    """
+    if not auth.agents:
+        return None
+    if signing is None:
+        raise SettingsError(
+            "auth.agents are given tokens, but auth.keys has no HS256 key to sign them with",
+            remedy='Add a key such as { id = "main", secret_env = "REASOND_SIGNING_KEY" }, or remove auth.agents.',
+        )
+    for name, agent in auth.agents.items():
+        if not is_secret_hash(agent.secret_hash.get_secret_value()):
+            raise SettingsError(
+                f"auth.agents.{name}.secret_hash is no argon2id hash", remedy="Make one with: reasond secret-hash"
+            )
+    secrets = AgentSecrets(
+        accounts={name: _account(name, agent) for name, agent in auth.agents.items()},
+        by_agent=Throttle(most=_FAILURES_OF_AN_AGENT, window_s=60.0, monotonic=time.monotonic),
+        by_address=Throttle(most=_FAILURES_OF_AN_ADDRESS, window_s=60.0, monotonic=time.monotonic),
+    )
+    minter = minter_of(auth, signing)
+    return AgentTokens(secrets=secrets, minter=minter, lifetime_s=auth.agent_token_lifetime_s, now=now)
+
+
+def _account(name: str, agent: AgentAccountSettings) -> AgentAccount:
+    return AgentAccount(
+        agent_id=name,
+        secret_hash=agent.secret_hash.get_secret_value(),
+        permissions=agent.permissions,
+        roles=agent.roles,
+        tenant=agent.tenant,
+    )
+
+
+def signing_key_of(key: AuthKey) -> SigningKey:
+    """Return a key of the configuration that signs."""
+    return SigningKey(id=key.id, secret=key.secret.get_secret_value().encode())
+
+
+def _peers(auth: AuthSettings, roles: Roles) -> Peers:
+    """Return who is known by a client certificate."""
+    rules = [
+        PeerRule(path=peer.path, permissions=roles.granted(peer.roles) | set(peer.permissions), tenant=peer.tenant)
+        for peer in auth.peers
+    ]
+    return Peers(trust_domain=auth.trust_domain, rules=rules)
+
+
+def _public(key: AuthKey, place: int) -> VerifyingKey:
+    try:
+        return public_key(key_id=key.id, algorithm=key.algorithm, pem=key.public_key)
+    except UnfitKeyError as error:
+        raise SettingsError(
+            f"The file that auth.keys[{place}].public_key_file names {error}",
+            remedy=f"Name a PEM file of a public key for {key.algorithm}, or change auth.keys[{place}].algorithm.",
+        ) from None
+
+
+def _rules(auth: AuthSettings) -> TokenRules:
+    return TokenRules(
+        issuer=auth.issuer,
+        audience=auth.audience,
+        leeway_s=auth.leeway_s,
+        max_lifetime_s=auth.max_lifetime_s,
+        required_type=auth.required_type,
+        names=ClaimNames(tenant=auth.tenant_claim, permissions=auth.permissions_claim, roles=auth.roles_claim),
+    )

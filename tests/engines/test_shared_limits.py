@@ -1,0 +1,200 @@
+"""Limits that several servers share, over a real Redis that is also killed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from limits.aio.storage import MemoryStorage, RedisStorage
+from redis.asyncio import Redis
+
+from reasond_server.errors import RateLimitedError, StoreUnavailableError, TokenBudgetExhaustedError
+from reasond_server.limits.concurrency import MemorySlots, RedisSlots
+from reasond_server.limits.fallback import Fallback, FallbackLedger, OnFailure
+from reasond_server.limits.health import SharedHealth
+from reasond_server.limits.redis_tokens import RedisTokenLedger
+from reasond_server.limits.requests import FallbackRates, RequestGate, RequestLimits, WindowRates
+from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
+from tests.engines.redis_server import RedisServer, running_redis
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from reasond_server.limits.tokens import TokenLedger
+
+LIMITS = TokenLimits(per_minute=100, per_day=1000)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RedisServer]:
+    async with running_redis() as running:
+        yield running
+
+
+@pytest.fixture
+async def redis(server: RedisServer) -> AsyncIterator[Redis]:
+    client = Redis.from_url(server.url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def ledger(request: pytest.FixtureRequest) -> TokenLedger:
+    if request.param == "memory":
+        return MemoryTokenLedger(limits=LIMITS, monotonic=time.monotonic)
+    return RedisTokenLedger(redis=request.getfixturevalue("redis"), limits=LIMITS)
+
+
+async def refusal(ledger: TokenLedger, least: int) -> TokenBudgetExhaustedError:
+    with pytest.raises(TokenBudgetExhaustedError) as caught:
+        await ledger.reserve("alice", least=least, most=1000)
+    return caught.value
+
+
+async def test_sixty_four_calls_at_once_against_a_limit_for_one_admit_exactly_one(ledger: TokenLedger) -> None:
+    tries = (ledger.reserve("alice", least=60, most=100) for _ in range(64))
+    ends = await asyncio.gather(*tries, return_exceptions=True)
+    admitted = [end for end in ends if isinstance(end, Reservation)]
+    assert [reservation.tokens for reservation in admitted] == [100]
+    assert sum(isinstance(end, TokenBudgetExhaustedError) for end in ends) == 63
+
+
+async def test_what_was_not_used_is_given_back_once(ledger: TokenLedger) -> None:
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    await ledger.settle(reservation, used=40)
+    await ledger.settle(reservation, used=0)
+    assert 60 <= (await ledger.reserve("alice", least=1, most=1000)).tokens < 100
+
+
+async def test_a_reservation_is_clamped_to_the_smallest_bucket(ledger: TokenLedger) -> None:
+    assert (await ledger.reserve("alice", least=1, most=500)).tokens == 100
+
+
+async def test_what_was_used_beyond_the_reservation_is_a_debt(ledger: TokenLedger) -> None:
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    await ledger.settle(reservation, used=250)
+    error = await refusal(ledger, 1)
+    assert error.retry_after_s is not None
+    assert error.retry_after_s > 60
+
+
+async def test_a_call_that_no_wait_makes_fit_is_told_no_time(ledger: TokenLedger) -> None:
+    error = await refusal(ledger, 101)
+    assert error.retry_after_s is None
+    assert "101" in error.message
+
+
+async def test_callers_do_not_share_a_budget(ledger: TokenLedger) -> None:
+    await ledger.reserve("alice", least=1, most=100)
+    assert (await ledger.reserve("bob:{alice}", least=1, most=100)).tokens == 100
+
+
+async def test_two_servers_share_one_budget(redis: Redis, server: RedisServer) -> None:
+    other = Redis.from_url(server.url)
+    one, two = (RedisTokenLedger(redis=client, limits=LIMITS) for client in (redis, other))
+    reservation = await one.reserve("alice", least=1, most=100)
+    await refusal(two, 1 + LIMITS.buckets[0][0] // 2)
+    await two.settle(reservation, used=0)
+    assert (await one.reserve("alice", least=1, most=100)).tokens == 100
+    await other.aclose()
+
+
+async def test_a_model_call_takes_two_round_trips(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    await ledger.settle(await ledger.reserve("alice", least=1, most=2), used=1)
+    await redis.config_resetstat()
+    await ledger.settle(await ledger.reserve("alice", least=1, most=2), used=1)
+    statistics = await redis.info("commandstats")
+    from_us = {name: found["calls"] for name, found in statistics.items() if "eval" in name}
+    assert from_us == {"cmdstat_evalsha": 2}
+
+
+async def test_the_last_place_goes_to_one_of_many_and_comes_back(redis: Redis) -> None:
+    for slots in (MemorySlots(most=1), RedisSlots(redis=redis, most=1)):
+        taken = await asyncio.gather(*(slots.take("alice", str(number)) for number in range(20)))
+        assert taken.count(True) == 1
+        assert await slots.take("bob", "x")
+        await slots.give_back("alice", str(taken.index(True)))
+        await slots.give_back("alice", str(taken.index(True)))
+        assert await slots.take("alice", "next")
+
+
+def stored(server: RedisServer, redis: Redis) -> RedisStorage:
+    """Return a storage over the connections of `redis`, which its fixture closes."""
+    pool: Any = redis.connection_pool
+    return RedisStorage(f"async+{server.url}", implementation="redispy", connection_pool=pool)
+
+
+def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:
+    return Fallback(health=health, on_failure=on_failure, timeout_s=5.0)
+
+
+async def test_without_redis_each_server_keeps_its_share_and_shares_again_afterwards(
+    server: RedisServer, redis: Redis
+) -> None:
+    health = SharedHealth(monotonic=time.monotonic, rest_s=0.0)
+    local = MemoryTokenLedger(limits=TokenLimits(per_minute=50), monotonic=time.monotonic)
+    shared = RedisTokenLedger(redis=redis, limits=LIMITS)
+    ledger = FallbackLedger(shared=shared, local=local, fallback=fallback(health))
+    before = await ledger.reserve("alice", least=1, most=1000)
+    assert (before.tokens, health.is_degraded) == (100, False)
+    server.kill()
+    during = await ledger.reserve("alice", least=1, most=1000)
+    assert (during.tokens, health.is_degraded) == (50, True)
+    await ledger.settle(before, used=1)
+    await ledger.settle(during, used=0)
+    assert (await ledger.reserve("alice", least=1, most=1000)).tokens == 50
+    await server.start()
+    assert (await ledger.reserve("alice", least=1, most=1000)).tokens == 100
+    assert not health.is_degraded
+
+
+async def test_an_operator_may_have_nothing_or_everything_let_through_without_redis(
+    server: RedisServer, redis: Redis
+) -> None:
+    server.kill()
+    local = MemoryTokenLedger(limits=LIMITS, monotonic=time.monotonic)
+    shared = RedisTokenLedger(redis=redis, limits=LIMITS)
+    health = SharedHealth(monotonic=time.monotonic)
+    closed = FallbackLedger(shared=shared, local=local, fallback=fallback(health, "closed"))
+    with pytest.raises(StoreUnavailableError):
+        await closed.reserve("alice", least=1, most=10)
+    opened = FallbackLedger(shared=shared, local=local, fallback=fallback(health, "open"))
+    reservation = await opened.reserve("alice", least=1, most=10_000)
+    assert reservation.tokens == 10_000
+    await opened.settle(reservation, used=1)
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_a_denied_request_counts_for_nothing(kind: str, server: RedisServer, redis: Redis) -> None:
+    limits = RequestLimits(per_minute=10, per_hour=12)
+    storage: MemoryStorage | RedisStorage = MemoryStorage()
+    if kind == "redis":
+        storage = stored(server, redis)
+    gate = RequestGate(rates=WindowRates(storage=storage, limits=limits), slots=MemorySlots(most=1), most_at_once=1)
+    async with gate.admitted("alice", weight=8):
+        with pytest.raises(RateLimitedError, match="1 executions at once"):
+            async with gate.admitted("alice"):
+                pytest.fail("there was no place")
+    for _ in range(20):
+        with pytest.raises(RateLimitedError, match="10 requests in a minute") as caught:
+            await gate.count("alice", weight=3)
+        assert caught.value.retry_after_s is not None
+    await gate.count("alice", weight=2)
+    await gate.count("bob", weight=10)
+    with pytest.raises(RateLimitedError) as never:
+        await gate.count("carol", weight=11)
+    assert never.value.retry_after_s is None
+
+
+async def test_rates_are_kept_by_each_server_while_redis_is_gone(server: RedisServer, redis: Redis) -> None:
+    shared = WindowRates(storage=stored(server, redis), limits=RequestLimits(per_minute=4))
+    local = WindowRates(storage=MemoryStorage(), limits=RequestLimits(per_minute=2))
+    health = SharedHealth(monotonic=time.monotonic)
+    rates = FallbackRates(shared=shared, local=local, fallback=fallback(health))
+    assert await rates.count("alice", weight=1) is None
+    server.kill()
+    assert [await rates.count("alice", weight=1) is None for _ in range(3)] == [True, True, False]
+    assert health.is_degraded

@@ -1,0 +1,55 @@
+"""What the tests of tokens share: claims that hold, keys, and a clock that stands where it is put."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import jwt
+
+from reasond_server.access.keys import SigningKey, StaticKeys
+from reasond_server.access.verifying import TokenRules, TokenVerifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+MAIN = SigningKey(id="main", secret=b"m" * 32)
+OTHER = SigningKey(id="other", secret=b"o" * 32)
+RULES: dict[str, Any] = {"issuer": "reasond", "audience": "reasond", "leeway_s": 30, "max_lifetime_s": 86_400}
+
+
+class Clock:
+    """A clock that stands where it is put."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def __call__(self) -> datetime:
+        return self.time
+
+
+def verifier_of(*keys: SigningKey, now: Callable[[], datetime], **rules: Any) -> TokenVerifier:
+    """Return a verifier over `keys` that keeps to RULES, changed by `rules`."""
+    source = StaticKeys([key.verifying for key in keys])
+    return TokenVerifier(keys=source, rules=TokenRules(**(RULES | rules)), now=now)
+
+
+def claims(**changes: object) -> dict[str, Any]:
+    """Return good claims with `changes`; None leaves a claim out."""
+    good = {
+        "iss": "reasond",
+        "aud": "reasond",
+        "sub": "alice",
+        "iat": int(NOW.timestamp()),
+        "exp": int(NOW.timestamp()) + 3600,
+        "permissions": ["reasoning:execute"],
+    }
+    return {name: value for name, value in (good | changes).items() if value is not None}
+
+
+def signed(
+    payload: dict[str, Any], key: SigningKey = MAIN, headers: dict[str, Any] | None = None, algorithm: str = "HS256"
+) -> str:
+    """Return a token of `payload` that `key` signed."""
+    return jwt.encode(payload, key.secret, algorithm=algorithm, headers=headers)

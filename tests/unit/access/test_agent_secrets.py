@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import jwt
+import pytest
+from argon2 import PasswordHasher, Type
+
+from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, hash_secret, is_secret_hash, matches
+from reasond_server.access.issuing import AgentTokens
+from reasond_server.access.throttle import Throttle
+from reasond_server.access.tokens import TokenMinter
+from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
+from tests.unit.access.parts import MAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUICK = PasswordHasher(type=Type.ID, time_cost=1, memory_cost=8, parallelism=1)
+SECRET = "the secret of the crawler"
+ACCOUNT = AgentAccount(
+    agent_id="crawler", secret_hash=QUICK.hash(SECRET), permissions=("reasoning:execute",), roles=("solver",)
+)
+
+
+def secrets(verify: Callable[[str, str], bool] = matches, **limits: int) -> AgentSecrets:
+    def throttle(most: int) -> Throttle:
+        return Throttle(most=most, window_s=60, monotonic=lambda: 0.0)
+
+    return AgentSecrets(
+        accounts={"crawler": ACCOUNT},
+        by_agent=throttle(limits.get("agent", 3)),
+        by_address=throttle(limits.get("address", 10)),
+        verify=verify,
+    )
+
+
+async def test_the_right_secret_tells_the_agent() -> None:
+    assert await secrets().tell(agent_id="crawler", secret=SECRET, address="a") == ACCOUNT
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "secret"), [("crawler", "wrong"), ("nobody", SECRET), ("", ""), ("crawler", "\ud800")]
+)
+async def test_what_was_wrong_is_not_told(agent_id: str, secret: str) -> None:
+    with pytest.raises(TokenInvalidError) as caught:
+        await secrets().tell(agent_id=agent_id, secret=secret, address="a")
+    assert caught.value.message == "Authentication failed: agent_id or secret is wrong"
+
+
+async def test_a_hash_is_computed_for_agents_that_do_not_exist_as_well() -> None:
+    compared: list[str] = []
+
+    def noting(secret_hash: str, _secret: str) -> bool:
+        compared.append(secret_hash.split("$")[1])
+        return False
+
+    ours = secrets(verify=noting)
+    for agent_id in ("crawler", "nobody"):
+        with pytest.raises(TokenInvalidError):
+            await ours.tell(agent_id=agent_id, secret="wrong", address="a")
+    assert compared == ["argon2id", "argon2id"]
+
+
+async def test_guessing_is_stopped_by_agent_and_by_address_and_says_when_to_come_back() -> None:
+    ours = secrets(agent=2, address=3)
+    for _ in range(2):
+        with pytest.raises(TokenInvalidError):
+            await ours.tell(agent_id="crawler", secret="wrong", address="a")
+    with pytest.raises(RateLimitedError) as caught:
+        await ours.tell(agent_id="crawler", secret=SECRET, address="b")
+    assert caught.value.retry_after_s == 60
+    with pytest.raises(TokenInvalidError):
+        await ours.tell(agent_id="other", secret="wrong", address="a")
+    with pytest.raises(RateLimitedError):
+        await ours.tell(agent_id="third", secret="wrong", address="a")
+
+
+async def test_few_are_verified_at_once_and_not_many_wait() -> None:
+    may_go, lock = threading.Event(), threading.Lock()
+    running: list[int] = [0, 0]
+
+    def slow(_hash: str, _secret: str) -> bool:
+        with lock:
+            running[:] = [running[0] + 1, max(running[1], running[0] + 1)]
+        may_go.wait(20)
+        with lock:
+            running[0] -= 1
+        return True
+
+    ours = secrets(slow, agent=100, address=100)
+    tries = [asyncio.create_task(ours.tell(agent_id="crawler", secret=SECRET, address="a")) for _ in range(40)]
+    await asyncio.wait(tries, return_when=asyncio.FIRST_EXCEPTION)
+    may_go.set()
+    ends = await asyncio.gather(*tries, return_exceptions=True)
+    assert sum(isinstance(end, OverloadedError) for end in ends) == 8
+    assert running[1] <= 2
+
+
+async def test_a_token_carries_what_the_account_has() -> None:
+    minter = TokenMinter(key=MAIN, issuer="i", audience="a", max_lifetime_s=3600)
+    tokens = AgentTokens(secrets=secrets(), minter=minter, lifetime_s=600, now=lambda: datetime.now(UTC))
+    issued = await tokens.issue(agent_id="crawler", secret=SECRET, address="a")
+    claims: dict[str, Any] = jwt.decode(issued.token, MAIN.secret, algorithms=["HS256"], audience="a", issuer="i")
+    assert claims["exp"] - claims["iat"] == issued.lifetime_s == 600
+    assert (claims["sub"], claims["permissions"], claims["roles"]) == ("crawler", ["reasoning:execute"], ["solver"])
+    assert issued.principal.subject == issued.principal.tenant == "crawler"
+
+
+def test_hashes_are_known_by_their_form() -> None:
+    assert is_secret_hash(hash_secret(SECRET))
+    weak_kind = PasswordHasher(type=Type.D, time_cost=1, memory_cost=8, parallelism=1).hash(SECRET)
+    for wrong in ("", "secret", "$argon2id$", "$2b$12$abc", weak_kind):
+        assert not is_secret_hash(wrong)
+
+
+def test_the_hash_does_not_show() -> None:
+    assert "argon2" not in repr(ACCOUNT)

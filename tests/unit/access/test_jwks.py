@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from reasond_server.access.jwks import JwksFetchError, JwksKeys, JwksTimes, parse_key_set
+from reasond_server.errors import TokenInvalidError
+from tests.unit.access.test_keys import jwk_of
+
+ONE, TWO = jwk_of("ES256", kid="one"), jwk_of("ES256", kid="two")
+
+
+def document(*keys: Any) -> bytes:
+    return json.dumps({"keys": list(keys)}).encode()
+
+
+class Issuer:
+    """A fetcher whose answers the test gives; it counts how often it was asked."""
+
+    def __init__(self, *answers: bytes | JwksFetchError) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.is_closed = False
+
+    async def fetch(self) -> bytes:
+        self.asked += 1
+        await self.may_answer.wait()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, JwksFetchError):
+            raise answer
+        return answer
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+class Monotonic:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def cache(issuer: Issuer, clock: Monotonic) -> JwksKeys:
+    return JwksKeys(fetcher=issuer, monotonic=clock, times=JwksTimes(fresh_s=300, stale_s=86_400, retry_s=30))
+
+
+async def ids(keys: JwksKeys, key_id: str | None) -> list[str]:
+    return [key.id for key in await keys.find(key_id)]
+
+
+async def settled() -> None:
+    """Let everything that can go on go on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_hundred_first_callers_ask_the_issuer_once() -> None:
+    issuer = Issuer(document(ONE))
+    keys = cache(issuer, Monotonic())
+    found = await asyncio.gather(*(ids(keys, "one") for _ in range(100)))
+    assert found == [["one"]] * 100
+    assert issuer.asked == 1
+
+
+async def test_a_caller_that_gives_up_does_not_stop_the_request_of_the_others() -> None:
+    issuer = Issuer(document(ONE))
+    issuer.may_answer.clear()
+    keys = cache(issuer, Monotonic())
+    first, second = asyncio.create_task(ids(keys, "one")), asyncio.create_task(ids(keys, "one"))
+    await settled()
+    first.cancel()
+    await settled()
+    issuer.may_answer.set()
+    assert await second == ["one"]
+    assert issuer.asked == 1
+
+
+async def test_who_has_a_known_key_does_not_wait_for_an_issuer_that_hangs() -> None:
+    issuer, clock = Issuer(document(ONE)), Monotonic()
+    keys = cache(issuer, clock)
+    await keys.find("one")
+    issuer.may_answer.clear()
+    clock.now_s += 10_000
+    async with asyncio.timeout(5):
+        assert await ids(keys, "one") == ["one"]
+    await settled()
+    assert issuer.asked == 2
+    issuer.may_answer.set()
+    await keys.aclose()
+    assert issuer.is_closed
+
+
+async def test_keys_are_asked_for_again_in_the_background_when_most_of_their_time_is_over() -> None:
+    issuer, clock = Issuer(document(ONE), document(TWO)), Monotonic()
+    keys = cache(issuer, clock)
+    await keys.find("one")
+    clock.now_s += 239
+    assert await ids(keys, "one") == ["one"]
+    await settled()
+    assert issuer.asked == 1
+    clock.now_s += 2
+    assert await ids(keys, "one") == ["one"]
+    await settled()
+    assert issuer.asked == 2
+    assert await ids(keys, "one") == []
+    assert await ids(keys, "two") == ["two"]
+
+
+async def test_stale_keys_serve_for_a_day_while_the_issuer_is_down_and_not_longer() -> None:
+    issuer, clock = Issuer(document(ONE), JwksFetchError("down")), Monotonic()
+    keys = cache(issuer, clock)
+    await keys.find("one")
+    clock.now_s += 86_399
+    assert await ids(keys, "one") == ["one"]
+    await settled()
+    clock.now_s += 31
+    with pytest.raises(TokenInvalidError, match="cannot be fetched at present"):
+        await keys.find("one")
+
+
+async def test_the_issuer_that_comes_back_is_heard() -> None:
+    issuer, clock = Issuer(JwksFetchError("down"), document(ONE)), Monotonic()
+    keys = cache(issuer, clock)
+    with pytest.raises(TokenInvalidError):
+        await keys.find("one")
+    with pytest.raises(TokenInvalidError):
+        await keys.find("one")
+    assert issuer.asked == 1
+    clock.now_s += 30
+    assert await ids(keys, "one") == ["one"]
+
+
+async def test_unknown_keys_make_one_request_in_half_a_minute_however_many_they_are() -> None:
+    issuer, clock = Issuer(document(ONE)), Monotonic()
+    keys = cache(issuer, clock)
+    await keys.find("one")
+    clock.now_s += 30
+    for number in range(50):
+        assert await ids(keys, f"unknown-{number}") == []
+    assert issuer.asked == 2
+    clock.now_s += 30
+    assert await ids(keys, "unknown") == []
+    assert issuer.asked == 3
+
+
+async def test_a_key_that_was_added_is_found_by_the_token_that_needs_it() -> None:
+    issuer, clock = Issuer(document(ONE), document(ONE, TWO)), Monotonic()
+    keys = cache(issuer, clock)
+    await keys.find("one")
+    clock.now_s += 30
+    assert await ids(keys, "two") == ["two"]
+
+
+async def test_a_token_that_names_no_key_asks_nobody() -> None:
+    issuer = Issuer(document(ONE))
+    assert await ids(cache(issuer, Monotonic()), None) == []
+    assert issuer.asked == 0
+
+
+async def test_a_bad_key_set_keeps_the_old_one_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    issuer, clock = Issuer(document(ONE), b"<html>"), Monotonic()
+    keys = cache(issuer, clock)
+    await keys.find("one")
+    clock.now_s += 290
+    with caplog.at_level(logging.WARNING, logger="reasond.access"):
+        await keys.find("one")
+        await settled()
+    assert "it is no JSON" in caplog.text
+    assert await ids(keys, "one") == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"[]", "no list of keys"),
+        (b'{"keys": {}}', "no list of keys"),
+        (document(*[ONE] * 51), "51 keys, more than 50"),
+    ],
+)
+def test_what_is_no_key_set_is_refused(text: bytes, reason: str) -> None:
+    with pytest.raises(JwksFetchError, match=reason):
+        parse_key_set(text)
+
+
+def test_unfit_members_are_left_out_and_the_others_kept() -> None:
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "secret", "alg": "HS256"}
+    assert list(parse_key_set(document(secret, "text", jwk_of("RS256", use="enc"), TWO))) == ["two"]

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import base64
+import json
+from datetime import timedelta
+
+import jwt
+import pytest
+
+from reasond_server.access.keys import SigningKey
+from reasond_server.access.verifying import MAX_TOKEN_BYTES, TokenVerifier
+from reasond_server.errors import TokenExpiredError, TokenInvalidError
+from reasond_server.types import Principal
+from tests.unit.access.parts import MAIN, NOW, OTHER, Clock, claims, signed, verifier_of
+
+
+def part(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def headed(header: bytes) -> str:
+    """Return a token with `header` and nothing else of worth."""
+    return f"{part(header)}.e30.AA"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def verifier(clock: Clock) -> TokenVerifier:
+    return verifier_of(MAIN, OTHER, now=clock)
+
+
+async def test_a_good_token_gives_its_principal(verifier: TokenVerifier) -> None:
+    token = signed(claims(tenant="acme", permissions=["admin", "agents:write"]))
+    expected = Principal(subject="alice", tenant="acme", permissions=frozenset({"admin", "agents:write"}))
+    assert await verifier.verify(token) == expected
+
+
+async def test_a_token_without_tenant_is_its_subjects_own(verifier: TokenVerifier) -> None:
+    assert (await verifier.verify(signed(claims()))).tenant == "alice"
+
+
+async def test_a_token_without_permissions_grants_none(verifier: TokenVerifier) -> None:
+    assert (await verifier.verify(signed(claims(permissions=None)))).permissions == frozenset()
+
+
+@pytest.mark.parametrize("key", [MAIN, OTHER])
+async def test_every_key_verifies_with_and_without_its_name(verifier: TokenVerifier, key: SigningKey) -> None:
+    assert (await verifier.verify(signed(claims(), key))).subject == "alice"
+    assert (await verifier.verify(signed(claims(), key, headers={"kid": key.id}))).subject == "alice"
+
+
+async def test_the_named_key_alone_may_verify(verifier: TokenVerifier) -> None:
+    with pytest.raises(TokenInvalidError, match="signature does not match"):
+        await verifier.verify(signed(claims(), OTHER, headers={"kid": "main"}))
+
+
+async def test_a_server_without_keys_accepts_nothing(clock: Clock) -> None:
+    verifier = verifier_of(now=clock)
+    with pytest.raises(TokenInvalidError, match="signature does not match"):
+        await verifier.verify(signed(claims()))
+
+
+@pytest.mark.parametrize(
+    ("token", "reason"),
+    [
+        ("", "not a JSON Web Token"),
+        ("abc", "not a JSON Web Token"),
+        ("a.b.c.d", "not a JSON Web Token"),
+        ("a.b.c\n", "not a JSON Web Token"),
+        ("a.b.\ud800", "not a JSON Web Token"),
+        ("a.b.\u0661", "not a JSON Web Token"),
+        ("a" * (MAX_TOKEN_BYTES + 1), "longer than 8192 bytes"),
+        ("a.b.c", "header is malformed"),
+        (headed(b"[" * 5900), "header is malformed"),
+        (headed(b"[]"), "header is malformed"),
+        (headed(b'{"kid": 5, "alg": "HS256"}'), "header is malformed"),
+        (headed(b'{"alg": "none"}'), "algorithm that is not accepted"),
+        (headed(b'{"alg": "HS256", "crit": ["x"], "x": 1}'), "malformed"),
+        (headed(b'{"alg": "HS256"}'), "signature does not match"),
+        (signed(claims(), headers={"kid": "gone"}), "key that is not known here"),
+        (signed(claims(), SigningKey(id="forged", secret=b"f" * 32)), "signature does not match"),
+        (signed(claims(), algorithm="HS512", key=SigningKey(id="main", secret=b"m" * 64)), "not accepted"),
+        (jwt.encode(claims(), "", algorithm="none"), "not a JSON Web Token"),
+        (signed(claims(iss="evil")), "comes from another issuer"),
+        (signed(claims(aud="evil")), "not meant for this audience"),
+        (signed(claims(aud=["reasond", "evil"])), "not meant for this audience"),
+        (signed(claims(iss=None)), "lacks the claim iss"),
+        (signed(claims(aud=None)), "lacks the claim aud"),
+        (signed(claims(sub=None)), "lacks the claim sub"),
+        (signed(claims(iat=None)), "lacks the claim iat"),
+        (signed(claims(exp=None)), "lacks the claim exp"),
+        (signed(claims(sub="")), "subject must have 1-256 printable characters"),
+        (signed(claims(sub="x" * 257)), "subject must have 1-256 printable characters"),
+        (signed(claims(sub="a\x00b")), "subject must have 1-256 printable characters"),
+        (signed(claims(tenant="")), "tenant must have 1-128 printable characters"),
+        (signed(claims(tenant="x" * 129)), "tenant must have 1-128 printable characters"),
+        (signed(claims(tenant=7)), "tenant must have 1-128 printable characters"),
+        (signed(claims(permissions="admin")), "permissions must be a list of strings"),
+        (signed(claims(permissions=[1])), "permissions must be a list of strings"),
+        (signed(claims(iat=True)), "claim iat must be a number of seconds"),
+        (signed(claims(iat=int(NOW.timestamp()) + 31)), "issued in the future"),
+        (signed(claims(nbf=int(NOW.timestamp()) + 31)), "not valid yet"),
+        (signed(claims(exp=int(NOW.timestamp()) + 86_401)), "must live at most 86400 s"),
+        (signed(claims(exp=int(NOW.timestamp()))), "must live at most 86400 s"),
+        (signed(claims(iat=-(2**60))), "claim iat must be a number of seconds"),
+    ],
+)
+async def test_a_bad_token_is_refused_in_our_words(verifier: TokenVerifier, token: str, reason: str) -> None:
+    with pytest.raises(TokenInvalidError) as caught:
+        await verifier.verify(token)
+    assert caught.value.message.startswith("Authentication failed: Token ")
+    assert reason in caught.value.message
+    assert not token or token not in caught.value.full_message
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def raw_token(payload: str) -> str:
+    """Sign `payload` as it stands: the JWT library would not write such claims."""
+    return jwt.PyJWS().encode(payload.encode(), MAIN.secret, algorithm="HS256")
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"),
+    [("exp", '"9999999999"'), ("exp", "1e400"), ("exp", "NaN"), ("exp", "1" + "0" * 400), ("nbf", "[]"), ("iat", "{}")],
+)
+async def test_times_that_are_no_times_are_refused(verifier: TokenVerifier, claim: str, value: str) -> None:
+    payload = json.dumps(claims(**{claim: "@"})).replace('"@"', value)
+    with pytest.raises(TokenInvalidError, match="Authentication failed"):
+        await verifier.verify(raw_token(payload))
+
+
+@pytest.mark.parametrize("payload", ["[]", "nonsense", "[" * 3000, '{"sub": 5}', '{"exp": ' + "9" * 5000 + "}"])
+async def test_signed_nonsense_is_refused(verifier: TokenVerifier, payload: str) -> None:
+    with pytest.raises(TokenInvalidError, match="Authentication failed: Token"):
+        await verifier.verify(raw_token(payload))
+
+
+async def test_a_subject_that_is_no_string_is_refused(verifier: TokenVerifier) -> None:
+    with pytest.raises(TokenInvalidError, match="subject must be a string"):
+        await verifier.verify(raw_token(json.dumps(claims(sub=5))))
+
+
+async def test_a_token_expires_when_its_time_and_the_leeway_are_over(verifier: TokenVerifier, clock: Clock) -> None:
+    token = signed(claims())
+    clock.time = NOW + timedelta(seconds=3629)
+    assert (await verifier.verify(token)).subject == "alice"
+    clock.time = NOW + timedelta(seconds=3630)
+    with pytest.raises(TokenExpiredError) as caught:
+        await verifier.verify(token)
+    assert caught.value.message == "Authentication failed: Token has expired"
+    assert caught.value.remedy
+
+
+async def test_a_forged_token_that_is_also_expired_is_called_forged(verifier: TokenVerifier) -> None:
+    token = signed(claims(exp=1, iat=0), SigningKey(id="forged", secret=b"f" * 32))
+    with pytest.raises(TokenInvalidError, match="signature does not match"):
+        await verifier.verify(token)
+
+
+async def test_a_type_that_is_required_must_be_carried(clock: Clock) -> None:
+    verifier = verifier_of(MAIN, now=clock, required_type="at+jwt")
+    for good in ("at+jwt", "AT+JWT", "application/at+jwt"):
+        assert (await verifier.verify(signed(claims(), headers={"typ": good}))).subject == "alice"
+    for bad in ({"typ": "JWT"}, {"typ": None}, {}):
+        with pytest.raises(TokenInvalidError, match=r"Token type is not at\+jwt"):
+            await verifier.verify(signed(claims(), headers=bad))
+
+
+async def test_an_id_that_is_no_text_is_refused(verifier: TokenVerifier) -> None:
+    with pytest.raises(TokenInvalidError, match="Token id must be a string"):
+        await verifier.verify(signed(claims(jti=7)))
