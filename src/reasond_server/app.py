@@ -26,6 +26,7 @@ from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.server import HttpServer
+from reasond_server.limiting import limiting_of
 from reasond_server.llm.tracing import traced
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from reasond_server.wire.certificates import TlsFiles
@@ -90,6 +91,7 @@ class Server:
         self._registry = registry_of(settings) if registry is None else registry
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
+        self._limiting = limiting_of(settings.limits)
         self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
         self._watching: asyncio.Task[None] | None = None
         self._health = HealthServicer(services=SERVICES)
@@ -148,6 +150,7 @@ class Server:
         if self._watching is not None:
             self._watching.cancel()
         await self._verification.aclose()
+        await self._limiting.aclose()
         await self._model.aclose()
         stores, self._stores = self._stores, None
         if stores is not None:
@@ -164,6 +167,7 @@ class Server:
             clock=self._clock,
             store=stores.executions,
             directory=stores.agents,
+            limits=self._limiting.callers,
         )
         agents = AgentService(
             directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes

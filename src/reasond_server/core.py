@@ -13,6 +13,7 @@ from reasond_server.executions.clock import Clock
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.opening import MEMORY_URL, open_stores
 from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.config import Settings
     from reasond_server.executions.opening import Stores
     from reasond_server.executions.store import ExecutionStore
+    from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.tools.source import Tools
@@ -96,6 +98,7 @@ def assemble(
     clock: Clock | None = None,
     store: ExecutionStore | None = None,
     directory: AgentDirectory | None = None,
+    limits: CallerLimits = NO_LIMITS,
     tools: Tools | None = None,
 ) -> Core:
     """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
@@ -118,7 +121,13 @@ def assemble(
         monotonic=clock.monotonic,
     )
     runner = Runner(
-        store=store, model=model, clock=clock, limits=_limits(settings), find_strategy=registry.get, tools=tools
+        store=store,
+        model=model,
+        clock=clock,
+        limits=_limits(settings),
+        find_strategy=registry.get,
+        tools=tools,
+        account_of=limits.account,
     )
     directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
     reasoning = ReasoningService(
@@ -135,5 +144,6 @@ def assemble(
             flush_interval_s=settings.server.delta_flush_ms / 1000,
             selection_timeout_s=settings.reasoning.performance.strategy_selection_timeout_ms / 1000,
         ),
+        limits=limits,
     )
     return Core(reasoning=reasoning, directory=directory, runner=runner, registry=registry, tools=tools)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import DrainingError, OverloadedError
 
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 _RETRY_AFTER_S = 1.0
 
 
+class Leavable(Protocol):
+    """A right that is given back once."""
+
+    def leave(self) -> None:
+        """Give it back; a second time does nothing."""
+        ...
+
+
 class Place:
     """The right to run; given back once, by whoever holds it last."""
 
@@ -22,6 +30,11 @@ class Place:
         self._admission = admission
         self._is_left = False
         self._is_taken = False
+        self._permit: Leavable | None = None
+
+    def keep(self, permit: Leavable | None) -> None:
+        """Leave `permit` together with the place."""
+        self._permit = permit
 
     def take(self) -> None:
         """Keep it beyond `holding`: a run works in it now and leaves it."""
@@ -32,6 +45,8 @@ class Place:
         if not self._is_left:
             self._is_left = True
             self._admission.free()
+            if self._permit is not None:
+                self._permit.leave()
 
     @contextmanager
     def holding(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from reasond_server.executions.replay.plan import Plan, PlanError, decode_plan, 
 from reasond_server.executions.replay.spending import NOTHING, Spending
 from reasond_server.executions.run import Assignment, Run
 from reasond_server.llm.counting.template import Forkable
-from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.types import (
     ExecutionFailure,
     ExecutionStarted,
@@ -28,7 +29,7 @@ from reasond_server.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from reasond_server.executions.clock import Clock
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import ReasoningStrategy
     from reasond_server.types import Execution, Json, Usage
+
+
+AccountOf = Callable[[str, str], TokenAccount | None]
+"""Returns the budget that the tokens of a tenant's subject come from; None where nothing bounds them."""
+
+
+def no_account(_tenant: str, _subject: str) -> TokenAccount | None:
+    """Bound nobody's tokens."""
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +86,9 @@ class Maker:
         find_strategy: Callable[[str], ReasoningStrategy[Any]],
         records_content: bool,
         is_durable: bool,
+        account_of: AccountOf = no_account,
     ) -> None:
+        self._account_of = account_of
         self._model = model
         self._clock = clock
         self._writer = writer
@@ -206,6 +218,7 @@ class Maker:
             budget=assignment.task.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
+            account=self._account_of(assignment.tenant, assignment.subject),
         )
         journal = None
         if is_recoverable:
@@ -272,6 +285,7 @@ class Maker:
             request_id=execution.request_id,
             keep_running=plan.keep_running,
             time_limit_s=plan.limit_s,
+            subject=plan.subject,
         )
 
 
@@ -293,6 +307,7 @@ def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> Plan:
         limit_s=assignment.time_limit_s,
         keep_running=assignment.keep_running,
         has_request_id=bool(assignment.request_id),
+        subject=assignment.subject,
         calibration=calibration,
     )
 

@@ -37,6 +37,7 @@ class Assignment:
     """
 
     tenant: str
+    subject: str = ""
     task: Task
     strategy: ReasoningStrategy[Any]
     strategy_source: StrategySource

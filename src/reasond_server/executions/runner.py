@@ -15,7 +15,7 @@ from reasond_server.executions.admission import Admission, Place
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
 from reasond_server.executions.leases import Upkeep
-from reasond_server.executions.making import Maker, failure_of
+from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account
 from reasond_server.executions.replay.plan import PlanError
 from reasond_server.executions.request_ids import RequestIds, stands
 from reasond_server.executions.run import Run, Stop
@@ -89,6 +89,7 @@ class Runner:
         limits: RunnerLimits,
         tools: ToolSource = NO_TOOLS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
+        account_of: AccountOf = no_account,
     ) -> None:
         self._store = store
         self._model_name = model.name
@@ -112,6 +113,7 @@ class Runner:
             find_strategy=find_strategy,
             records_content=limits.records_content,
             is_durable=store.is_durable,
+            account_of=account_of,
         )
         self._driver = Driver(
             clock=clock, tools=tools, retention_of=limits.retention_of, unwinding_s=limits.unwinding_s

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractAsyncContextManager
 
-    from reasond_server.limits.requests import RequestGate
+    from reasond_server.limits.requests import Permit, RequestGate
     from reasond_server.limits.tokens import Reservation, TokenLedger
     from reasond_server.types import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenAccount:
+class CallerAccount:
     """The budget of one caller."""
 
     ledger: TokenLedger
@@ -26,9 +24,9 @@ class TokenAccount:
         """Set tokens aside for a model call. Raises as TokenLedger.reserve."""
         return await self.ledger.reserve(self.caller, least=least, most=most)
 
-    async def settle(self, reservation: Reservation, *, used: int) -> None:
+    async def settle(self, held: Reservation, *, used: int) -> None:
         """Give back or charge the rest."""
-        await self.ledger.settle(reservation, used=used)
+        await self.ledger.settle(held, used=used)
 
 
 class CallerLimits:
@@ -47,22 +45,26 @@ class CallerLimits:
         self._weights = weights
         self._by = by
 
-    def admitted(self, principal: Principal, strategy: str) -> AbstractAsyncContextManager[None]:
-        """Return a context that holds a place for an execution of `strategy`, counted by its weight.
+    async def admit(self, principal: Principal, strategy: str) -> Permit | None:
+        """Count an execution of `strategy` by its weight; return what is to be left at its end, None for nothing.
 
         Raises:
-            RateLimitedError: when it is entered and a limit is met; nothing was counted.
+            RateLimitedError: a limit is met; nothing was counted.
         """
         if self._gate is None:
-            return nullcontext()
-        return self._gate.admitted(self._caller(principal), weight=self._weights.get(strategy, 1))
+            return None
+        caller = self._caller(principal.tenant, principal.subject)
+        return await self._gate.admit(caller, weight=self._weights.get(strategy, 1))
 
-    def account(self, principal: Principal) -> TokenAccount | None:
-        """Return the budget that the caller's tokens come from; None where there is no bound."""
-        return None if self._ledger is None else TokenAccount(ledger=self._ledger, caller=self._caller(principal))
+    def account(self, tenant: str, subject: str) -> CallerAccount | None:
+        """Return the budget that a caller's tokens come from; None where there is no bound."""
+        return (
+            None if self._ledger is None else CallerAccount(ledger=self._ledger, caller=self._caller(tenant, subject))
+        )
 
-    def _caller(self, principal: Principal) -> str:
+    def _caller(self, tenant: str, subject: str) -> str:
         # A tenant's name may hold any character, so its length tells where it ends.
-        if self._by == "tenant":
-            return f"t{principal.tenant}"
-        return f"s{len(principal.tenant)}:{principal.tenant}{principal.subject}"
+        return f"t{tenant}" if self._by == "tenant" else f"s{len(tenant)}:{tenant}{subject}"
+
+
+NO_LIMITS = CallerLimits(gate=None, ledger=None, weights={})

@@ -29,7 +29,6 @@ class Slots(Protocol):
 
     async def give_back(self, caller: str, place: str) -> None:
         """Give it back; twice is once."""
-        ...
 
 
 class MemorySlots:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from limits import RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
@@ -14,7 +15,7 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from reasond_server.errors import RateLimitedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from limits import RateLimitItem
     from limits.aio.storage import MemoryStorage, RedisStorage
@@ -106,6 +107,19 @@ class FallbackRates:
         )
 
 
+class Permit:
+    """The right of a caller to an execution more; `leave` gives it back, a second time does nothing."""
+
+    def __init__(self, give_back: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        self._give_back = give_back
+        self._leaving: asyncio.Task[None] | None = None
+
+    def leave(self) -> None:
+        """Give it back, in a task of its own: whoever leaves may be in the middle of being cancelled."""
+        if self._give_back is not None and self._leaving is None:
+            self._leaving = asyncio.create_task(self._give_back(), name="place of a caller")
+
+
 class RequestGate:
     """Admits requests: first a place, then the rates, so that what is refused for the one costs none of the other."""
 
@@ -114,25 +128,25 @@ class RequestGate:
         self._slots = slots
         self._most_at_once = most_at_once
 
-    @asynccontextmanager
-    async def admitted(self, caller: str, *, weight: int = 1) -> AsyncGenerator[None, None]:
-        """Hold a place for an execution of `caller` while the block runs.
+    async def admit(self, caller: str, *, weight: int = 1) -> Permit:
+        """Return the right to one execution more, which is to be left at its end.
 
         Raises:
             RateLimitedError: a limit is met; nothing was counted.
         """
-        place = uuid.uuid4().hex
-        if self._slots is not None and not await self._slots.take(caller, place):
+        slots, place = self._slots, uuid.uuid4().hex
+        if slots is not None and not await slots.take(caller, place):
             raise _limited(f"{self._most_at_once} executions at once", _CONCURRENCY_WAIT_S)
         try:
             await self.count(caller, weight=weight)
-            yield
-        finally:
-            if self._slots is not None:
-                await self._slots.give_back(caller, place)
+        except BaseException:
+            if slots is not None:
+                await slots.give_back(caller, place)
+            raise
+        return Permit(None if slots is None else partial(slots.give_back, caller, place))
 
     async def count(self, caller: str, *, weight: int = 1) -> None:
-        """Count a request. Raises as `admitted`."""
+        """Count a request. Raises as `admit`."""
         denial = await self._rates.count(caller, weight=weight)
         if denial is not None:
             raise _limited(denial.limit, denial.retry_after_s)

@@ -12,7 +12,7 @@ import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
@@ -30,6 +30,31 @@ _BYTES_PER_MESSAGE = 64
 _LONG_TEXT_CHARACTERS = 50_000
 
 
+class Held(Protocol):
+    """Tokens that are set aside in the budget of a caller."""
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        ...
+
+
+class TokenAccount(Protocol):
+    """The budget of a caller, which all its runs share."""
+
+    async def reserve(self, *, least: int, most: int) -> Held:
+        """Set aside up to `most` tokens, but at least `least`.
+
+        Raises:
+            TokenBudgetExhaustedError: fewer are left.
+        """
+        ...
+
+    async def settle(self, held: Any, *, used: int) -> None:  # noqa: ANN401 - what `reserve` returned
+        """Give back what was not used; a second time does nothing."""
+        ...
+
+
 @dataclass(slots=True)
 class _Call:
     """What is known of a call before it ends."""
@@ -41,6 +66,7 @@ class _Call:
     counted_tokens: int = 0
     uncounted_bytes: int = 0
     is_cut: bool = False
+    held: Held | None = None
 
 
 class MeteredModel:
@@ -63,7 +89,9 @@ class MeteredModel:
         budget: Budget,
         time_left: Callable[[], float | None] = lambda: None,
         counter: TokenCounter | None = None,
+        account: TokenAccount | None = None,
     ) -> None:
+        self._account = account
         self._model = model
         self._counter = model.counter if counter is None else counter
         self._budget = budget
@@ -187,6 +215,8 @@ class MeteredModel:
             self._open.remove(call)
             self._last_call = self._estimate(call) if spent is None else spent
             self._settled += self._last_call
+            if call.held is not None and self._account is not None:
+                await self._account.settle(call.held, used=self._last_call.total_tokens)
 
     async def _opened(self, request: ChatRequest) -> _Call:
         """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
@@ -198,7 +228,22 @@ class MeteredModel:
             self._last_call = Usage()
             raise
         self._open.append(call)
+        if self._account is not None:
+            await self._hold(call, self._account)
         return call
+
+    async def _hold(self, call: _Call, account: TokenAccount) -> None:
+        """Reserve the call's tokens in the caller's budget too; shorten it to what is granted, or refuse it."""
+        prompt_bound = call.reserved_tokens - call.max_tokens
+        try:
+            call.held = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
+        except BaseException:
+            self._open.remove(call)
+            self._last_call = Usage()
+            raise
+        if call.held.tokens < call.reserved_tokens:
+            call.max_tokens, call.reserved_tokens = call.held.tokens - prompt_bound, call.held.tokens
+            self.is_clamped = True
 
     async def _counted(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""

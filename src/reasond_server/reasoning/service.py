@@ -22,6 +22,7 @@ from reasond_server.executions.following import Follower
 from reasond_server.executions.mailbox import Mailbox
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
+from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.run import Run
     from reasond_server.executions.runner import Runner
     from reasond_server.executions.store import ExecutionStore
+    from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
@@ -123,7 +125,9 @@ class ReasoningService:
         model: ChatModel,
         clock: Clock,
         policy: Policy,
+        limits: CallerLimits = NO_LIMITS,
     ) -> None:
+        self._limits = limits
         self._registry = registry
         self._configuration = configuration
         self._directory = directory
@@ -331,6 +335,7 @@ class ReasoningService:
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
         with place.holding():
             assignment = await self._assignment(caller, task)
+            place.keep(await self._limits.admit(caller, assignment.strategy.name))
             left_s = wanted.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
@@ -396,6 +401,7 @@ class ReasoningService:
         await self._check(strategy, task, config)
         return Assignment(
             tenant=caller.tenant,
+            subject=caller.subject,
             task=task,
             strategy=strategy,
             strategy_source=selection.source,

@@ -30,7 +30,7 @@ class Plan:
 
     `config` is what applies after precedence, `limit_s` the seconds that the caller allows beside the budget, `nonce`
     the first one that the run draws. `calibration` is what the run's token counter had learnt by then.
-    `has_request_id` and `keep_running` tell who may come back for it.
+    `has_request_id` and `keep_running` tell who may come back for it, `subject` whose tokens it spends.
     """
 
     task: Task
@@ -41,6 +41,7 @@ class Plan:
     limit_s: float | None = None
     keep_running: bool = False
     has_request_id: bool = False
+    subject: str = ""
     calibration: Json = field(default_factory=dict)
 
 
