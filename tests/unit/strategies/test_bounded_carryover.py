@@ -250,7 +250,10 @@ async def test_evidence_of_two_far_segments_is_combined() -> None:
 
 
 async def test_the_demo_model_answers_from_the_evidence_of_two_far_segments() -> None:
-    evidence = ("The mason Orlo built the bridge of Kel.", "The builder of the bridge of Kel was born in the town of Vash.")
+    evidence = (
+        "The mason Orlo built the bridge of Kel.",
+        "The builder of the bridge of Kel was born in the town of Vash.",
+    )
     made = await run(
         DemoModel(),
         query="Which mason built the bridge of Kel, and in which town was the builder of the bridge of Kel born?",
