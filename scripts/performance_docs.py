@@ -189,6 +189,19 @@ def startup_lines(report: Report) -> list[str]:
     ]
 
 
+def elsewhere_lines() -> list[str]:
+    """Return where the figures of the strategies stand."""
+    context, savings = "strategies/bounded_context.md", "strategies/bounded_savings.md"
+    return [
+        "## Strategies",
+        "",
+        f"- `python -m benchmarks.bounded_vs_plain`: [bounded context against one pass]({savings}#measured).",
+        f"- `python -m benchmarks.savings_table`: [where half and nine tenths are saved]({savings}).",
+        f"- `python -m benchmarks.retention`: [what its carryovers keep]({context}#carryover).",
+        f"- `python -m benchmarks.long_input`: [texts longer than a window, and memory]({context}#cost).",
+    ]
+
+
 def made(reports: Mapping[str, Report]) -> str:
     """Return the page for the reports by name."""
     intro = [
@@ -204,6 +217,7 @@ def made(reports: Mapping[str, Report]) -> str:
         streams_lines(reports["streams"]),
         slow_readers_lines(reports["slow_readers"]),
         startup_lines(reports["startup"]),
+        elsewhere_lines(),
     ]
     lines = [line for part in parts for line in (*part, "")]
     return page("Performance", "benchmarks/results/", [*intro, *lines[:-1]])

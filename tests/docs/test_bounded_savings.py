@@ -84,6 +84,26 @@ def test_what_carryovers_keep_stands_on_the_page_as_it_was_measured() -> None:
         assert f"| {tokens:,} | {model.removeprefix('p = ')} | {cells} |" in STRATEGY
 
 
+def test_prose_and_the_code_stand_on_the_page_as_they_were_measured() -> None:
+    report = json.loads((RESULTS / "retention.json").read_text(encoding="utf-8"))
+    for task, size in (("prose", "tokens"), ("code", "windows")):
+        found = {
+            (row[size], row["model"], row["mode"]): f"{row['score']:.2f} \u00b1 {row['margin']:.2f}"
+            for row in report["rows"]
+            if row["task"] == task
+        }
+        assert found
+        for number, model in {(number, model) for number, model, _ in found}:
+            cells = " | ".join(found[number, model, mode] for mode in ("hybrid", "summary", "tail"))
+            assert f"| {number:,} | {model.removeprefix('p = ')} | {cells} |" in STRATEGY
+
+
+def test_a_servers_memory_stands_on_the_page_as_it_was_measured() -> None:
+    report = json.loads((RESULTS / "long_input.json").read_text(encoding="utf-8"))
+    for row in report["server"]:
+        assert "| " + " | ".join(f"{value:,}" for value in row.values()) + " |" in STRATEGY
+
+
 def test_long_texts_stand_on_the_page_as_they_were_measured() -> None:
     report = json.loads((RESULTS / "long_input.json").read_text(encoding="utf-8"))
     for row in report["reading"]:

@@ -132,7 +132,11 @@ class BackendSettings(Section):
         default=_MEBI, ge=4 * _KIBI, le=64 * _MEBI, description="Longest line of a response that is accepted, in bytes."
     )
     max_response_bytes: int = Field(
-        default=8 * _MEBI, ge=64 * _KIBI, le=1024 * _MEBI, description="Largest response that is accepted, in bytes."
+        default=8 * _MEBI,
+        ge=64 * _KIBI,
+        le=1024 * _MEBI,
+        description="Largest response that is accepted, "
+        "in bytes; content adds up to 2 KiB for each token that was asked for.",
     )
     capabilities: CapabilityTable = Field(
         default_factory=lambda: MappingProxyType({}),
