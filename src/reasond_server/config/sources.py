@@ -27,6 +27,8 @@ _FILE_VARIABLE = "REASOND_CONFIG"
 _DEFAULT_FILE = "config.toml"
 _MAX_FILE_BYTES = 1024 * 1024
 _DEFAULT = "default"
+# Twice as deep as any key; tables are walked recursively.
+_MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +109,25 @@ def _read_file(path: Path) -> dict[str, Any]:
     if len(content) > _MAX_FILE_BYTES:
         raise _file_error(path, f"has more than {_MAX_FILE_BYTES} bytes", "Is it the right file?")
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        tree = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         place, problem = _syntax(str(error), text)
         raise _file_error(path, f"{place}: {problem}", "See https://toml.io for the syntax.") from None
+    if not _is_shallow(tree):
+        raise _file_error(
+            path, f"nests tables more than {_MAX_DEPTH} deep", "No key lies so deep; is it the right file?"
+        )
+    return tree
+
+
+def _is_shallow(tree: Mapping[str, Any]) -> bool:
+    """Return whether tables are nested at most as deep as they may be."""
+    level: list[Any] = [tree]
+    for _ in range(_MAX_DEPTH):
+        level = [value for table in level for value in table.values() if isinstance(value, dict)]
+        if not level:
+            return True
+    return False
 
 
 def _file_error(path: Path, problem: str, remedy: str) -> SettingsError:
@@ -120,6 +137,8 @@ def _file_error(path: Path, problem: str, remedy: str) -> SettingsError:
 
 def _syntax(message: str, text: str) -> tuple[str, str]:
     """Return where `text` is no TOML, and why in our words; tomllib's own words may quote the text."""
+    if message.startswith("Exceeds the limit"):
+        return "has a fault", "a whole number has more than 4300 digits"
     match = re.search(r"at line (\d+), column (\d+)\)$", message)
     place = f"line {match[1]}, column {match[2]}" if match else f"line {max(1, len(text.splitlines()))}, at its end"
     is_twice = message.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate", "Duplicate"))
@@ -157,7 +176,7 @@ def _value(text: str, *, is_text: bool) -> Any:  # noqa: ANN401 - any value of T
     """Return `text` of the environment as TOML's value, or as it is where it is none or text is wanted."""
     try:
         tree = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return {"true": True, "false": False}.get(text.lower(), text) if not is_text else text
     value = tree["value"]
     is_plain = len(tree) == 1 and isinstance(value, bool | int | float | str | list)

@@ -10,8 +10,11 @@ from google.protobuf import struct_pb2
 
 from reasond_server.errors import InternalError, InvalidRequestError, Violation, shown
 from reasond_server.executions.payloads import MAX_DEPTH
+from reasond_server.reasoning.requests import MAX_CONFIG_VALUES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from reasond_server.types import Json
 
 _MAX_EXACT: Final = 2**53
@@ -21,13 +24,18 @@ def json_of_struct(struct: struct_pb2.Struct, *, path: str) -> dict[str, Any]:
     """Return the JSON object in `struct`; doubles without a fraction become whole numbers.
 
     Raises:
-        InvalidRequestError: it nests too deeply, holds a number that JSON does not know or an empty value;
-            the violation's field starts with `path`.
+        InvalidRequestError: it nests too deeply, holds too many values, a number that JSON does not know or an
+            empty value; the violation's field starts with `path`.
     """
-    return {key: _json_of_value(value, f"{path}.{key}", 2) for key, value in struct.fields.items()}
+    # A message of 4 MiB holds a million values, which would take seconds to walk: counted while it is walked.
+    room = iter(range(MAX_CONFIG_VALUES))
+    return {key: _json_of_value(value, f"{path}.{key}", 2, room) for key, value in struct.fields.items()}
 
 
-def _json_of_value(value: struct_pb2.Value, path: str, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+def _json_of_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[int]) -> Any:  # noqa: ANN401 - any JSON value
+    if next(room, None) is None:
+        root = ".".join(path.split(".", 2)[:2])
+        raise InvalidRequestError.of(Violation(field=root, description=f"must hold at most {MAX_CONFIG_VALUES} values"))
     kind = value.WhichOneof("kind")
     if kind == "number_value":
         return _number(value.number_value, path)
@@ -41,9 +49,9 @@ def _json_of_value(value: struct_pb2.Value, path: str, depth: int) -> Any:  # no
         raise InvalidRequestError.of(Violation(field=path, description=f"must not nest deeper than {MAX_DEPTH} levels"))
     if kind == "list_value":
         items = enumerate(value.list_value.values)
-        return [_json_of_value(item, f"{path}[{index}]", depth + 1) for index, item in items]
+        return [_json_of_value(item, f"{path}[{index}]", depth + 1, room) for index, item in items]
     fields = value.struct_value.fields
-    return {key: _json_of_value(item, f"{path}.{key}", depth + 1) for key, item in fields.items()}
+    return {key: _json_of_value(item, f"{path}.{key}", depth + 1, room) for key, item in fields.items()}
 
 
 def _number(number: float, path: str) -> float:

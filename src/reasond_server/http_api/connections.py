@@ -39,8 +39,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(**uvicorn_arguments)
         self._limits = limits
         self._header_bytes = 0
+        self._field_bytes = 0
         self._is_reading_headers = False
         self._is_working = False
+        self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._peer_uris: tuple[str, ...] = ()
@@ -60,18 +62,24 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_reading_headers:
             self._header_bytes += len(data)
             if self._header_bytes > self._limits.max_header_bytes:
-                self._close(b"431 Request Header Fields Too Large")
+                self._refuse_headers()
 
     def on_message_begin(self) -> None:
         """Begin to count the headers of a request."""
         self._is_reading_headers = True
         self._header_bytes = 0
+        self._field_bytes = 0
         super().on_message_begin()
         self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers, which nothing here reads, are dropped."""
-        if self._is_reading_headers:
+        if self._is_reading_headers and not self._is_refused:
+            # Headers that come whole in one piece are complete before the piece is counted.
+            self._field_bytes += len(name) + len(value)
+            if self._field_bytes > self._limits.max_header_bytes:
+                self._refuse_headers()
+                return
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -79,7 +87,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._is_reading_headers = False
         self._is_working = True
-        super().on_headers_complete()
+        if not self._is_refused:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a piece of a body, unless its headers were refused."""
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request, unless its headers were refused."""
+        if not self._is_refused:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Note that nothing is being worked on, unless the client has sent its next request already."""
@@ -120,6 +139,10 @@ class BoundedProtocol(HttpToolsProtocol):
         # Nothing can be told to who does not read; the last event's id is what it can go on from.
         _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._limits.write_timeout_s)
         self.transport.abort()
+
+    def _refuse_headers(self) -> None:
+        self._is_refused = True
+        self._close(b"431 Request Header Fields Too Large")
 
     def _close(self, status: bytes) -> None:
         self._stop_timer()

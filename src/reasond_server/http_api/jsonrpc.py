@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors import InternalError, InvalidJsonRpcError, InvalidRequestError, ParseError
+from reasond_server.http_api.counting import holds_more_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ MAX_DEPTH: Final = 32
 """Deepest nesting of arrays and objects in a body, the outermost counted."""
 
 MAX_VALUES: Final = 100_000
-"""Most values, at all levels together, in a body: walking them keeps the loop busy for a few milliseconds."""
+"""Most values, at all levels together, in a body: building and walking them keeps the loop busy for 30 ms at most."""
 
 MAX_BATCH: Final = 20
 """Most entries of a batch unless the operator says otherwise."""
@@ -93,6 +94,8 @@ def parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
     Raises:
         ParseError: `body` is not JSON, not UTF-8, nested deeper than MAX_DEPTH or of more than MAX_VALUES values.
     """
+    if holds_more_values(body, MAX_VALUES):
+        raise ParseError(f"Parse error: the body holds more than {MAX_VALUES} values")
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -165,10 +168,9 @@ def _echoed(entry: object) -> RpcId:
 
 
 def _bound(value: object) -> None:
-    """Refuse what is nested too deep, too many values, and infinite numbers such as 1e400."""
+    """Refuse what is nested too deep, and infinite numbers such as 1e400."""
     # Level by level instead of recursively: what is too deep must not exhaust the stack first.
     level = [value]
-    seen = 0
     for depth in range(MAX_DEPTH + 1):
         if any(isinstance(node, float) and not math.isfinite(node) for node in level):
             raise ParseError("Parse error: a number is too large")
@@ -177,7 +179,4 @@ def _bound(value: object) -> None:
             return
         if depth == MAX_DEPTH:
             raise ParseError(f"Parse error: the body is nested deeper than {MAX_DEPTH} levels")
-        seen += sum(map(len, containers))
-        if seen > MAX_VALUES:
-            raise ParseError(f"Parse error: the body holds more than {MAX_VALUES} values")
         level = list(chain.from_iterable(node.values() if isinstance(node, dict) else node for node in containers))

@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InvalidRequestError, Violation, shown
 from reasond_server.executions.payloads import MAX_DEPTH, depth_of
@@ -14,13 +15,14 @@ from reasond_server.executions.payloads import MAX_DEPTH, depth_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond_server.types import Budget, Task
+    from reasond_server.types import Budget, Json, Task
 
 MAX_QUERY_CHARACTERS = 100_000
 MAX_MATERIAL_BYTES = 2_000_000
 MAX_REQUEST_ID_CHARACTERS = 128
 MAX_CAPABILITIES = 100
 MAX_NAME_CHARACTERS = 256
+MAX_CONFIG_VALUES = 10_000
 _STRATEGY_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]*\Z")
 
@@ -34,6 +36,8 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     found = [*_in_query(task), *_in_material(task), *_in_names(task), *_in_budget(task.budget)]
     if depth_of(task.config) > MAX_DEPTH:
         found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))
+    elif _values_in(task.config) > MAX_CONFIG_VALUES:
+        found.append(Violation(field="config", description=f"must hold at most {MAX_CONFIG_VALUES} values"))
     if len(request_id) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(request_id):
         text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {shown(request_id)}"
         found.append(Violation(field="request_id", description=text))
@@ -45,6 +49,17 @@ def digest_of(task: Task) -> str:
     """Return a digest that two tasks share only if they ask the same (AIP-155)."""
     text = json.dumps(asdict(task), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _values_in(config: Json) -> int:
+    """Return how many members and items `config` holds at all levels; its depth must be bounded."""
+    seen = 0
+    level: list[Any] = [config.values()]
+    while level:
+        seen += sum(map(len, level))
+        items = chain.from_iterable(level)
+        level = [item.values() if isinstance(item, dict) else item for item in items if isinstance(item, dict | list)]
+    return seen
 
 
 def _in_query(task: Task) -> Iterator[Violation]:

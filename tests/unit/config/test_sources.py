@@ -312,6 +312,8 @@ def test_a_part_of_a_value_is_refused() -> None:
         (b"[auth]\n\n# \xff\n", "is not UTF-8 text in line 3"),
         (b"#" * (1024 * 1024 + 1), "has more than 1048576 bytes"),
         (b"a = " + b"[" * 100_000, "this is not valid TOML"),
+        (b"a" + b".a" * 100 + b" = 1", "nests tables more than 16 deep"),
+        (b"a = " + b"9" * 4301, "a whole number has more than 4300 digits"),
     ],
 )
 def test_a_file_that_is_no_toml_names_itself_and_the_line(content: bytes, message: str) -> None:

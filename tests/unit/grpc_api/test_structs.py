@@ -100,3 +100,12 @@ def test_what_is_no_json_is_a_fault_of_the_strategy() -> None:
 
 def test_empty_objects_and_arrays_stay_what_they_are() -> None:
     assert json_of_struct(struct_of_json({"o": {}, "a": []}), path="c") == {"o": {}, "a": []}
+
+
+def test_a_struct_holds_ten_thousand_values_and_no_more() -> None:
+    values = struct_pb2.Struct()
+    values.update({"a": {"b": [0] * 9_998}})
+    assert len(json_of_struct(values, path="task.custom")["a"]["b"]) == 9_998
+    values.update({"c": 1})
+    with pytest.raises(InvalidRequestError, match=r"task\.custom must hold at most 10000 values"):
+        json_of_struct(values, path="task.custom")

@@ -171,3 +171,13 @@ async def test_a_client_that_reads_slowly_is_waited_for() -> None:
         writer.write(REQUEST)
         await reader.readuntil(b"\r\n\r\n")
         assert len(await reader.readexactly(total)) == total
+
+
+async def test_headers_over_the_limit_are_refused_though_they_come_whole_and_with_a_body() -> None:
+    async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise AssertionError("the application was asked")
+
+    async with connected(SMALL, never) as (reader, writer):
+        large = b"POST / HTTP/1.1\r\nhost: x\r\nx-large: " + b"y" * 1001
+        writer.write(large + b"\r\ncontent-length: 4\r\n\r\nbody")
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")

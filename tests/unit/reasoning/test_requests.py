@@ -56,6 +56,11 @@ def test_a_configuration_is_nested_at_most_sixteen_levels_deep() -> None:
     assert refusal(config={"a": [deep]}) == "config must be nested at most 16 levels deep"
 
 
+def test_a_configuration_holds_at_most_ten_thousand_values() -> None:
+    check_task(Task(query="why?", config={"a": {"b": [0] * 9_998}}))
+    assert refusal(config={"a": {"b": [0] * 9_999}}) == "config must hold at most 10000 values"
+
+
 def test_everything_wrong_is_named_at_once() -> None:
     assert refusal(query="", request_id="x" * 129).count(";") == 1
 
