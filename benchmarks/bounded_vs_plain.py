@@ -145,7 +145,7 @@ def engine_model(window: int) -> Iterator[ChatModel]:
     """A llama.cpp server whose model never ends and never repeats itself for long."""
     walk = tuple(markov.Saying(words=(one,), back_to=other) for one in WORDS for other in WORDS)
     markov.CHAINS = {**markov.CHAINS, "wander": walk}
-    markov.TRAINED_WINDOW = window  # type: ignore[misc] # the engine caps its window at this
+    markov.TRAINED_WINDOW = window  # the engine caps its window at this
     with (
         tempfile.TemporaryDirectory() as folder,
         running_engine("wander", folder=Path(folder), slots=1, window=window) as engine,

@@ -212,7 +212,7 @@ async def code_row(windows: int, mode: CarryoverMode, kept: float, rounds: int) 
         metrics = outcome.metrics
         scores.append(float(outcome.answer == code))
         sizes = (done, done + metrics.carryover_calls)  # type: ignore[union-attr] # bounded context's own
-        tokens = sum(line.tokens for line in metrics.iterations)  # type: ignore[union-attr] # as above
+        tokens = sum(line.tokens for line in metrics.iterations)  # type: ignore[union-attr, misc] # as above
     return row("code", model=f"p = {kept:g}", mode=mode, tokens=tokens, scores=scores, sizes=sizes)
 
 

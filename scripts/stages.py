@@ -18,6 +18,7 @@ FAST_FOLDERS = ("unit", "contract", "property")
 OWN_STAGE_FOLDERS = ("docs", "packaging")
 GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
 POSTGRES = "debian:postgresql=initdb"
+REDIS = "debian:redis-server"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 
 
@@ -111,7 +112,10 @@ def stages(root: Path, *, fast: bool) -> list[Stage]:
         return [*first, pytest_stage("fast tests", *workers, "-m", "not slow", *quick, with_coverage=False)]
     return [
         *first,
-        Stage(name="programs", commands=(module("scripts.programs", GRPCURL, POSTGRES), module("coverage", "erase"))),
+        Stage(
+            name="programs",
+            commands=(module("scripts.programs", GRPCURL, POSTGRES, REDIS, REDIS), module("coverage", "erase")),
+        ),
         pytest_stage("fast tests", *workers, *quick, with_coverage=True),
         pytest_stage("integration", *slow, with_coverage=True),
         pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=True),

@@ -44,6 +44,7 @@ class GatedModel:
     name = "gated"
     warnings: Sequence[str] = ()
     context_window = None
+    has_native_tools = False
 
     def __init__(self) -> None:
         self.open: dict[str, asyncio.Future[None]] = {}

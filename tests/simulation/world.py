@@ -238,6 +238,7 @@ class Upstream:
     name = "upstream"
     warnings: Sequence[str] = ()
     context_window = None
+    has_native_tools = False
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world

@@ -171,7 +171,8 @@ TEXTS = st.lists(st.tuples(UNITS | st.text(max_size=4), st.integers(1, 300)), ma
 def test_whatever_was_written_the_notes_fit_and_open_no_tag(
     windows: list[tuple[str, str | None]], mode: CarryoverMode, limit: int, counter: WordPieceCounter | ByteCounter
 ) -> None:
-    carryover, facts = Carryover(mode=mode), ()
+    carryover = Carryover(mode=mode)
+    facts: tuple[str, ...] = ()
     for text, summary in windows:
         one = compress(
             carryover,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -293,7 +293,7 @@ def test_a_run_can_be_made_again_and_its_cost_is_linear() -> None:
 @pytest.mark.parametrize("cut", range(1, 7))
 async def test_recorded_replies_make_the_same_steps_and_calls_again_after_a_cut(cut: int) -> None:
     """A run ended after call `cut`; another one is given the recorded replies, then the model again."""
-    chosen = {"max_iterations": 4, "chunk_size": 1280}
+    chosen: dict[str, Any] = {"max_iterations": 4, "chunk_size": 1280}
     whole = FunctionModel(wanderer)
     first = await run(whole, **chosen)
     recorded = [wanderer(request) for request in whole.requests]

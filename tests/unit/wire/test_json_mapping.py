@@ -42,6 +42,8 @@ from reasond_server.types import (
     WindowMetrics,
 )
 from reasond_server.wire import json_mapping as mapping
+from reasond_server.wire.json_steps import trace_items
+from reasond_server.wire.json_times import milliseconds, timestamp
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, 678_900, tzinfo=UTC)
 USAGE = Usage(
@@ -155,7 +157,7 @@ def test_a_chain_of_thought_result_is_seed_001s_with_additions_behind() -> None:
     ],
 )
 def test_a_thought_shows_only_what_it_has(thought: Thought, kinds: list[str]) -> None:
-    assert [item["type"] for item in mapping.trace_items(step(thought))] == kinds
+    assert [item["type"] for item in trace_items(step(thought))] == kinds
 
 
 def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
@@ -210,7 +212,7 @@ def test_before_the_first_step_nothing_is_specific_to_the_strategy() -> None:
 
 
 def test_a_window_is_one_item_that_says_what_it_read_and_carries_over() -> None:
-    assert mapping.trace_items(step(WINDOW, 1)) == [
+    assert trace_items(step(WINDOW, 1)) == [
         {
             "type": "reading",
             "iteration": 1,
@@ -230,7 +232,7 @@ def test_a_window_is_one_item_that_says_what_it_read_and_carries_over() -> None:
 
 
 def test_a_window_that_reasons_reads_nothing() -> None:
-    (item,) = mapping.trace_items(step(replace(WINDOW, reading=None)))
+    (item,) = trace_items(step(replace(WINDOW, reading=None)))
     assert item["type"] == "reasoning"
     assert item["reading"] is None
 
@@ -437,8 +439,8 @@ def test_an_iteration_has_the_structure_of_the_proto(detail: StepDetail, name: s
 
 def test_times_are_told_in_utc_whatever_their_zone() -> None:
     there = datetime(2026, 1, 1, 1, 0, tzinfo=timezone(timedelta(hours=2)))
-    assert mapping.timestamp(there) == "2025-12-31T23:00:00Z"
+    assert timestamp(there) == "2025-12-31T23:00:00Z"
 
 
 def test_durations_are_rounded_to_whole_milliseconds() -> None:
-    assert [mapping.milliseconds(seconds) for seconds in (0, 0.0004, 0.0016, 2.5)] == [0, 0, 2, 2500]
+    assert [milliseconds(seconds) for seconds in (0, 0.0004, 0.0016, 2.5)] == [0, 0, 2, 2500]
