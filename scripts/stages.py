@@ -114,7 +114,7 @@ def stages(root: Path, *, fast: bool) -> list[Stage]:
         *first,
         Stage(
             name="programs",
-            commands=(module("scripts.programs", GRPCURL, POSTGRES, REDIS, REDIS), module("coverage", "erase")),
+            commands=(module("scripts.programs", GRPCURL, POSTGRES, REDIS), module("coverage", "erase")),
         ),
         pytest_stage("fast tests", *workers, *quick, with_coverage=True),
         pytest_stage("integration", *slow, with_coverage=True),

@@ -288,7 +288,7 @@ class ReasoningTask(google.protobuf.message.Message):
 
     @property
     def custom(self) -> google.protobuf.struct_pb2.Struct:
-        """For a strategy of a third party; `strategy` must name it."""
+        """For a strategy of a third party; `strategy` must name it. At most 10,000 values, 16 levels deep."""
 
     @property
     def agent_capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:

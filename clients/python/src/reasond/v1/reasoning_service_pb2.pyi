@@ -151,7 +151,9 @@ class ReasonIterationsRequest(google.protobuf.message.Message):
     include_deltas: builtins.bool
     """Whether to send text as the model writes it, between the steps."""
     keep_running: builtins.bool
-    """Whether the execution goes on when this stream is cut; otherwise cutting it cancels the execution."""
+    """Whether the execution goes on when this stream is cut; otherwise cutting it cancels the execution. The wish is kept
+    with the execution and cannot be taken back.
+    """
     @property
     def task(self) -> reasond.v1.execution_pb2.ReasoningTask:
         """A new task."""
