@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Config(StrategyConfig):
-    """Nothing can be configured."""
+    """Nothing can be configured; every run may call tools."""
+
+    @property
+    def uses_tools(self) -> bool:
+        return True
 
 
 def query_of(tag: str, chance: random.Random) -> str:
