@@ -28,7 +28,8 @@ class Limiting:
     redis: Redis | None = None
 
     async def aclose(self) -> None:
-        """Give back connections."""
+        """Give back what was left, and the connections."""
+        await self.callers.aclose()
         if self.redis is not None:
             await self.redis.aclose()
 

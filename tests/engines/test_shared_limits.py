@@ -199,3 +199,12 @@ async def test_rates_are_kept_by_each_server_while_redis_is_gone(server: RedisSe
     server.kill()
     assert [await rates.count("alice", weight=1) is None for _ in range(3)] == [True, True, False]
     assert health.is_degraded
+
+
+async def test_a_caller_whose_buckets_lapsed_during_a_call_is_forgotten_all_the_same(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    reservation = await ledger.reserve("alice", least=1, most=2)
+    (buckets,) = await redis.keys("*:tokens")
+    await redis.delete(buckets)
+    await ledger.settle(reservation, used=1)
+    assert await redis.ttl(buckets) > 0

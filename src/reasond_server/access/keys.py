@@ -124,7 +124,8 @@ def key_of_jwk(jwk: dict[str, Any]) -> VerifyingKey:
     key_id, algorithm = jwk.get("kid"), jwk.get("alg") or _only_algorithm(jwk)
     if not isinstance(key_id, str) or not key_id:
         raise UnfitKeyError("has no kid")
-    if jwk.get("use", "sig") != "sig" or "verify" not in (jwk.get("key_ops") or ["verify"]):
+    uses = jwk.get("key_ops") or ["verify"]
+    if jwk.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:
         raise UnfitKeyError("is not for signatures")
     if algorithm not in PUBLIC_ALGORITHMS:
         raise UnfitKeyError(f"has no algorithm among {', '.join(PUBLIC_ALGORITHMS)}")
@@ -156,7 +157,7 @@ def require_fit(material: object, algorithm: str) -> None:
 
 
 def _only_algorithm(jwk: dict[str, Any]) -> str:
-    """Return the algorithm of a key that names none but fits one only; several fit an RSA key, so it must name it."""
+    """Return the algorithm of a key that names none: the one that its kind fits, for RSA the one that is usual."""
     if jwk.get("kty") == "OKP":
         return "EdDSA"
     by_curve = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}

@@ -10,6 +10,7 @@ from reasond_server.errors import (
     ContextExhaustedError,
     ModelFailedError,
     ModelTimeoutError,
+    StoreUnavailableError,
     TokenBudgetExhaustedError,
 )
 from reasond_server.types import FinishReason
@@ -49,7 +50,7 @@ def ending_of_error(error: ReasondError, *, usage: Usage) -> Ending:
         return failed(error)
     if isinstance(error, TokenBudgetExhaustedError):
         return Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(error.full_message,))
-    if isinstance(error, UNSPENT) and not isinstance(error, ContextExhaustedError):
+    if isinstance(error, (*UNSPENT, StoreUnavailableError)) and not isinstance(error, ContextExhaustedError):
         failure = ModelFailedError(
             f"{error.message.rstrip('.')}, after tokens were spent ({error.reason})",
             remedy=error.remedy,

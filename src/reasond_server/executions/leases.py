@@ -78,9 +78,9 @@ class Upkeep:
         if not was_out_of_touch:
             await self._recover()
         self._is_out_of_touch = False
-        forgotten = _FORGOTTEN_AT_ONCE
-        while forgotten == _FORGOTTEN_AT_ONCE:
-            forgotten = await self._store.forget(limit=_FORGOTTEN_AT_ONCE)
+        while await self._store.forget(limit=_FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE:
+            # Forgetting much may take longer than a lease lasts.
+            await self._renew()
 
     async def _work(self) -> None:
         third_s = self._lease.seconds / 3

@@ -56,6 +56,11 @@ class CallerLimits:
         caller = self._caller(principal.tenant, principal.subject)
         return await self._gate.admit(caller, weight=self._weights.get(strategy, 1))
 
+    async def aclose(self) -> None:
+        """Wait until all that was left is given back."""
+        if self._gate is not None:
+            await self._gate.aclose()
+
     def account(self, tenant: str, subject: str) -> CallerAccount | None:
         """Return the budget that a caller's tokens come from; None where there is no bound."""
         return (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from redis.asyncio import Redis
 
 # A place whose server died is free again after that.
@@ -27,8 +29,9 @@ class Slots(Protocol):
         """Take a place named `place`; return whether there was one."""
         ...
 
-    async def give_back(self, caller: str, place: str) -> None:
+    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None]:
         """Give it back; twice is once."""
+        ...
 
 
 class MemorySlots:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from redis.exceptions import RedisError
 
-from reasond_server.errors import StoreUnavailableError
+from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.limits.tokens import Reservation
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class Fallback:
                     found = await shared()
             except FAILURES as error:
                 self._health.failed(error)
+            except ReasondError:
+                # A refusal is an answer: it must not leave a caller with the local limits besides.
+                self._health.worked()
+                raise
             else:
                 self._health.worked()
                 return found
@@ -122,8 +126,10 @@ class FallbackSlots:
         """See Slots. Raises as `Fallback.ask` besides."""
 
         async def take_locally() -> bool:
+            if not await self._local.take(caller, place):
+                return False
             self._taken_locally.add(place)
-            return await self._local.take(caller, place)
+            return True
 
         return await self._fallback.ask(
             lambda: _coroutine(self._shared.take(caller, place)), local=take_locally, unlimited=lambda: True
@@ -134,8 +140,7 @@ class FallbackSlots:
         if place in self._taken_locally:
             self._taken_locally.discard(place)
             await self._local.give_back(caller, place)
-            return
-
+        # Also after that: Redis may have given a place whose answer came too late.
         await self._fallback.attempt(lambda: _coroutine(self._shared.give_back(caller, place)))
 
 

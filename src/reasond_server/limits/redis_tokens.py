@@ -58,11 +58,13 @@ _SETTLE: Final = (
     + """
 local reserved = redis.call('GETDEL', KEYS[2])
 if not reserved then return 0 end
-local back = (tonumber(reserved) - tonumber(ARGV[1])) * 1000
+local back, longest = (tonumber(reserved) - tonumber(ARGV[1])) * 1000, 0
 for place = 1, (#ARGV - 1) / 2 do
   local capacity, seconds = tonumber(ARGV[place * 2]), tonumber(ARGV[1 + place * 2])
   keep(place, math.min(capacity * 1000, fill(place, capacity, seconds) + back))
+  longest = math.max(longest, seconds)
 end
+redis.call('EXPIRE', KEYS[1], math.ceil(longest * 2))
 return 1
 """
 )

@@ -7,7 +7,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from limits import RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
@@ -15,7 +15,7 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from reasond_server.errors import RateLimitedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from limits import RateLimitItem
     from limits.aio.storage import MemoryStorage, RedisStorage
@@ -108,16 +108,17 @@ class FallbackRates:
 
 
 class Permit:
-    """The right of a caller to an execution more; `leave` gives it back, a second time does nothing."""
+    """The right of a caller to an execution more; `leave` gives it back by `give_back`, a second time does nothing."""
 
-    def __init__(self, give_back: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+    def __init__(self, give_back: Callable[[], None]) -> None:
         self._give_back = give_back
-        self._leaving: asyncio.Task[None] | None = None
+        self._is_left = False
 
     def leave(self) -> None:
-        """Give it back, in a task of its own: whoever leaves may be in the middle of being cancelled."""
-        if self._give_back is not None and self._leaving is None:
-            self._leaving = asyncio.create_task(self._give_back(), name="place of a caller")
+        """Give it back, without waiting: whoever leaves may be in the middle of being cancelled."""
+        if not self._is_left:
+            self._is_left = True
+            self._give_back()
 
 
 class RequestGate:
@@ -127,6 +128,12 @@ class RequestGate:
         self._rates = rates
         self._slots = slots
         self._most_at_once = most_at_once
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def aclose(self) -> None:
+        """Wait until all places that were left are given back."""
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
     async def admit(self, caller: str, *, weight: int = 1) -> Permit:
         """Return the right to one execution more, which is to be left at its end.
@@ -135,15 +142,25 @@ class RequestGate:
             RateLimitedError: a limit is met; nothing was counted.
         """
         slots, place = self._slots, uuid.uuid4().hex
-        if slots is not None and not await slots.take(caller, place):
-            raise _limited(f"{self._most_at_once} executions at once", _CONCURRENCY_WAIT_S)
         try:
+            await self._take(caller, place)
             await self.count(caller, weight=weight)
         except BaseException:
+            # Whoever is cancelled while a place is taken may have it already.
             if slots is not None:
                 await slots.give_back(caller, place)
             raise
-        return Permit(None if slots is None else partial(slots.give_back, caller, place))
+        return Permit(partial(self._give_back, caller, place))
+
+    def _give_back(self, caller: str, place: str) -> None:
+        if self._slots is not None:
+            task = asyncio.create_task(self._slots.give_back(caller, place), name="place of a caller")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _take(self, caller: str, place: str) -> None:
+        if self._slots is not None and not await self._slots.take(caller, place):
+            raise _limited(f"{self._most_at_once} executions at once", _CONCURRENCY_WAIT_S)
 
     async def count(self, caller: str, *, weight: int = 1) -> None:
         """Count a request. Raises as `admit`."""

@@ -186,8 +186,11 @@ class MeteredModel:
         """
         self._require_open()
         call = await self._opened(request)
-        spent: Usage | None = None
+        spent: Usage | None = Usage()
         try:
+            # The run may have ended while tokens were set aside.
+            self._require_open()
+            spent = None
             bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
             async with aclosing(self._model.stream(bounded)) as events:
                 async for event in events:
@@ -213,10 +216,14 @@ class MeteredModel:
             raise
         finally:
             self._open.remove(call)
-            self._last_call = self._estimate(call) if spent is None else spent
-            self._settled += self._last_call
-            if call.held is not None and self._account is not None:
-                await self._account.settle(call.held, used=self._last_call.total_tokens)
+            charged = self._estimate(call) if spent is None else spent
+            self._settled += charged
+            try:
+                if call.held is not None and self._account is not None:
+                    await self._account.settle(call.held, used=charged.total_tokens)
+            finally:
+                # Nothing is awaited after this: another call of the run may end while this one is settled.
+                self._last_call = charged
 
     async def _opened(self, request: ChatRequest) -> _Call:
         """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
@@ -248,7 +255,8 @@ class MeteredModel:
     async def _counted(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""
         # Servers count messages; what tools add to them is bounded by bytes only.
-        if self._budget.max_total_tokens is None or self.counter.is_exact or request.tools:
+        is_bounded = self._budget.max_total_tokens is not None or self._account is not None
+        if not is_bounded or self.counter.is_exact or request.tools:
             return None
         return await self._model.count_exactly(request.messages)
 

@@ -18,6 +18,7 @@ from reasond_server.errors import (
     Violation,
     error_of,
 )
+from reasond_server.executions.endings import ending_of_error
 from reasond_server.executions.following import Follower
 from reasond_server.executions.mailbox import Mailbox
 from reasond_server.executions.run import Assignment
@@ -325,7 +326,8 @@ class ReasoningService:
             if events is None:
                 await run.log.settled()
                 events = await self._store.read(caller.tenant, execution.execution_id)
-            return _view(run.execution, events)
+            # A log that takes nothing more knows less than was said.
+            return replace(_view(run.execution, events), result=result)
         finally:
             run.detach(mailbox)
 
@@ -458,11 +460,12 @@ def _gone(run: Run) -> ReasondError:
     """Return why a run left this process without a result."""
     if isinstance(run.log.error, ExecutionNotFoundError):
         return run.log.error
-    return StoreUnavailableError(
+    error = StoreUnavailableError(
         "The server was out of touch with its store for too long, and another one took the execution over",
         remedy="Start the task again.",
         retry_after_s=1.0,
     )
+    return ending_of_error(error, usage=run.usage).error or error
 
 
 def _partial(execution: Execution) -> Result:

@@ -25,8 +25,8 @@ async def in_parallel(
     """Make all `calls`, at most `at_once` at a time, and return their results in order.
 
     They begin in order. A call that fails as a model may (ModelError, TokenBudgetExhaustedError) leaves its error in
-    place of a result and the others go on. Any other exception ends all of them and is raised, that of the earliest
-    call first. When the caller is cancelled, so are the calls, and they have ended when this function has.
+    place of a result and the others go on. Any other exception ends all of them and is raised, of several the first
+    that came. When the caller is cancelled, so are the calls, and they have ended when this function has.
 
     Raises:
         Exception: whatever else a call raises.

@@ -102,9 +102,7 @@ class PostgresPool:
                 await self._pool.check()
                 return await self._ran(job)
         except refusals.DiskFull as error:
-            raise StoreFullError(
-                "The disk of the database is full", remedy="Free space there; nothing was spent."
-            ) from error
+            raise StoreFullError("The disk of the database is full", remedy="Free space there.") from error
         except _LOST as error:
             raise _unavailable() from error
         except psycopg.Error as error:

@@ -255,7 +255,7 @@ def _error_of(error: BaseException | None) -> StoreFullError | StoreUnavailableE
     if code == sqlite3.SQLITE_FULL:
         return StoreFullError(
             "The disk, or the file of the store, is full",
-            remedy="Free space, or raise [store] max_file_bytes; nothing was spent.",
+            remedy="Free space, or raise [store] max_file_bytes.",
         )
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailableError(

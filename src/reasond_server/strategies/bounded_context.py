@@ -46,6 +46,7 @@ _CLIPPED = (
     "The query is longer than its share of a window: its beginning and end were shown in every window, "
     "what lies between was read as material."
 )
+_LOST = "The model wrote nothing in a window that showed text: what stood there is not in the notes."
 
 
 class BoundedContextConfig(StrategyConfig):
@@ -191,6 +192,7 @@ class _Progress:
         self._judge = Judge()
         self._guard = RepetitionGuard()
         self._is_window_exact = True
+        self._shows_text = False
 
     @property
     def best(self) -> str:
@@ -205,6 +207,9 @@ class _Progress:
         """Take over what holds for the window that comes."""
         self._counter = fitted.counter
         self._is_window_exact = fitted.is_exact
+        self._shows_text = fitted.window.reading is not None or (
+            fitted.window.shows_material and bool(fitted.plan.material)
+        )
         self.journal.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
 
     def judge(self, window: Window, reply: Reply) -> Ending | None:
@@ -218,6 +223,7 @@ class _Progress:
         written = reply.parsed.written
         is_generated = ending is None and bool(written)
         made = self._compressed(reply, summary) if is_generated else None
+        self.journal.warn(_LOST if self._shows_text and ending is None and not written else "")
         notes = made.text if made else self.notes(self._counter) if ending is None else ""
         if is_generated and window.reading is None:
             self._watch(written, notes)

@@ -45,7 +45,7 @@ def json_text(value: object) -> str:
 
 def visible(text: str) -> str:
     """Return JSON `text` with what cannot be seen as escapes."""
-    return text if text.isascii() else _UNSEEN.sub(_escaped, text)
+    return _UNSEEN.sub(_escaped, text)
 
 
 def error_text(kind: str, message: str, **details: object) -> str:

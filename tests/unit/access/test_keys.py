@@ -127,6 +127,7 @@ def test_a_key_that_does_not_fit_is_refused_in_our_words(algorithm: str, pem: by
         (jwk_of("RS256", alg="none"), "no algorithm"),
         (jwk_of("RS256", use="enc"), "not for signatures"),
         (jwk_of("RS256", key_ops=["sign"]), "not for signatures"),
+        (jwk_of("RS256", key_ops=7), "not for signatures"),
         (jwk_of("RS256", n="!"), "malformed"),
         (jwk_of("RS256", n=None), "malformed"),
         (jwk_of("ES256", alg="RS256"), "malformed"),

@@ -56,7 +56,9 @@ def test_a_step_of_no_known_kind_is_refused(changes: dict[str, Any]) -> None:
     ],
 )
 def test_a_text_that_is_no_unicode_is_found_wherever_it_stands(detail: Thought | ReactStep) -> None:
-    with pytest.raises(InternalError, match=f"yielded a {type(detail).__name__} with text that is not valid Unicode"):
+    with pytest.raises(
+        InternalError, match=f"yielded a {type(detail).__name__} that cannot be kept: .* not valid Unicode"
+    ):
         require_step(replace(STEP, detail=detail), strategy="s")
 
 

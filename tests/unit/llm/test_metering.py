@@ -17,6 +17,7 @@ from reasond_server.errors import (
     ReasondError,
     TokenBudgetExhaustedError,
 )
+from reasond_server.limits.tokens import Reservation
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter, fork_of
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (
@@ -374,3 +375,30 @@ async def test_tools_and_calls_are_reserved_for_though_no_counter_of_messages_se
         else:
             with pytest.raises(TokenBudgetExhaustedError):
                 await anext(metered.stream(request))
+
+
+class SlowAccount:
+    """A budget whose settlements take their time, each as long as it is told."""
+
+    def __init__(self, *waits_s: float) -> None:
+        self._waits_s = [*waits_s]
+
+    async def reserve(self, *, least: int, most: int) -> Reservation:
+        del least
+        return Reservation(id="one", caller="anna", tokens=most)
+
+    async def settle(self, held: Reservation, *, used: int) -> None:
+        del held, used
+        await asyncio.sleep(self._waits_s.pop(0))
+
+
+async def test_each_of_two_calls_at_once_is_told_what_it_was_charged_with() -> None:
+    usages = [Usage(input_tokens=number, output_tokens=1, model_calls=1) for number in (3, 5)]
+    script = ScriptedModel([Reply(text="because", usage=usage) for usage in usages])
+    model = MeteredModel(model=script, budget=Budget(), account=SlowAccount(0.02, 0.01))
+
+    async def charged() -> Usage:
+        await played(model)
+        return model.last_call
+
+    assert await asyncio.gather(charged(), charged()) == usages

@@ -19,6 +19,7 @@ from reasond_server.errors import (
     InternalError,
     InvalidConfigError,
     InvalidRequestError,
+    ModelFailedError,
     ModelUnavailableError,
     OverloadedError,
     PermissionMissingError,
@@ -506,7 +507,7 @@ async def test_a_unary_call_whose_execution_was_taken_over_is_told_so(registry: 
     run = core.runner.live(execution.execution_id)
     assert run is not None
     run.log.close(LeaseLostError("taken"))
-    with pytest.raises(StoreUnavailableError, match="another one took the execution over"):
+    with pytest.raises(ModelFailedError, match="another one took the execution over, after tokens were spent"):
         await call
 
 
@@ -523,6 +524,38 @@ class Chatty(ReasoningStrategy[StrategyConfig]):
         for _ in range(int(task.query)):
             yield Step(detail=CustomStep(data={}), answer_found=False, metrics=metrics)
         yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=metrics)
+
+
+class Tidy(Chatty):
+    """Has its answer long before it has cleaned up."""
+
+    name = "tidy"
+
+    def __init__(self) -> None:
+        self.answered, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del task, context
+        try:
+            yield Outcome(answer="paid for", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+        finally:
+            self.answered.set()
+            await self.may_end.wait()
+
+
+async def test_a_unary_call_is_answered_though_its_log_was_refused_when_the_answer_was_there() -> None:
+    store, strategy = SlowCommits(), Tidy()
+    store.gate.set()
+    core = core_with(store, StrategyRegistry([strategy]))
+    call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="tidy")))
+    await strategy.answered.wait()
+    await store.created.wait()
+    execution = (await core.reasoning.list_executions(ALICE)).executions[0]
+    run = core.runner.live(execution.execution_id)
+    assert run is not None
+    run.log.close(InternalError("refused"))
+    strategy.may_end.set()
+    assert (await call).result.answer == "paid for"
 
 
 @pytest.mark.parametrize("steps", [1, 300])

@@ -207,6 +207,14 @@ async def test_an_empty_reply_keeps_the_notes_and_two_in_a_row_end_the_run() -> 
     assert made.metrics.carryover_compressions == 2
 
 
+async def test_text_that_an_empty_reply_has_lost_is_told_to_the_reader() -> None:
+    with ScriptedModel(["", "<answer>x</answer>"]) as model:
+        made = await run(model, material="The wall has four gates.")
+    assert "four gates" not in user(model.requests[1])
+    (warning,) = made.outcome.warnings
+    assert "not in the notes" in warning
+
+
 async def test_a_filtered_reply_ends_the_run_with_what_there_is() -> None:
     with ScriptedModel([Reply(text="a <answer>fo", finish=ModelFinish.CONTENT_FILTER)]) as model:
         made = await run(model)

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reasond_server.llm.model import Role
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP
 from reasond_server.strategies.strategy import ReasoningStrategy
-from reasond_server.testing import StrategyConformance
+from reasond_server.testing import Reply, StrategyConformance
+from reasond_server.tools.calculator import Calculator
+from reasond_server.tools.source import Tools
+from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from reasond_server.llm.model import ChatRequest
 
 MATERIAL = "The wall has four gates.\n\nThe river runs north of it.\n\n" * 30
 REGISTERED = sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP) if "reasond_server." in point.value)
@@ -41,3 +47,34 @@ async def test_a_registered_strategy_conforms(name: str, check: str) -> None:
             conformance = StrategyConformance(strategy_of(name), config=config, material=material)
             if reason := await conformance.check(check):
                 pytest.skip(reason)
+
+
+def calls_natively(request: ChatRequest) -> str | Reply:
+    """Call the calculator twice, then answer; answer at once where no call may be made."""
+    done = sum(message.role is Role.TOOL for message in request.messages)
+    if done == 2 or request.tool_choice == "none":
+        return "<answer>42</answer>"
+    call = ToolCall(call_id=f"x{done}", name="calculator", arguments_json=f'{{"expression": "6 * {done}"}}')
+    return Reply(text="Let me see.", tool_calls=(call,))
+
+
+def calls_in_text(request: ChatRequest) -> str:
+    """Do the same in the protocol of texts."""
+    done = sum(message.role is Role.ASSISTANT for message in request.messages)
+    if done == 2 or "No tools can be called" in request.messages[-1].content:
+        return "<answer>42</answer>"
+    return f'Let me see. <action>{{"tool": "calculator", "arguments": {{"expression": "6 * {done}"}}}}</action>'
+
+
+@pytest.mark.parametrize("check", StrategyConformance.CHECKS)
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_react_with_tools_conforms(is_native: bool, check: str) -> None:  # noqa: FBT001 - a case
+    conformance = StrategyConformance(
+        strategy_of("react"),
+        config={"max_iterations": 4, "allow_tool_use": True},
+        material="The wall has four gates.",
+        reply=calls_natively if is_native else calls_in_text,
+        tools=Tools(tools=[Calculator()]),
+        has_native_tools=is_native,
+    )
+    assert not await conformance.check(check)

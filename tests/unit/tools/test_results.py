@@ -34,6 +34,7 @@ def test_a_result_keeps_its_value_and_shows_every_character(value: object) -> No
 
 
 def test_characters_that_cannot_be_seen_stand_as_escapes() -> None:
+    assert json_text("a\x7f") == '"a\\u007f"'
     assert json_text("a\u202eb\U000e0041\x00") == '"a\\u202eb\\udb40\\udc41\\u0000"'
     assert json.loads(json_text("a\u202eb\U000e0041")) == "a\u202eb\U000e0041"
     assert json_text("\ud800") == '"?"'

@@ -66,10 +66,13 @@ def decode_plan(text: str) -> Plan:
         raise PlanError("its plan was written by another version of the server")
     if "reason" in row:
         raise PlanError(row["reason"])
-    task = row.pop("task")
-    budget = Budget(**task.pop("budget"))
-    task["agent_capabilities"] = tuple(task["agent_capabilities"])
-    return Plan(**{**row, "source": StrategySource(row["source"]), "task": Task(**{**task, "budget": budget})})
+    try:
+        task = row.pop("task")
+        budget = Budget(**task.pop("budget"))
+        task["agent_capabilities"] = tuple(task["agent_capabilities"])
+        return Plan(**{**row, "source": StrategySource(row["source"]), "task": Task(**{**task, "budget": budget})})
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise PlanError("its plan was written by another version of the server") from None
 
 
 def nonces(first: str) -> Callable[[], str]:

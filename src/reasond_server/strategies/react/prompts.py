@@ -19,6 +19,7 @@ from pydantic_core import from_json
 
 from reasond_server.context.fences import fence
 from reasond_server.context.tags import neutralize
+from reasond_server.tools.results import arguments_of
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _ACTION = (
 _CONTINUE = "If you need more room to think, end with <continue>what you have so far</continue>; you will go on. "
 _MAX_DESCRIPTION = 1_000
 _MAX_TOOL_NAME = 128
+_MAX_NATIVE_NAME = 64
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _INVENTED: Final = re.compile(
     r"^[ \t>*_#-]{0,8}observation[ \t*_]{0,4}:|<\s{0,2}observation\b", re.IGNORECASE | re.MULTILINE
 )
@@ -83,7 +86,21 @@ def bounded_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
 def action_text(call: ToolCall) -> str:
     """Return how `call` stands in the model's own reply, in one form whatever the model wrote."""
     arguments = call.arguments_json.strip() or "{}"
-    return f'<action>{{"tool": {json.dumps(call.name)}, "arguments": {neutralize(arguments)}}}</action>'
+    return f'<action>{{"tool": {neutralize(json.dumps(call.name))}, "arguments": {neutralize(arguments)}}}</action>'
+
+
+def native_call(call: ToolCall, *, call_id: str) -> ToolCall:
+    """Return how `call` stands in the history of a provider that took it natively, under the id of the wire.
+
+    Servers refuse a history with names that no function can have, or with arguments that are no JSON object: such
+    names are respelled, and such arguments left out. The result says what was wrong with them.
+    """
+    name = _NO_NAME.sub("_", call.name)[:_MAX_NATIVE_NAME] or "_"
+    try:
+        arguments_of(call.arguments_json)
+    except ValueError:
+        return ToolCall(call_id=call_id, name=name, arguments_json="{}")
+    return ToolCall(call_id=call_id, name=name, arguments_json=neutralize(call.arguments_json.strip() or "{}"))
 
 
 def read_action(content: str, *, call_id: str) -> ToolCall:
@@ -92,7 +109,7 @@ def read_action(content: str, *, call_id: str) -> ToolCall:
     Raises:
         UnreadableActionError: it is no JSON object with the name of a tool and an object of arguments.
     """
-    text = re.sub(r"^```[a-z]*\s*|\s*```$", "", content.strip())
+    text = re.sub(r"^```[a-z]*", "", content.strip()).removesuffix("```").strip()
     try:
         value = from_json(text, allow_inf_nan=False)
     except ValueError:

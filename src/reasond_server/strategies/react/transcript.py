@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.model import Message, Role
-from reasond_server.strategies.react.prompts import action_text, observation, placeholder
+from reasond_server.strategies.react.prompts import action_text, native_call, observation, placeholder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,6 +41,11 @@ class _Seen:
     handle: str
     tokens: int
     is_masked: bool = False
+
+    @property
+    def line(self) -> str:
+        """What stands in the place of the result when it is masked."""
+        return placeholder(self.result, handle=self.handle, tokens=self.tokens)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +123,7 @@ class Transcript:
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
     async def fitted(self, *, window: int | None, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
-        """Leave out what must be, and return the tokens of the prompt and how many may be written.
+        """Leave out what must be, and return the tokens of the prompt, tools included, and how many may be written.
 
         `writing_tokens` are wanted; where nothing more can be left out it may be fewer, and fewer than
         `least_tokens` means that the conversation does not fit.
@@ -128,7 +133,7 @@ class Transcript:
         self._mask_old(share)
         prompt = await self._tokens()
         if room is None or window is None:
-            return prompt, writing_tokens
+            return prompt + self._spec_tokens, writing_tokens
         for shorten in (self._mask_all_old, self._leave_out_thoughts, self._leave_out_thoughts, self._mask_newest):
             if prompt <= room:
                 break
@@ -137,7 +142,8 @@ class Transcript:
         if prompt > room:
             told = await self.model.count_exactly(self.messages()) if not self.model.counter.is_exact else None
             prompt = prompt if told is None else told
-        left = window - self._spec_tokens - prompt
+        prompt += self._spec_tokens
+        left = window - prompt
         return prompt, min(writing_tokens, left) if left >= least_tokens else left
 
     def messages(self) -> Sequence[Message]:
@@ -154,7 +160,7 @@ class Transcript:
         shown = [self._shown(one) for one in cycle.seen]
         if self.is_native and cycle.seen:
             calls = tuple(
-                replace(one.call, call_id=wire_id) for one, wire_id in zip(cycle.seen, cycle.wire_ids, strict=True)
+                native_call(one.call, call_id=wire_id) for one, wire_id in zip(cycle.seen, cycle.wire_ids, strict=True)
             )
             yield Message(role=Role.ASSISTANT, content=text, tool_calls=calls, reasoning=cycle.reasoning)
             # A word of ours goes with the last result: some providers take no user's message after a tool's.
@@ -169,8 +175,7 @@ class Transcript:
             yield Message(role=Role.USER, content=said)
 
     def _shown(self, one: _Seen) -> str:
-        line = placeholder(one.result, handle=one.handle, tokens=one.tokens) if one.is_masked else None
-        return observation(one.result, nonce=self.nonce, shown=line)
+        return observation(one.result, nonce=self.nonce, shown=one.line if one.is_masked else None)
 
     def _mask_old(self, share: int) -> None:
         """Mask the oldest observations, down to half their share, once they exceed it; never the newest cycle's."""
@@ -183,7 +188,7 @@ class Transcript:
             if total <= share // 2:
                 break
             self._mask(one)
-            total -= one.tokens
+            total -= one.tokens if one.is_masked else 0
 
     def _mask_all_old(self) -> None:
         for cycle in self._cycles[:-1]:
@@ -196,8 +201,10 @@ class Transcript:
                 self._mask(one)
 
     def _mask(self, one: _Seen) -> None:
-        self.masked += not one.is_masked
-        one.is_masked = True
+        """Mask a result, unless it is as short as what would stand in its place."""
+        if not one.is_masked and len(one.line) < len(one.result.result_json):
+            self.masked += 1
+            one.is_masked = True
 
     def _leave_out_thoughts(self) -> None:
         """Leave out the older half of the thoughts that still stand; the second time all but the newest."""

@@ -27,9 +27,10 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
     its wave when it has begun to write, or after a second: then a server with a prefix cache has read the prompt
     once.
 
-    Cost: between (n + 1) // 2 and n calls of P + G tokens, P for the prompt, cached from the second call on where the
-    provider does, and G <= max_tokens written. Memory: the samples. Latency: one call if the first wave agrees, up to
-    n // 2 + 1 calls one after the other if the vote stays open to the end.
+    Cost: between (n + 1) // 2 and n calls, fewer where min_agreement is out of reach before, of P + G tokens, P for the
+    prompt, cached from the second call on where the provider does, and G <= max_tokens written. Memory: the samples.
+    Latency: one call if the first wave agrees, up to n // 2 + 1 calls one after the other if the vote stays open to the
+    end.
 
     Failure modes: errors that most samples share win the vote. Without a right answer among the samples no vote finds
     it. Answers that are texts rather than values seldom agree. A sample that fails, or ends without an answer, casts
@@ -45,7 +46,10 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
     )
     config_type: ClassVar[type[SelfConsistencyConfig]] = SelfConsistencyConfig
     cost_class: ClassVar[CostClass | None] = CostClass.SAMPLED
-    cost_formula: ClassVar[str] = "(samples + 1) // 2 <= calls <= samples, each of at most prompt + max_tokens tokens"
+    cost_formula: ClassVar[str] = (
+        "calls <= samples, and >= (samples + 1) // 2 unless min_agreement is out of reach before; each of at most "
+        "prompt + max_tokens tokens"
+    )
     is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: SelfConsistencyConfig, model: ChatModel) -> None:  # noqa: ARG002 - the port's

@@ -129,21 +129,23 @@ class ThoughtEvaluator:
     async def judge(self, parent: Node[Thought], batch: Sequence[Candidate[Thought]]) -> Judgement:
         """Return the scores of one reply; None for what it does not say."""
         calls = self._calls
-        messages = calls.prompts.judge(path_of(parent), [_shown(candidate.payload) for candidate in batch])
+        messages = calls.prompts.judge(path_of(parent), [self._shown(candidate.payload) for candidate in batch])
         reply = await calls.reply(messages, max_tokens=calls.thought_tokens, kinds=(TagKind.ANSWER,))
         verdict = reply.parsed.content or reply.parsed.text
         scores = [read_score(verdict)] if len(batch) == 1 else read_points(verdict, count=len(batch))
         return Judgement(scores=scores, spent=_spent(reply))
 
+    def _shown(self, thought: Thought) -> str:
+        """Return a thought as a judge sees it, with no more tokens of thought and answer than one thought may have."""
+        count, most = self._calls.counter, self._calls.thought_tokens
+        answer = count.head(thought.answer, most)
+        text = count.head(thought.text, most - count.count_text(answer)) if answer else thought.text
+        return "\n".join(part for part in (text, answer and f"Final answer: {answer}") if part)
+
 
 def path_of(node: Node[Thought]) -> Sequence[str]:
     """Return the texts of the thoughts from the first to this one."""
     return [each.payload.text for each in node.path]
-
-
-def _shown(thought: Thought) -> str:
-    """Return a thought as a judge sees it."""
-    return "\n".join(part for part in (thought.text, thought.answer and f"Final answer: {thought.answer}") if part)
 
 
 def _key(path: Sequence[str], thought: Thought) -> str:

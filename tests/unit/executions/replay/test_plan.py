@@ -44,7 +44,7 @@ def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
     assert decode_plan(encode_plan(plan)) == plan
 
 
-@pytest.mark.parametrize("text", ["", '{"v": 2}', "{}"])
+@pytest.mark.parametrize("text", ["", '{"v": 2}', "{}", '{"v": 1}', '{"v": 1, "task": 7}'])
 def test_a_plan_of_another_version_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="another version"):
         decode_plan(text)

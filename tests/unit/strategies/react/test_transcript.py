@@ -98,6 +98,15 @@ async def test_what_does_not_fit_is_left_out_and_calls_keep_their_results(is_nat
     assert calls == results == ([f"w{number}" for number in range(1, 13)] if is_native else [])
 
 
+async def test_a_result_that_is_shorter_than_its_placeholder_is_never_masked() -> None:
+    conversation = transcript()
+    for number in range(1, 9):
+        look(conversation, words=1 if number % 2 else 200, number=number)
+    await conversation.fitted(window=600, writing_tokens=100, least_tokens=50)
+    assert conversation.masked == 4
+    assert text_of(conversation.messages()).count('"word "') == 4
+
+
 async def test_a_conversation_that_cannot_fit_says_how_much_is_left() -> None:
     conversation = transcript()
     _, room = await conversation.fitted(window=30, writing_tokens=20, least_tokens=10)
@@ -119,9 +128,10 @@ async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_th
     for conversation in (native, plain):
         conversation.add(text="Hm.")
     without, _ = await native.fitted(window=10_000, writing_tokens=100, least_tokens=100)
-    assert without == (await plain.fitted(window=10_000, writing_tokens=100, least_tokens=100))[0]
+    assert without > (await plain.fitted(window=10_000, writing_tokens=100, least_tokens=100))[0]
     look(native, words=1, number=1)
     with_call, _ = await native.fitted(window=10_000, writing_tokens=100, least_tokens=100)
     assert with_call > native.model.counter.count_prompt(native.messages())
-    _, tight = await native.fitted(window=with_call + 60, writing_tokens=100, least_tokens=10)
+    prompt, tight = await native.fitted(window=with_call + 60, writing_tokens=100, least_tokens=10)
     assert tight < 60
+    assert prompt + tight == with_call + 60

@@ -310,3 +310,10 @@ def test_the_calls_keep_to_the_formula_of_the_cost(samples: int, kinds: int, see
     model = FunctionModel(lambda _: f"<answer>{(len(model.requests) * 7 + seed) % kinds}</answer>")
     asyncio.run(run(model, samples=samples))
     assert (samples + 1) // 2 <= len(model.requests) <= samples
+
+
+async def test_an_agreement_that_is_out_of_reach_costs_fewer_calls_than_half() -> None:
+    with ScriptedModel(["<answer>1</answer>", "<answer>2</answer>"]) as model:
+        _, outcome = await run(model, samples=5, min_agreement=1.0)
+    assert not outcome.answer
+    assert len(model.requests) == 2

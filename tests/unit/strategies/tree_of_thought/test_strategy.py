@@ -182,6 +182,14 @@ async def test_a_thought_is_cut_to_its_tokens_and_its_answer_kept() -> None:
     assert outcome.answer == "42"
 
 
+async def test_a_judge_is_shown_no_more_of_thought_and_answer_than_one_thought_may_have() -> None:
+    model = FunctionModel(thinker(lambda _: f"{'so ' * 60}<answer>{'very ' * 200}</answer>"))
+    await run(model, branching=5, max_tokens_per_thought=64)
+    (shown,) = JUDGED.findall(model.requests[1].messages[-1].content)
+    assert "Final answer: very" in shown
+    assert model.counter.count_text(shown) < 64 + 8
+
+
 @pytest.mark.parametrize("calls", [1, 2])
 def test_too_few_calls_to_answer_are_refused(calls: int) -> None:
     with pytest.raises(InvalidConfigError, match=rf"max_model_calls must be at least 3, got {calls}"):

@@ -1,0 +1,74 @@
+"""What is left behind where Redis cannot be reached, or a caller does not wait for it."""
+
+import asyncio
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.limits.concurrency import MemorySlots
+from reasond_server.limits.fallback import Fallback, FallbackSlots
+from reasond_server.limits.health import SharedHealth
+from reasond_server.limits.requests import Denial, RequestGate
+
+
+class LateSlots(MemorySlots):
+    """Places that are given, but whose answer never comes."""
+
+    async def take(self, caller: str, place: str) -> bool:
+        await super().take(caller, place)
+        await asyncio.sleep(3600)
+        return True
+
+
+class NoRates:
+    """Counts nothing."""
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        del caller, weight
+        return None
+
+
+def fallback(health: SharedHealth) -> Fallback:
+    return Fallback(health=health, on_failure="local", timeout_s=0.01)
+
+
+async def test_a_place_whose_answer_came_too_late_is_given_back_in_redis_too() -> None:
+    shared = LateSlots(most=1)
+    health = SharedHealth(monotonic=asyncio.get_running_loop().time, rest_s=0)
+    slots = FallbackSlots(shared=shared, local=MemorySlots(most=1), fallback=fallback(health))
+    assert await slots.take("anna", "one")
+    await slots.give_back("anna", "one")
+    assert not shared._taken
+
+
+async def test_who_is_refused_a_local_place_leaves_nothing_behind() -> None:
+    health = SharedHealth(monotonic=lambda: 0.0)
+    health.failed(RedisConnectionError())
+    slots = FallbackSlots(shared=MemorySlots(most=1), local=MemorySlots(most=1), fallback=fallback(health))
+    assert [await slots.take("anna", place) for place in ("one", "two")] == [True, False]
+    assert slots._taken_locally == {"one"}
+
+
+async def test_who_is_cancelled_while_a_place_is_taken_does_not_keep_it() -> None:
+    slots = LateSlots(most=1)
+    gate = RequestGate(rates=NoRates(), slots=slots, most_at_once=1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await gate.admit("anna")
+    assert not slots._taken
+
+
+async def test_a_refusal_by_redis_shows_that_it_is_back() -> None:
+    health = SharedHealth(monotonic=lambda: 0.0, rest_s=0)
+    health.failed(RedisConnectionError())
+
+    async def refused() -> int:
+        raise TokenBudgetExhaustedError("nothing is left")
+
+    async def local() -> int:
+        return 1
+
+    with pytest.raises(TokenBudgetExhaustedError):
+        await fallback(health).ask(refused, local=local, unlimited=lambda: 2)
+    assert not health.is_degraded
