@@ -103,7 +103,7 @@ def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Pat
     reasond = Path(sys.executable).parent / "reasond"
     # A configuration is documented without its keys, or with the name of the variable that holds the secret.
     known = {"REASOND_SIGNING_KEY": secrets.token_urlsafe(48)}
-    if "auth" not in parsed:
+    if not {"keys", "jwks_url"} & set(parsed.get("auth", {})):
         known["REASOND__AUTH__KEYS"] = '[{ id = "main", secret_env = "REASOND_SIGNING_KEY" }]'
     llm = parsed.get("llm", {})
     known |= {name: "sk-documented" for name in [llm.get("api_key_env", "OPENAI_API_KEY")] if name and "model" in llm}
