@@ -196,7 +196,7 @@ class Runner:
             prepared = self._maker.prepare(assignment)
             for _ in range(_MOST_ATTEMPTS):
                 execution = self._new_execution(assignment)
-                claim = await self._create(execution, prepared)
+                claim = await self._create_whole(execution, prepared, own)
                 if claim.execution_id == execution.execution_id:
                     return self._begin(self._maker.fresh(prepared, execution, inherited=claim.inherited), own).execution
                 held = await self.request_ids.held_by(
@@ -234,6 +234,8 @@ class Runner:
         for run in tuple(self._runs.values()):
             run.log.close(StoreUnavailableError("The server was shut down before the store could be reached"))
         await self._wait_for_all(self._limits.unwinding_s)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._limits.unwinding_s)
         await self._writer.aclose(within_s=_LAST_COMMITS_S)
         await self._upkeep.aclose()
 
@@ -282,6 +284,24 @@ class Runner:
             inherits="" if earlier is None else earlier.execution.execution_id,
         )
 
+    async def _create_whole(self, execution: Execution, prepared: Prepared, place: Place) -> Claim:
+        """Create an execution even where the caller is cancelled meanwhile; then its run ends as cancelled.
+
+        What was committed without a run would be taken for left behind, and be gone on with for nobody.
+        """
+        creating = asyncio.create_task(self._create(execution, prepared), name=f"creation of {execution.execution_id}")
+        try:
+            return await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            while not creating.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([creating])
+            if not creating.cancelled() and creating.exception() is None:
+                claim = creating.result()
+                if claim.execution_id == execution.execution_id:
+                    self._begin(self._maker.fresh(prepared, execution, inherited=claim.inherited), place).cancel()
+            raise
+
     def _start_unseen(self, assignment: Assignment, place: Place) -> Execution:
         """Start a run for which its caller could not come back: nothing that is written of it is waited for.
 
@@ -326,7 +346,7 @@ class Runner:
             with self._store.watch(name, partial(self._heard, run)):
                 await self._driver.drive(run)
             if run.stop_reason is Stop.HANDED_OVER:
-                await self._give_back(run)
+                await self._give_back(name, run.log.fence)
             elif run.is_free_failure and run.execution.request_id:
                 await self._release(run)
         finally:
@@ -352,12 +372,10 @@ class Runner:
         except ReasondError:
             _log.warning("a request id could not be given back; it stands for a failed execution")
 
-    async def _give_back(self, run: Run) -> None:
+    async def _give_back(self, execution_id: str, fence: int) -> None:
         """Let another process go on at once."""
         try:
-            await self._store.renew(
-                Lease(owner=self._lease.owner, seconds=0), {run.execution.execution_id: run.log.fence}
-            )
+            await self._store.renew(Lease(owner=self._lease.owner, seconds=0), {execution_id: fence})
         except ReasondError:
             _log.warning("a lease could not be given back; it runs out by itself")
 
@@ -387,7 +405,10 @@ class Runner:
 
     async def _adopt_after(self, own: Run, recovery: Recovery) -> None:
         await own.ended()
-        if own.execution.execution_id not in self._runs and not self.is_draining:
+        name = recovery.execution.execution_id
+        if self.is_draining:
+            await self._give_back(name, recovery.fence)
+        elif name not in self._runs:
             self._adopt(recovery)
 
 

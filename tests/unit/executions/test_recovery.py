@@ -15,6 +15,7 @@ from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.opening import Stores, open_stores
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.executions.store import Lease
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
 from reasond_server.types import (
     Execution,
@@ -405,6 +406,17 @@ async def test_a_process_that_was_out_of_touch_is_its_own_heir(servers: Servers,
         await asyncio.wait(first._tasks)
     await end_of(first, execution)
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
+
+
+async def test_an_heir_that_shuts_down_meanwhile_gives_the_lease_back(servers: Servers, model: EchoModel) -> None:
+    first = servers.server(model)
+    execution = await held_after(servers, first, model, 1)
+    servers.time.advance(20)
+    first._upkeep._fences = dict
+    await first._upkeep.round()
+    await first.stop()
+    (found,) = await servers.store.recover(Lease(owner="other", seconds=15), limit=9)
+    assert found.execution.execution_id == execution.execution_id
 
 
 async def test_upkeep_begins_at_once_and_outlives_a_store_out_of_reach(servers: Servers, model: EchoModel) -> None:

@@ -467,6 +467,57 @@ async def test_a_unary_run_that_cannot_be_written_down_for_a_fault_of_the_store_
     assert runner.live(execution.execution_id) is None
 
 
+class Slow(Limping):
+    """A store that commits a creation when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_creating, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def create(self, *arguments: Any, **keys: Any) -> Claim:
+        self.is_creating.set()
+        await self.gate.wait()
+        return await super().create(*arguments, **keys)
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+@in_virtual_time
+async def test_what_is_created_for_a_caller_who_left_meanwhile_is_cancelled_before_it_spends(
+    assign: Assign, cancellations: int
+) -> None:
+    store, model = Slow(), EchoModel()
+    runner = runner_on(store, model, max_concurrent=1)
+    starting = asyncio.create_task(runner.start(replace(assign(), strategy=Again(Script()))))
+    await store.is_creating.wait()
+    for _ in range(cancellations):
+        starting.cancel()
+        await asyncio.sleep(0)
+        assert not starting.done()
+    store.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    (run,) = runner._runs.values()
+    await run.ended()
+    assert (await store.find("acme", run.execution.execution_id)).state is ExecutionState.CANCELLED
+    assert model.calls == 0
+    assert runner._admission.free_places == 1
+
+
+@in_virtual_time
+async def test_who_leaves_while_a_creation_fails_leaves_nothing_behind(assign: Assign) -> None:
+    store = Slow()
+    runner = runner_on(store, max_concurrent=1)
+    store.failures["create"] = StoreUnavailableError("gone")
+    starting = asyncio.create_task(runner.start(assign()))
+    await store.is_creating.wait()
+    starting.cancel()
+    store.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert runner._runs == {}
+    assert runner._admission.free_places == 1
+
+
 @in_virtual_time
 async def test_a_lease_that_cannot_be_given_back_runs_out(assign: Assign) -> None:
     store, model = Limping(), EchoModel()

@@ -2,7 +2,8 @@
 
 A row is `{"v": 1, "kind": "iteration", "of": "thought", "at": "2026-…", "body": {…}}`: `kind` names the event, `of`
 the kind of its step or metrics. Fields that a later release added with a default may be missing or unknown; what
-changes the meaning of those that are there gets a new version.
+changes the meaning of those that are there gets a new version. What is said of a row that cannot be
+read is logged: nothing of it but its sequence, kind and version.
 """
 
 from __future__ import annotations
@@ -96,7 +97,12 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
         event: Event = read(row["body"], row["of"])
         return LoggedEvent(sequence=sequence, create_time=datetime.fromisoformat(row["at"]), event=event)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InternalError(f"a stored event cannot be read: {shown(text)}") from error
+        kind = row.get("kind")
+        known = kind if isinstance(kind, str) and kind in _EVENTS else "unknown"
+        # From None, here and below: a traceback would quote what is stored.
+        raise InternalError(
+            f"a stored event cannot be read ({type(error).__name__}): sequence {sequence}, kind {known}"
+        ) from None
 
 
 def encode_execution(execution: Execution) -> str:
@@ -110,7 +116,7 @@ def decode_execution(text: str) -> Execution:
     try:
         execution: Execution = _reader(Execution)(row["body"], "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InternalError(f"a stored execution cannot be read: {shown(text)}") from error
+        raise InternalError(f"a stored execution cannot be read ({type(error).__name__})") from None
     return execution
 
 
@@ -139,12 +145,13 @@ def _row(text: str) -> dict[str, Any]:
     """Return the outer object of `text` if it has a version that this release reads."""
     try:
         row = pydantic_core.from_json(text)
-    except ValueError as error:
-        raise InternalError(f"a stored row is no JSON: {shown(text)}") from error
+    except ValueError:
+        raise InternalError("a stored row is no JSON") from None
     version = row.get("v") if isinstance(row, dict) else None
     if version != VERSION:
+        number = shown(version) if isinstance(version, int) else None
         raise InternalError(
-            f"a stored row has version {shown(version)}, this release reads {VERSION}",
+            f"a stored row has version {number}, this release reads {VERSION}",
             remedy="Run the release that wrote it, or a later one.",
         )
     return typing.cast("dict[str, Any]", row)

@@ -13,7 +13,7 @@ from reasond_server.executions.store import Change, Claim, Renewal
 from reasond_server.executions.stored import statements as sql
 from reasond_server.executions.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore, require_storable
 from reasond_server.executions.stored.codec import encode_execution
-from reasond_server.executions.stored.rows import HEAD_COLUMNS, encoded, execution_columns, head_of, recovery
+from reasond_server.executions.stored.rows import HEAD_COLUMNS, encoded, execution_columns, head_of, readable_recovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -201,7 +201,8 @@ class PostgresExecutionStore(SqlExecutionStore):
             async with connection.transaction():
                 for tenant, name, *head in await _fetched(connection, _RECOVER, values):
                     log = await _fetched(connection, sql.LOG, {"tenant": tenant, "execution_id": name})
-                    found.append(recovery(head, log))
+                    if (one := readable_recovery(name, head, log)) is not None:
+                        found.append(one)
             return found
 
         return await self._pool.run(job)

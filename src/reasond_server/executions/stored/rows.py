@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.store import Append
     from reasond_server.types import Execution
+
+_log = logging.getLogger("reasond.executions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,20 @@ def recovery(head: Sequence[Any], log: Iterable[Sequence[Any]]) -> Recovery:
         fence=fence,
         is_keep_requested=bool(is_keep_requested),
     )
+
+
+def readable_recovery(execution_id: str, head: Sequence[Any], log: Iterable[Sequence[Any]]) -> Recovery | None:
+    """Return what `recovery` does; None, which is logged, for a log that cannot be read.
+
+    The transaction that took its lease goes on: the log comes last at the next look, and keeps no other from its turn.
+    """
+    try:
+        return recovery(head, log)
+    except InternalError as error:
+        _log.error(
+            "a log cannot be read and is not taken over: %s", error.full_message, extra={"execution_id": execution_id}
+        )
+        return None
 
 
 def is_storable(*texts: str) -> bool:

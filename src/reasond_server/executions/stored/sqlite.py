@@ -18,7 +18,7 @@ from reasond_server.executions.stored.rows import (
     encoded,
     execution_columns,
     head_of,
-    recovery,
+    readable_recovery,
 )
 
 if TYPE_CHECKING:
@@ -164,7 +164,9 @@ class SqliteExecutionStore(SqlExecutionStore):
             for name in connection.exec_driver_sql(_ORPHANS, (now, limit)).fetchall():
                 head = connection.exec_driver_sql(_TAKE, (lease.owner, now + lease.seconds, *name)).one()
                 values = {"tenant": name[0], "execution_id": name[1]}
-                found.append(recovery(head, connection.exec_driver_sql(sql.LOG, values).fetchall()))
+                log = connection.exec_driver_sql(sql.LOG, values).fetchall()
+                if (one := readable_recovery(name[1], head, log)) is not None:
+                    found.append(one)
             return found
 
         # Reading first: a look that finds nothing must not wait for the writer, nor keep it busy.

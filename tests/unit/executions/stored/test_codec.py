@@ -1,5 +1,6 @@
 """Whatever a log can hold comes back equal, and what cannot be read says so."""
 
+import traceback
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -146,6 +147,30 @@ def test_rows_that_are_none_are_refused(text: str) -> None:
         decode_event(1, text)
     with pytest.raises(InternalError, match="stored"):
         decode_execution(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SECRET",
+        '{"v":"SECRET"}',
+        '{"v":1,"kind":"SECRET","of":"","at":"2026-11-21","body":{}}',
+        '{"v":1,"kind":"iteration","of":"SECRET","at":"2026-11-21","body":{"detail":{}}}',
+        '{"v":1,"kind":"started","of":"","at":"SECRET","body":{"strategy_source":"SECRET"}}',
+        '{"v":1,"body":{"state":"SECRET"}}',
+    ],
+)
+def test_nothing_that_is_stored_is_told_of_a_row_that_cannot_be_read(text: str) -> None:
+    for read in (lambda: decode_event(7, text), lambda: decode_execution(text)):
+        with pytest.raises(InternalError) as caught:
+            read()
+        assert "SECRET" not in "".join(traceback.format_exception(caught.value))
+        assert "SECRET" not in caught.value.full_message
+
+
+def test_an_event_that_cannot_be_read_is_told_by_sequence_and_kind() -> None:
+    with pytest.raises(InternalError, match=r"cannot be read \(KeyError\): sequence 7, kind iteration"):
+        decode_event(7, '{"v":1,"kind":"iteration"}')
 
 
 @pytest.mark.parametrize("data", [{"a": "\ud800"}, {"a": object()}, {"\ud800": 1}])
