@@ -84,10 +84,18 @@ async def test_the_bounded_context_example(site: Site) -> None:
         assert line["tokens"] <= 8192
 
 
-async def test_the_react_example_says_that_the_strategy_is_not_installed(site: Site) -> None:
+async def test_the_react_example_needs_the_permission_for_tools_and_works_without_them(site: Site) -> None:
     config = {"max_iterations": 5, "allow_tool_use": True}
     error = (await execute(site, query="Find the weather", strategy="react", strategy_config=config))["error"]
-    assert (error["code"], error["message"]) == (-32001, "Strategy not found: 'react'")
+    missing = "Authorization failed: Missing required permission 'reasoning:tools'"
+    assert (error["code"], error["message"]) == (-32603, missing)
+    config["allow_tool_use"] = False
+    result = (await execute(site, query="What is 15% of 240?", strategy="react", strategy_config=config))["result"]
+    assert result["strategy_used"] == "react"
+    assert "36" in result["answer"]
+    keys = {"total_iterations", "answer_found_at_iteration", "temperature", "max_iterations"}
+    assert keys <= set(result["metrics"]["strategy_specific"])
+    assert {"iteration", "thought", "action", "observation", "answer_found", "tokens"} <= set(result["trace"][0])
 
 
 async def test_the_example_with_agent_capabilities_takes_the_first_that_is_available(site: Site) -> None:
