@@ -36,3 +36,13 @@ def test_the_table_is_bounded_and_forgets_the_oldest_first() -> None:
     for key in ("one", "two", "one", "three"):
         throttle.failed(key)
     assert [throttle.wait_s(key) > 0 for key in ("one", "two", "three")] == [True, False, True]
+
+
+def test_a_key_whose_failures_are_over_is_forgotten() -> None:
+    clock = Monotonic()
+    throttle = Throttle(most=1, window_s=60, monotonic=clock, most_keys=1)
+    throttle.failed("crawler")
+    clock.now_s += 60
+    assert throttle.wait_s("crawler") == 0
+    throttle.failed("other")
+    assert throttle.wait_s("other") == 60
