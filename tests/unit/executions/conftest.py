@@ -220,3 +220,13 @@ def assign() -> Callable[..., Assignment]:
         )
 
     return make
+
+
+@pytest.fixture
+async def servers(time: ManualClock, assign: Any) -> AsyncGenerator[Any, None]:
+    from tests.unit.executions.servers import Servers  # noqa: PLC0415 - that module imports this one
+
+    servers = Servers(time, assign)
+    yield servers
+    for runner in servers.runners:
+        await runner.stop()

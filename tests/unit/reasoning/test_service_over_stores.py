@@ -1,0 +1,312 @@
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from reasond_server.config import Settings
+from reasond_server.core import Core, assemble
+from reasond_server.errors import (
+    DrainingError,
+    ExecutionNotFoundError,
+    InternalError,
+    ModelFailedError,
+    ReasondError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from reasond_server.executions.memory import MemoryExecutionStore
+from reasond_server.executions.store import Append, Claim, Lease, LeaseLostError, Recovery
+from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.strategies.strategy import (
+    Outcome,
+    ReasoningStrategy,
+    RunContext,
+    Step,
+    StrategyConfig,
+    StrategyEvent,
+)
+from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.types import (
+    CustomMetrics,
+    CustomStep,
+    Execution,
+    ExecutionState,
+    FinishReason,
+    Principal,
+    Result,
+    Task,
+)
+
+ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
+
+
+class SlowCommits(MemoryExecutionStore):
+    """A memory store that is asked to wait before it creates or commits, and that counts."""
+
+    def __init__(self) -> None:
+        super().__init__(max_executions=100, max_bytes=10**8, now=lambda: datetime.now(UTC))
+        self.gate = asyncio.Event()
+        self.is_down = False
+        self.created = asyncio.Event()
+        self.refused = asyncio.Event()
+
+    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+        await self._open()
+        claim = await super().create(execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
+        self.created.set()
+        return claim
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        await self._open()
+        return await super().append(batch)
+
+    async def _open(self) -> None:
+        if self.is_down:
+            self.refused.set()
+            raise StoreUnavailableError("the store is gone", retry_after_s=1.0)
+        await self.gate.wait()
+
+
+def core_with(store: MemoryExecutionStore, registry: StrategyRegistry, *replies: str | Reply) -> Core:
+    reasoning = {"default_strategy": "", "enabled_strategies": []}
+    settings = Settings.model_validate_json(json.dumps({"reasoning": reasoning}))
+    return assemble(settings, model=ScriptedModel(list(replies)), registry=registry, store=store)
+
+
+async def test_a_unary_call_without_a_request_id_waits_for_no_commit(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    core = core_with(store, registry, "forty-two")
+    view = await core.reasoning.execute(ALICE, Task(query="why?", strategy="quick"))
+    assert (view.result.answer, len(view.steps), view.execution.state) == ("forty-two", 1, ExecutionState.SUCCEEDED)
+    reading = asyncio.create_task(core.reasoning.get(ALICE, view.execution.execution_id))
+    await asyncio.sleep(0)
+    store.gate.set()
+    assert (await reading).result == view.result
+
+
+async def test_a_unary_call_is_answered_though_its_log_cannot_be_written_and_the_next_one_is_refused(
+    registry: StrategyRegistry,
+) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    store.is_down = True
+    core = core_with(store, registry, "paid for")
+    assert (await core.reasoning.execute(ALICE, Task(query="why?", strategy="quick"))).result.answer == "paid for"
+    await store.refused.wait()
+    with pytest.raises(StoreUnavailableError, match="the store is gone"):
+        await core.reasoning.execute(ALICE, Task(query="why?", strategy="quick"))
+    store.is_down = False
+    await core.runner.stop()
+    assert len((await core.reasoning.list_executions(ALICE)).executions) == 1
+
+
+async def test_a_store_out_of_reach_refuses_a_stream_before_anything_is_spent(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    store.is_down = True
+    core = core_with(store, registry)
+    with pytest.raises(StoreUnavailableError):
+        await anext(core.reasoning.stream(ALICE, Task(query="why?", strategy="quick")))
+
+
+async def test_a_store_without_room_refuses_a_unary_call(registry: StrategyRegistry) -> None:
+    store = MemoryExecutionStore(max_executions=1, max_bytes=10**6, now=lambda: datetime.now(UTC))
+    core = core_with(store, registry, Reply(text="never", hold=asyncio.Event()), Reply(text="x", hold=asyncio.Event()))
+    stream = core.reasoning.stream(ALICE, Task(query="why?", strategy="quick"))
+    await anext(stream)
+    for _ in range(2):
+        with pytest.raises(StoreFullError, match="holds 1 running"):
+            await core.reasoning.execute(ALICE, Task(query="why?", strategy="quick"))
+    await stream.aclose()
+    await core.runner.stop()
+
+
+async def test_a_unary_caller_that_goes_away_cancels_its_run(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    core = core_with(store, registry, Reply(text="never", hold=asyncio.Event()))
+    call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="quick")))
+    await store.created.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await core.runner.stop()
+    found = (await core.reasoning.list_executions(ALICE)).executions
+    assert [execution.state for execution in found] == [ExecutionState.CANCELLED]
+
+
+async def test_a_unary_call_whose_execution_is_deleted_is_told_so(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    hold = asyncio.Event()
+    core = core_with(store, registry, Reply(text="late", hold=hold))
+    call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="quick")))
+    await store.created.wait()
+    execution = (await core.reasoning.list_executions(ALICE)).executions[0]
+    run = core.runner.live(execution.execution_id)
+    assert run is not None
+    run.log.close(ExecutionNotFoundError("it is gone"))
+    with pytest.raises(ExecutionNotFoundError):
+        await call
+
+
+async def test_a_known_request_is_answered_by_a_server_that_is_full_or_ends(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    core = core_with(store, registry, "yes")
+    task = Task(query="why?", strategy="quick")
+    first = await core.reasoning.execute(ALICE, task, request_id="r1")
+    core.runner.begin_drain()
+    again = await core.reasoning.execute(ALICE, task, request_id="r1")
+    assert again == first
+    with pytest.raises(DrainingError):
+        await core.reasoning.execute(ALICE, task, request_id="r2")
+
+
+async def test_an_execution_at_work_elsewhere_is_cancelled_there(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    here, there = core_with(store, registry), core_with(store, registry, Reply(text="never", hold=asyncio.Event()))
+    stream = there.reasoning.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
+    execution_id = (await anext(stream)).execution_id
+    assert (await here.reasoning.cancel(ALICE, execution_id)).state is ExecutionState.CANCELLED
+    await stream.aclose()
+
+
+async def test_a_stream_is_resumed_on_another_server_while_the_run_goes_on(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    hold = asyncio.Event()
+    here, there = core_with(store, registry), core_with(store, registry, Reply(text="late", hold=hold))
+    stream = there.reasoning.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
+    execution_id = (await anext(stream)).execution_id
+    await stream.aclose()
+    resumed = here.reasoning.resume(ALICE, execution_id, after_sequence=0)
+    seen = [(await anext(resumed)).sequence]
+    hold.set()
+    seen += [event.sequence async for event in resumed]
+    assert seen == [1, 2, 3]
+    assert [event.sequence async for event in here.reasoning.resume(ALICE, execution_id, after_sequence=3)] == []
+
+
+async def test_who_resumes_can_ask_an_execution_elsewhere_to_go_on_without_followers(
+    registry: StrategyRegistry,
+) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    hold = asyncio.Event()
+    here, there = core_with(store, registry), core_with(store, registry, Reply(text="late", hold=hold))
+    first = there.reasoning.stream(ALICE, Task(query="why?", strategy="quick"))
+    execution_id = (await anext(first)).execution_id
+    resumed = here.reasoning.resume(ALICE, execution_id, after_sequence=0, keep_running=True)
+    assert (await anext(resumed)).sequence == 1
+    await resumed.aclose()
+    await first.aclose()
+    hold.set()
+    events = [event.event async for event in here.reasoning.resume(ALICE, execution_id, after_sequence=1)]
+    assert isinstance(events[-1], Result)
+    assert events[-1].finish_reason is FinishReason.ANSWERED
+
+
+@pytest.mark.parametrize("begins_kept", [True, False])
+async def test_the_wish_to_keep_an_execution_is_stored_unless_it_was_made_at_the_beginning(
+    registry: StrategyRegistry,
+    begins_kept: bool,  # noqa: FBT001 - a case, given by name
+) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    core = core_with(store, registry, Reply(text="late", hold=asyncio.Event()))
+    task = Task(query="why?", strategy="quick")
+    first = core.reasoning.stream(ALICE, task, request_id="r1", keep_running=begins_kept)
+    execution_id = (await anext(first)).execution_id
+    again = core.reasoning.stream(ALICE, task, request_id="r1", keep_running=True)
+    await anext(again)
+    for stream in (first, again):
+        await stream.aclose()
+    run = core.runner.live(execution_id)
+    assert run is not None
+    assert run.stop_reason is None
+    (recovery,) = await recovered_from(store, core)
+    assert recovery.is_keep_requested is not begins_kept
+
+
+async def recovered_from(store: MemoryExecutionStore, core: Core) -> Sequence[Recovery]:
+    """Return what another process would take over if this one gave its leases back."""
+    lease = core.runner._lease
+    await store.renew(replace(lease, seconds=0), core.runner._fences())
+    found = await store.recover(Lease(owner="other", seconds=60), limit=9)
+    await core.runner.stop()
+    return found
+
+
+async def test_a_unary_call_whose_execution_was_taken_over_is_told_so(registry: StrategyRegistry) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    core = core_with(store, registry, Reply(text="late", hold=asyncio.Event()))
+    call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="quick")))
+    await store.created.wait()
+    execution = (await core.reasoning.list_executions(ALICE)).executions[0]
+    run = core.runner.live(execution.execution_id)
+    assert run is not None
+    run.log.close(LeaseLostError("taken"))
+    with pytest.raises(ModelFailedError, match="another one took the execution over, after tokens were spent"):
+        await call
+
+
+class Chatty(ReasoningStrategy[StrategyConfig]):
+    """Makes as many steps as the task says, without a model."""
+
+    name = "chatty"
+    description = "Makes many steps."
+    config_type = StrategyConfig
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del context
+        metrics = CustomMetrics(data={})
+        for _ in range(int(task.query)):
+            yield Step(detail=CustomStep(data={}), answer_found=False, metrics=metrics)
+        yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=metrics)
+
+
+class Tidy(Chatty):
+    """Has its answer long before it has cleaned up."""
+
+    name = "tidy"
+
+    def __init__(self) -> None:
+        self.answered, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del task, context
+        try:
+            yield Outcome(answer="paid for", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+        finally:
+            self.answered.set()
+            await self.may_end.wait()
+
+
+async def test_a_unary_call_is_answered_though_its_log_was_refused_when_the_answer_was_there() -> None:
+    store, strategy = SlowCommits(), Tidy()
+    store.gate.set()
+    core = core_with(store, StrategyRegistry([strategy]))
+    call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="tidy")))
+    await strategy.answered.wait()
+    await store.created.wait()
+    execution = (await core.reasoning.list_executions(ALICE)).executions[0]
+    run = core.runner.live(execution.execution_id)
+    assert run is not None
+    run.log.close(InternalError("refused"))
+    strategy.may_end.set()
+    assert (await call).result.answer == "paid for"
+
+
+@pytest.mark.parametrize("steps", [1, 300])
+async def test_a_unary_call_returns_all_steps_however_many(steps: int) -> None:
+    store = SlowCommits()
+    store.gate.set()
+    core = core_with(store, StrategyRegistry([Chatty()]))
+    view = await core.reasoning.execute(ALICE, Task(query=str(steps), strategy="chatty"))
+    assert [step.index for step in view.steps] == [*range(steps)]
+    assert view.result.answer == "done"
