@@ -401,4 +401,4 @@ async def test_each_of_two_calls_at_once_is_told_what_it_was_charged_with() -> N
         await played(model)
         return model.last_call
 
-    assert await asyncio.gather(charged(), charged()) == usages
+    assert [*await asyncio.gather(charged(), charged())] == usages
