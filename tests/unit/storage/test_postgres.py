@@ -80,13 +80,19 @@ async def test_a_full_disk_is_not_asked_twice_and_a_statement_that_takes_too_lon
     assert (full.runs, late.runs) == (1, 1)
 
 
-async def test_what_may_be_repeated_is_repeated_on_a_new_connection_and_nothing_else_is(
-    pool: PostgresPool, postgres_url: str
-) -> None:
-    again, once = Job("SELECT 1"), Job("SELECT 1")
-    await end(postgres_url, POOLED)
+class CutOff(Job):
+    """A job whose connection the server ends while it is at work, the first time."""
+
+    async def __call__(self, connection: PgConnection) -> list[tuple[Any, ...]]:
+        if not self.runs:
+            self.runs += 1
+            await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return await super().__call__(connection)
+
+
+async def test_what_may_be_repeated_is_repeated_on_a_new_connection_and_nothing_else_is(pool: PostgresPool) -> None:
+    again, once = CutOff("SELECT 1"), CutOff("SELECT 1")
     assert await pool.run(again) == [(1,)]
-    await end(postgres_url, POOLED)
     with pytest.raises(StoreUnavailableError) as caught:
         await pool.run(once, repeats=False)
     assert caught.value.retry_after_s
