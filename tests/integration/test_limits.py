@@ -114,7 +114,7 @@ async def test_of_many_calls_at_once_only_those_are_made_that_the_budget_covers(
         asked += 1
         return "<answer>42</answer>"
 
-    async with limited(FunctionModel(answer), tokens_per_minute=1200) as listening:
+    async with limited(FunctionModel(answer), tokens_per_day=1200) as listening:
         tries = (ask(listening, config={"max_tokens": 1000}) for _ in range(64))
         ends = await asyncio.gather(*tries, return_exceptions=True)
         reasons = {end.reason for end in ends if isinstance(end, reasond.ReasondError)}
@@ -129,7 +129,7 @@ async def test_a_run_that_meets_the_callers_budget_ends_with_what_it_has() -> No
     thoughts = FunctionModel(
         lambda _request: f"<continue>{' '.join(str(next(numbers)) for _ in range(100))}</continue>"
     )
-    async with limited(thoughts, tokens_per_minute=1000) as listening:
+    async with limited(thoughts, tokens_per_day=1000) as listening:
         config = {"chunk_size": 1024, "carryover_size": 512, "carryover_mode": "tail"}
         found = await ask(listening, strategy="bounded_context", config=config)
         assert found.finish_reason == reasond.FinishReason.FINISH_REASON_BUDGET_EXHAUSTED
