@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import Learner
-from reasond_server.llm.model import Finished, ModelFinish
+from reasond_server.llm.model import ChatModel, Finished, ModelFinish
+from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from reasond_server.llm.model import ChatModel, ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.types import Budget
 
 _BYTES_PER_MESSAGE = 64
@@ -69,7 +70,7 @@ class _Call:
     held: Held | None = None
 
 
-class MeteredModel:
+class MeteredModel(WrappedModel[ChatModel]):
     """The model of one run: `usage` is true at every moment, also in the middle of a call.
 
     `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
@@ -91,8 +92,8 @@ class MeteredModel:
         counter: TokenCounter | None = None,
         account: TokenAccount | None = None,
     ) -> None:
+        super().__init__(model=model)
         self._account = account
-        self._model = model
         self._counter = model.counter if counter is None else counter
         self._budget = budget
         self._settled = Usage()
@@ -102,26 +103,6 @@ class MeteredModel:
         self._is_closed = False
         self.is_clamped = False
         self.warnings_of_calls: dict[str, None] = {}
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model.name
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Warnings of the model."""
-        return self._model.warnings
-
-    @property
-    def context_window(self) -> int | None:
-        """Window of the model in tokens, if known."""
-        return self._model.context_window
-
-    @property
-    def has_native_tools(self) -> bool:
-        """Whether the model takes tools."""
-        return self._model.has_native_tools
 
     @property
     def counter(self) -> TokenCounter:
@@ -137,10 +118,6 @@ class MeteredModel:
     def last_call(self) -> Usage:
         """What the call that ended last was charged with."""
         return self._last_call
-
-    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what the model's server counts."""
-        return await self._model.count_exactly(messages)
 
     async def aclose(self) -> None:
         """The model outlives the run: nothing is closed."""

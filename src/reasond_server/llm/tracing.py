@@ -10,14 +10,15 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import ReasondError
-from reasond_server.llm.model import Finished
+from reasond_server.llm.model import ChatModel, Finished
+from reasond_server.llm.wrapping import WrappedModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from opentelemetry.trace import Span, Tracer
 
-    from reasond_server.llm.model import ChatModel, ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.llm.model import ChatRequest, ModelEvent
 
 
 def traced(model: ChatModel) -> ChatModel:
@@ -29,45 +30,12 @@ def traced(model: ChatModel) -> ChatModel:
     return TracedModel(model=model, tracer=get_tracer("reasond"))
 
 
-class TracedModel:
+class TracedModel(WrappedModel[ChatModel]):
     """The model, with a span for each call. What a call left out or found odd is in `reasond.call.warnings`."""
 
     def __init__(self, *, model: ChatModel, tracer: Tracer) -> None:
-        self._model = model
+        super().__init__(model=model)
         self._tracer = tracer
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model.name
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Warnings of the model."""
-        return self._model.warnings
-
-    @property
-    def context_window(self) -> int | None:
-        """Window of the model in tokens, if known."""
-        return self._model.context_window
-
-    @property
-    def has_native_tools(self) -> bool:
-        """Whether the model takes tools."""
-        return self._model.has_native_tools
-
-    @property
-    def counter(self) -> TokenCounter:
-        """Counter of the model."""
-        return self._model.counter
-
-    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what the model's server counts."""
-        return await self._model.count_exactly(messages)
-
-    async def aclose(self) -> None:
-        """Close the model."""
-        await self._model.aclose()
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model within a span that ends with the call, however that ends."""

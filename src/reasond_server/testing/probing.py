@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reasond_server.errors import ReasondError
 from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.model import ChatModel
+from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
 from reasond_server.testing.models import FunctionModel, Reply
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Budget
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.llm.model import ChatModel, ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.llm.model import ChatRequest, ModelEvent
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig, StrategyEvent
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.types import Task
@@ -190,41 +192,12 @@ class Transcript:
     strange: list[ChatRequest] = field(default_factory=list)
 
 
-class _Wrapped:
+class _Wrapped(WrappedModel[ChatModel]):
     """A model that stands before another one."""
 
     def __init__(self, model: ChatModel, transcript: Transcript) -> None:
-        self._model = model
+        super().__init__(model=model)
         self._transcript = transcript
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model.name
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Warnings of the model."""
-        return self._model.warnings
-
-    @property
-    def context_window(self) -> int | None:
-        """Window of the model."""
-        return self._model.context_window
-
-    @property
-    def has_native_tools(self) -> bool:
-        """Whether the model takes tools."""
-        return self._model.has_native_tools
-
-    @property
-    def counter(self) -> TokenCounter:
-        """Counter of the model."""
-        return self._model.counter
-
-    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
-        """Return what the model counts."""
-        return await self._model.count_exactly(messages)
 
     async def aclose(self) -> None:
         """Nothing is held open."""

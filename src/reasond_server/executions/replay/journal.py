@@ -27,14 +27,15 @@ from reasond_server.executions.replay.recorded import (
     usage_in,
 )
 from reasond_server.executions.store import Record
+from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished
+from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
-    from reasond_server.llm.metering import MeteredModel
-    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, ToolSpec
     from reasond_server.tools.toolbox import Toolbox
     from reasond_server.types import ToolCall, ToolResult
 
@@ -117,37 +118,12 @@ class Journal:
         self._is_closed = True
 
 
-class JournaledModel:
+class JournaledModel(WrappedModel[MeteredModel]):
     """The model of a run that can be gone on with."""
 
     def __init__(self, *, model: MeteredModel, journal: Journal) -> None:
-        self._model = model
+        super().__init__(model=model)
         self._journal = journal
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model.name
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Warnings of the model."""
-        return self._model.warnings
-
-    @property
-    def context_window(self) -> int | None:
-        """Window of the model in tokens, if known."""
-        return self._model.context_window
-
-    @property
-    def has_native_tools(self) -> bool:
-        """Whether the model takes tools."""
-        return self._model.has_native_tools
-
-    @property
-    def counter(self) -> TokenCounter:
-        """Counter of the run."""
-        return self._model.counter
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return what the model's server counts, or counted: it decides how material is cut."""
@@ -159,9 +135,6 @@ class JournaledModel:
         if count is not None:
             await self._journal.keep(key, encode_count(count))
         return count
-
-    async def aclose(self) -> None:
-        """The model outlives the run: nothing is closed."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model, or yield what it answered when the run made this call before.
