@@ -60,6 +60,11 @@ def model_of(
     )
 
 
+def model_name_of(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the name of the model that `model_of` gives."""
+    return DemoModel().name if choose_provider(settings, environ) == "demo" else settings.llm.model
+
+
 def backend_options(settings: Settings, environ: Mapping[str, str], name: str = "") -> BackendOptions:
     """Return what the settings say of the backend `name`, of [llm] itself if that is empty.
 

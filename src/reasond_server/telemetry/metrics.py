@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from reasond_server.telemetry.observers import Snapshot
     from reasond_server.telemetry.process import ProcessFacts
     from reasond_server.types import Savings, StrategyMetrics, Usage
 
@@ -29,20 +29,6 @@ _DENIALS: Final = {
     "STORE_UNAVAILABLE": "store",
     "STORE_FULL": "store",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """What is read from the server when a sample is taken, instead of being told with every change."""
-
-    rpcs: int = 0
-    http_requests: int = 0
-    running: int = 0
-    queued: int = 0
-    places: int = 0
-    is_ready: bool = False
-    is_draining: bool = False
-    is_limits_degraded: bool = False
 
 
 class Metrics:

@@ -6,12 +6,31 @@ and must not wait.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reasond_server.types import StrategyMetrics, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What is read from the server when a sample is taken, instead of being told with every change.
+
+    Calls at work, executions that run or wait and places for them; whether the process takes work, is shutting down,
+    or cannot reach the store of the limits.
+    """
+
+    rpcs: int = 0
+    http_requests: int = 0
+    running: int = 0
+    queued: int = 0
+    places: int = 0
+    is_ready: bool = False
+    is_draining: bool = False
+    is_limits_degraded: bool = False
 
 
 class CallObserver(Protocol):

@@ -13,7 +13,8 @@ from reasond_server.telemetry.process import process_facts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reasond_server.telemetry.metrics import Metrics, Snapshot
+    from reasond_server.telemetry.metrics import Metrics
+    from reasond_server.telemetry.observers import Snapshot
 
 _INTERVAL_S: Final = 0.25
 _PROCESS_EVERY: Final = 20
