@@ -17,6 +17,7 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.tools.source import Tools
 
 
@@ -100,6 +102,7 @@ def assemble(
     directory: AgentDirectory | None = None,
     limits: CallerLimits = NO_LIMITS,
     tools: Tools | None = None,
+    observer: Observer = UNOBSERVED,
 ) -> Core:
     """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
 
@@ -113,7 +116,7 @@ def assemble(
     clock = clock or system_clock()
     tables = settings.reasoning.strategies
     registry = registry_of(settings) if registry is None else registry
-    tools = tools_of(settings.tools) if tools is None else tools
+    tools = tools_of(settings.tools, observer=observer) if tools is None else tools
     store = store or MemoryExecutionStore(
         max_executions=settings.store.max_executions,
         max_bytes=settings.store.max_bytes,
@@ -128,6 +131,7 @@ def assemble(
         find_strategy=registry.get,
         tools=tools,
         account_of=limits.account,
+        observer=observer,
     )
     directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
     reasoning = ReasoningService(

@@ -84,6 +84,7 @@ def write_ready_file(path: Path, listening: Listening) -> None:
         "grpc": listening.grpc,
         "http": listening.http.partition("://")[2],
         "token": listening.token,
+        "metrics": listening.metrics,
     }
     try:
         # mkstemp makes the file with mode 0600, so that the token is never readable for others
@@ -105,6 +106,7 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
         "reasond is ready",
         f"  gRPC   {listening.grpc}",
         f"  HTTP   {listening.http or 'off'}",
+        *([f"  counts {listening.metrics}"] if listening.metrics else []),
         f"  model  {listening.model}",
         *(line for warning in listening.warnings for line in _wrapped(warning)),
         f"  store  {listening.store}",
@@ -128,6 +130,8 @@ def _announce(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> None
         write("\n".join(banner(listening, is_dev=is_dev, is_encrypted=is_encrypted)), stream=stream)
     else:
         fields = {"grpc": listening.grpc, "http": listening.http, "model": listening.model, "store": listening.store}
+        if listening.metrics:
+            fields["metrics"] = listening.metrics
         _log.info("ready", extra={**fields, "warnings": "; ".join(listening.warnings)})
 
 

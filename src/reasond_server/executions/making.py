@@ -19,6 +19,7 @@ from reasond_server.executions.replay.spending import NOTHING, Spending
 from reasond_server.executions.run import Assignment, Run
 from reasond_server.llm.counting.template import Forkable
 from reasond_server.llm.metering import MeteredModel, TokenAccount
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import (
     ExecutionFailure,
     ExecutionStarted,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.telemetry.observers import RunObserver
     from reasond_server.types import Execution, Json, Usage
 
 
@@ -87,8 +89,10 @@ class Maker:
         records_content: bool,
         is_durable: bool,
         account_of: AccountOf = no_account,
+        observer: RunObserver = UNOBSERVED,
     ) -> None:
         self._account_of = account_of
+        self._observer = observer
         self._model = model
         self._clock = clock
         self._writer = writer
@@ -219,6 +223,7 @@ class Maker:
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
             account=self._account_of(assignment.tenant, assignment.subject),
+            on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
         )
         journal = None
         if is_recoverable:

@@ -21,6 +21,7 @@ from reasond_server.executions.request_ids import RequestIds, stands
 from reasond_server.executions.run import Run, Stop
 from reasond_server.executions.store import Change, Lease
 from reasond_server.executions.writer import LogWriter
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Execution, ExecutionState
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.store import Claim, ExecutionStore, Recovery
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.telemetry.observers import RunObserver
     from reasond_server.tools.toolbox import ToolSource
 
 __all__ = ["Clock", "Runner", "RunnerLimits"]
@@ -69,6 +71,15 @@ class RunnerLimits:
         return timedelta(seconds=self.tenant_retention_s.get(tenant, self.retention_s))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Executions that hold a place, those that wait for one, and how many places there are."""
+
+    running: int
+    queued: int
+    places: int
+
+
 def _no_strategy(name: str) -> ReasoningStrategy[Any]:
     raise StrategyNotFoundError(f"Strategy not found: {shown(name)}")
 
@@ -90,7 +101,9 @@ class Runner:
         tools: ToolSource = NO_TOOLS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
         account_of: AccountOf = no_account,
+        observer: RunObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._store = store
         self._model_name = model.name
         self._clock = clock
@@ -104,8 +117,9 @@ class Runner:
             max_running=limits.max_concurrent,
             max_queued=limits.max_queued,
             queue_timeout_s=limits.queue_timeout_s,
+            observer=observer,
         )
-        self._writer = LogWriter(store=store, random=clock.random)
+        self._writer = LogWriter(store=store, random=clock.random, observer=observer)
         self._maker = Maker(
             model=model,
             clock=clock,
@@ -114,6 +128,7 @@ class Runner:
             records_content=limits.records_content,
             is_durable=store.is_durable,
             account_of=account_of,
+            observer=observer,
         )
         self._driver = Driver(
             clock=clock, tools=tools, retention_of=limits.retention_of, unwinding_s=limits.unwinding_s
@@ -134,6 +149,12 @@ class Runner:
     def is_draining(self) -> bool:
         """Whether nothing new is started any more."""
         return self._admission.is_draining
+
+    @property
+    def load(self) -> Load:
+        """How busy it is."""
+        admission = self._admission
+        return Load(running=admission.running, queued=admission.queued, places=self._limits.max_concurrent)
 
     def begin(self) -> None:
         """Look at once for executions that nobody works on, and again and again from now on."""
@@ -355,7 +376,21 @@ class Runner:
             if run.place is not None:
                 run.place.leave()
             run.end()
+            self._tell_left(run)
             _log_end(run)
+
+    def _tell_left(self, run: Run) -> None:
+        """Tell the observer, from what callers were told: a store that took nothing does not know how a run ended."""
+        result = run.concluded.result() if run.concluded.done() and not run.concluded.cancelled() else None
+        if result is None and run.stop_reason is not None:
+            self._observer.run_handed(run.stop_reason.value)
+        self._observer.run_left(
+            run.execution.strategy,
+            "" if result is None or result.finish_reason is None else result.finish_reason.value,
+            steps=run.step_count - len(run.known),
+            duration_s=0.0 if result is None else result.metrics.execution_time_s,
+            metrics=run.metrics,
+        )
 
     def _heard(self, run: Run, change: Change) -> None:
         if change is Change.CANCEL_REQUESTED:
@@ -394,7 +429,9 @@ class Runner:
             run = self._maker.revived(recovery)
         except PlanError as error:
             self._maker.write_off(recovery, failure_of(error), keep_s=self._limits.retention_of)
+            self._observer.run_recovered("written_off")
             return
+        self._observer.run_recovered("resumed")
         if recovery.is_keep_requested:
             run.keep()
         if not run.keeps_running:

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from reasond_server.errors import InternalError, StoreUnavailableError
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
     from reasond_server.executions.log import RunLog
     from reasond_server.executions.store import Append, ExecutionStore
+    from reasond_server.telemetry.observers import RunObserver
 
 _log = logging.getLogger("reasond.executions")
 _MAX_PARTS = 256
@@ -31,7 +33,10 @@ class LogWriter:
     it is taken or refused. `random` spreads the waits.
     """
 
-    def __init__(self, *, store: ExecutionStore, random: Callable[[], float]) -> None:
+    def __init__(
+        self, *, store: ExecutionStore, random: Callable[[], float], observer: RunObserver = UNOBSERVED
+    ) -> None:
+        self._observer = observer
         self._store = store
         self._random = random
         self._waiting: dict[RunLog, None] = {}
@@ -83,6 +88,8 @@ class LogWriter:
         if (trouble is None) is not (self._trouble is None):
             told = "takes everything again" if trouble is None else "does not take what is written"
             _log.warning("the store of executions %s", told)
+        if trouble is not None:
+            self._observer.commit_failed(trouble.reason)
         self._trouble = trouble
         self._trouble_s = asyncio.get_running_loop().time()
 
@@ -111,11 +118,15 @@ class LogWriter:
                 batch.append((log, part))
         if not batch:
             return
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
         outcomes = await self._outcomes([part for _, part in batch])
+        self._observer.committed(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
         for (log, _), error in zip(batch, outcomes, strict=True):
             if error is None:
                 log.was_committed()
             else:
+                self._observer.commit_failed(error.reason)
                 log.was_refused(error)
 
     async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:

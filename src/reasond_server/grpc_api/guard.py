@@ -14,6 +14,7 @@ from reasond_server.errors import InternalError, MethodNotFoundError, ReasondErr
 from reasond_server.grpc_api.calls import RpcCall, begin, remaining_s
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
+    from reasond_server.telemetry.observers import CallObserver
+
 STATUS_KEY: Final = "grpc-status-details-bin"
+TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _log = logging.getLogger("reasond.grpc")
@@ -36,7 +40,14 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     cancellation is always raised again, because grpc.aio leaks memory with each one that is swallowed.
     """
 
-    def __init__(self, *, new_request_id: Callable[[], str], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        new_request_id: Callable[[], str],
+        monotonic: Callable[[], float] = time.monotonic,
+        observer: CallObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
         self._new_request_id = new_request_id
         self._monotonic = monotonic
         self._running: set[asyncio.Task[Any]] = set()
@@ -87,7 +98,13 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             return response
         finally:
             self._running.discard(task)
-            _log_access(call, code or _code_set_on(context), self._monotonic() - started)
+            self._note_end(call, code or _code_set_on(context), self._monotonic() - started)
+
+    def _note_end(self, call: RpcCall, code: str, duration_s: float) -> None:
+        self._observer.call_ended(TRANSPORT, call.method[1:], code, duration_s)
+        if call.reason:
+            self._observer.call_failed(TRANSPORT, call.reason)
+        _log_access(call, code, duration_s)
 
     def _request_id(self, context: Context) -> str:
         given = (str(value) for key, value in context.invocation_metadata() or () if key == REQUEST_ID_KEY)

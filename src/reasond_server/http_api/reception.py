@@ -18,6 +18,7 @@ from reasond_server.http_api.exchange import (
     attach,
     send_refusal,
 )
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.errors import INTERNAL_MESSAGE
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
@@ -26,19 +27,31 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-QUIET_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Probes come every second; their lines are logged at DEBUG."""
+    from reasond_server.telemetry.observers import CallObserver
+
+QUIET_PATHS: Final = frozenset({"/healthz", "/metrics", "/readyz"})
+"""Probes and scrapes come every few seconds; their lines are logged at DEBUG."""
 
 _CLIENT_GONE: Final = 499
 _log = logging.getLogger("reasond.http")
 
 
 class Reception:
-    """Wraps the routes. `new_request_id` mints an id where the client sent none that is well formed."""
+    """Wraps the routes. `new_request_id` mints an id where the client sent none that is well formed.
+
+    `in_flight` is the number of requests that are being served.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, new_request_id: Callable[[], str], monotonic: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        *,
+        new_request_id: Callable[[], str],
+        monotonic: Callable[[], float] = time.monotonic,
+        observer: CallObserver = UNOBSERVED,
     ) -> None:
+        self.in_flight = 0
+        self._observer = observer
         self._app = app
         self._new_request_id = new_request_id
         self._monotonic = monotonic
@@ -57,9 +70,12 @@ class Reception:
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
             await send(message)
 
+        self.in_flight += 1
         try:
             await self._served(scope, receive, answer, exchange)
         finally:
+            self.in_flight -= 1
+            self._observer.http_answered(scope["path"], exchange.status)
             _log_access(scope, exchange, self._monotonic() - started)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:

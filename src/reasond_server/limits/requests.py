@@ -13,6 +13,7 @@ from limits import RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from reasond_server.errors import RateLimitedError
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from reasond_server.limits.concurrency import Slots
     from reasond_server.limits.fallback import Fallback
+    from reasond_server.telemetry.observers import LimitObserver
 
 _CONCURRENCY_WAIT_S = 1.0
 
@@ -124,7 +126,15 @@ class Permit:
 class RequestGate:
     """Admits requests: first a place, then the rates, so that what is refused for the one costs none of the other."""
 
-    def __init__(self, *, rates: RequestRates, slots: Slots | None, most_at_once: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        rates: RequestRates,
+        slots: Slots | None,
+        most_at_once: int | None,
+        observer: LimitObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
         self._rates = rates
         self._slots = slots
         self._most_at_once = most_at_once
@@ -160,12 +170,14 @@ class RequestGate:
 
     async def _take(self, caller: str, place: str) -> None:
         if self._slots is not None and not await self._slots.take(caller, place):
+            self._observer.denied("concurrency")
             raise _limited(f"{self._most_at_once} executions at once", _CONCURRENCY_WAIT_S)
 
     async def count(self, caller: str, *, weight: int = 1) -> None:
         """Count a request. Raises as `admit`."""
         denial = await self._rates.count(caller, weight=weight)
         if denial is not None:
+            self._observer.denied("rate")
             raise _limited(denial.limit, denial.retry_after_s)
 
 

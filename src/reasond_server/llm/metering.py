@@ -75,7 +75,7 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
     own, by default the model's (`llm.counting.fork_of` makes one that other runs do not teach); `warnings_of_calls`
-    are those of the calls that ended, each once.
+    are those of the calls that ended, each once; `on_spent` hears what each call that was made is charged with.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
     (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing.
@@ -91,8 +91,10 @@ class MeteredModel(WrappedModel[ChatModel]):
         time_left: Callable[[], float | None] = lambda: None,
         counter: TokenCounter | None = None,
         account: TokenAccount | None = None,
+        on_spent: Callable[[Usage], None] = lambda _: None,
     ) -> None:
         super().__init__(model=model)
+        self._on_spent = on_spent
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
@@ -195,6 +197,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             self._open.remove(call)
             charged = self._estimate(call) if spent is None else spent
             self._settled += charged
+            self._on_spent(charged)
             try:
                 if call.held is not None and self._account is not None:
                     await self._account.settle(call.held, used=charged.total_tokens)
