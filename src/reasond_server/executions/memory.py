@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from reasond_server.types import Execution, LoggedEvent
 
 _FORGOTTEN_KEPT = 10_000
+# Ends of logs that are gone already are swept out once they are this many more than there are logs.
+_STALE_ENDS = 1000
 
 
 @dataclass(slots=True)
@@ -93,6 +96,8 @@ class MemoryExecutionStore:
         self._logs: OrderedDict[str, _Log] = OrderedDict()
         self._claims: dict[tuple[str, str], str] = {}
         self._forgotten: OrderedDict[str, str] = OrderedDict()
+        # A heap: who asks for anything must not pay for looking at every log.
+        self._expiring: list[tuple[datetime, str]] = []
         self._watchers = Watchers()
         self._size = 0
 
@@ -273,6 +278,8 @@ class MemoryExecutionStore:
         log.version += len(part.entries)
         log.size += size
         self._size += size
+        if part.execution.expire_time is not None:
+            self._expire_at(part.execution.expire_time, name)
         if ends(part):
             self._end(log, keeps_records=part.keeps_records)
         return None
@@ -324,15 +331,20 @@ class MemoryExecutionStore:
             self._forgotten.popitem(last=False)
 
     def _forget_expired(self, limit: int | None = None) -> int:
-        now = self._now()
-        expired = [
-            execution_id
-            for execution_id, log in self._logs.items()
-            if log.execution.expire_time is not None and log.execution.expire_time <= now
-        ][:limit]
-        for execution_id in expired:
-            self._forget(execution_id)
-        return len(expired)
+        now, forgotten, expiring = self._now(), 0, self._expiring
+        while expiring and expiring[0][0] <= now and (limit is None or forgotten < limit):
+            _, execution_id = heapq.heappop(expiring)
+            if execution_id in self._logs:
+                self._forget(execution_id)
+                forgotten += 1
+        return forgotten
+
+    def _expire_at(self, moment: datetime, execution_id: str) -> None:
+        """Have a log forgotten then."""
+        if len(self._expiring) > 2 * len(self._logs) + _STALE_ENDS:
+            self._expiring = [(at, name) for at, name in self._expiring if name in self._logs]
+            heapq.heapify(self._expiring)
+        heapq.heappush(self._expiring, (moment, execution_id))
 
     def _make_room(self, *, for_new: int, sparing: str = "") -> None:
         """Forget what ended longest ago until the bounds hold with `for_new` executions more."""
