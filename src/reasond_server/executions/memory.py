@@ -13,13 +13,14 @@ from reasond_server.executions.appending import (
     Head,
     ends,
     events_of,
+    id_taken,
     may_repeat,
     no_longer_kept,
     not_found,
     refusal,
 )
 from reasond_server.executions.sizes import size_of
-from reasond_server.executions.store import Change, Claim, Kept, Record, Recovery, Renewal
+from reasond_server.executions.store import Change, Claim, Creation, Kept, Record, Recovery, Renewal
 from reasond_server.executions.watching import Watchers
 from reasond_server.types import ExecutionState
 
@@ -125,18 +126,7 @@ class MemoryExecutionStore:
             return self._claim(holder)
         records = tuple(parent.records) if parent else ()
         self._make_room(for_new=1, sparing=inherits)
-        log = _Log(
-            execution=execution,
-            digest=digest,
-            plan=plan,
-            owner=lease.owner,
-            lease_until=self._monotonic() + lease.seconds,
-            records=[*records],
-            version=len(records),
-            size=len(plan) + sum(map(size_of, records)),
-        )
-        self._logs[name] = log
-        self._size += log.size
+        self._keep(execution, Creation(plan=plan, lease=lease), digest=digest, records=records)
         if execution.request_id:
             self._claims[key] = name
         return replace(self._claim(name), inherited=len(records))
@@ -147,6 +137,8 @@ class MemoryExecutionStore:
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
+        if any(part.creation is not None for part in batch):
+            self._forget_expired()
         refusals = [self._append(part) for part in batch]
         if self._size > self._max_bytes:
             self._make_room(for_new=0, sparing=batch[-1].execution.execution_id)
@@ -270,6 +262,8 @@ class MemoryExecutionStore:
             return None
         size = sum(map(size_of, part.entries))
         refused = refusal(part, log.head() if log else None, size=size, largest=self._largest_log)
+        if refused is None and part.creation is not None:
+            log, refused = self._created(part.execution, part.creation)
         if refused is not None or log is None:
             return refused
         log.events += events_of(part)
@@ -283,6 +277,34 @@ class MemoryExecutionStore:
         if ends(part):
             self._end(log, keeps_records=part.keeps_records)
         return None
+
+    def _created(self, execution: Execution, creation: Creation) -> tuple[_Log | None, ReasondError | None]:
+        """Return a new log, or why there is none."""
+        if execution.execution_id in self._logs:
+            return None, id_taken(execution.execution_id)
+        try:
+            self._make_room(for_new=1)
+        except StoreFullError as error:
+            return None, error
+        return self._keep(execution, creation), None
+
+    def _keep(
+        self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
+    ) -> _Log:
+        """Keep a new log that begins with `records`."""
+        log = _Log(
+            execution=execution,
+            digest=digest,
+            plan=creation.plan,
+            owner=creation.lease.owner,
+            lease_until=self._monotonic() + creation.lease.seconds,
+            records=[*records],
+            version=len(records),
+            size=len(creation.plan) + sum(map(size_of, records)),
+        )
+        self._logs[execution.execution_id] = log
+        self._size += log.size
+        return log
 
     def _end(self, log: _Log, *, keeps_records: bool) -> None:
         """Let go of what only a running execution needs."""
