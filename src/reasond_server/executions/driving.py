@@ -84,15 +84,13 @@ class Driver:
         """
         limit_s = run.assignment.limit_s
         work: asyncio.Task[None] | None = None
-        if not run.told.done() and not run.stopped.done():
+        if run.told is None and run.stop_reason is None:
             work = asyncio.create_task(self._work_and_tell(run), name=f"strategy of {run.execution.execution_id}")
-            left_s = None if limit_s is None else max(0.0, limit_s - self._elapsed_s(run))
-            watched: set[asyncio.Future[Any]] = {run.told, run.stopped}
-            await asyncio.wait(watched, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await run.told_or_stopped(within_s=None if limit_s is None else max(0.0, limit_s - self._elapsed_s(run)))
         run.is_ending = True
         if run.journal is not None:
             run.journal.close()
-        has_stopped = work is None or await self._stopped(work, at_once=not run.told.done())
+        has_stopped = work is None or await self._stopped(work, at_once=run.told is None)
         run.model.close()
         if run.stop_reason in {Stop.LOST, Stop.HANDED_OVER}:
             return None
@@ -100,8 +98,8 @@ class Driver:
         return ending if has_stopped else _left_behind(run, ending)
 
     def _told_ending(self, run: Run, limit_s: float | None) -> Ending:
-        if run.told.done():
-            told = run.told.result()
+        told = run.told
+        if told is not None:
             return told if isinstance(told, Ending) else ending_of_error(told, usage=run.usage)
         if run.is_cancelled or limit_s is None:
             return cancelled()
@@ -112,7 +110,9 @@ class Driver:
         for is_cancelled in (True,) if at_once else (False, True):
             if is_cancelled:
                 work.cancel()
-            await asyncio.wait({work}, timeout=self._unwinding_s)
+            # Most have ended in the very step in which they told how.
+            if not work.done():
+                await asyncio.wait({work}, timeout=self._unwinding_s)
             if work.done():
                 return True
         return False
@@ -141,7 +141,7 @@ class Driver:
         spent, since, fragments = run.model.usage, self._clock.monotonic(), 0
         async with aclosing(run.assignment.strategy.run(run.assignment.task, self._context(run))) as events:
             async for event in events:
-                if run.is_ending or run.stopped.done() or run.told.done():
+                if run.is_ending or run.stop_reason is not None or run.told is not None:
                     return
                 if isinstance(event, Wrote):
                     run.wrote(require_wrote(event, strategy=name).text)
@@ -160,8 +160,7 @@ class Driver:
                     run.metrics = outcome.metrics
                     ending = ending_of_outcome(outcome, is_clamped=run.model.is_clamped)
                     self._require_all_known(run)
-                    if not run.told.done():
-                        run.told.set_result(ending)
+                    run.tell(ending)
                     return
                 # A strategy that never waits for anything would keep all others from working.
                 await asyncio.sleep(0)
@@ -219,7 +218,7 @@ class Driver:
             run.place.leave()
         await run.log.settled()
         for wait_s in _WAITS_FOR_ROOM_S:
-            if not isinstance(run.log.error, StoreFullError) or not run.log.is_open:
+            if not isinstance(run.log.error, StoreFullError) or not run.log.is_created:
                 return
             await asyncio.sleep(wait_s)
             warning = "The store was full: the last steps are not kept."
@@ -252,8 +251,8 @@ class Driver:
 def _stop_at_step(run: Run, reason: Stop) -> None:
     if reason is Stop.HANDED_OVER:
         run.stop(reason)
-    elif not run.told.done():
-        run.told.set_result(cancelled("The server was shut down; the steps until then are kept."))
+    else:
+        run.tell(cancelled("The server was shut down; the steps until then are kept."))
 
 
 def _differs(how: str) -> ReplayError:

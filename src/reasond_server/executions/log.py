@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.errors import ReasondError
+    from reasond_server.executions.store import Creation
     from reasond_server.types import Event, Execution, Usage
 
 MAX_PENDING = 64
@@ -45,7 +46,8 @@ class RunLog:
     `execution` is as it will be once all is committed. `error` is set once nothing can be appended any more. `submit`
     is called whenever there is something to commit, `on_change` after every commit and when `error` is set.
 
-    Nothing is submitted before it `is_open`. With `keeps_records` the records of a run that is cancelled outlive it.
+    Nothing is submitted before it `is_open`. With a `creation` the store does not know the execution before the first
+    commit. With `keeps_records` the records of a run that is cancelled outlive it.
     With `store_as` what is stored of an event differs from what followers see; then all events are kept in memory,
     else the last 256 or 1 MiB of them.
     """
@@ -65,6 +67,7 @@ class RunLog:
         self.error: ReasondError | None = None
         self.on_change: Callable[[], None] = lambda: None
         self.is_open = True
+        self.creation: Creation | None = None
         self.keeps_records = False
         self._submit = submit
         self._version = version
@@ -87,9 +90,14 @@ class RunLog:
         return self.execution.state is not ExecutionState.RUNNING
 
     @property
+    def is_created(self) -> bool:
+        """Whether the store knows the execution."""
+        return self.creation is None
+
+    @property
     def is_late(self) -> bool:
         """Whether the store does not know the beginning or the end of what callers may know."""
-        return not self.is_open or self.has_ended
+        return not self.is_created or self.has_ended
 
     def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
         """Append `event`; a Result ends the log, which is kept until `expire_time`."""
@@ -115,7 +123,7 @@ class RunLog:
             self._add(_Pending(entry=record, event=None, size=size_of(record)))
 
     def open(self) -> None:
-        """Let what is pending be committed: the execution is in the store now."""
+        """Let what is pending, and what is appended from now on, be committed."""
         self.is_open = True
         if self._pending:
             self._submit(self)
@@ -162,13 +170,14 @@ class RunLog:
                 version=self._version,
                 fence=self.fence,
                 keeps_records=self.keeps_records and self.execution.state is ExecutionState.CANCELLED,
+                creation=self.creation,
             )
         return self._taken
 
     def was_committed(self) -> None:
         """Note that what was taken is in the store."""
         count = 0 if self._taken is None else len(self._taken.entries)
-        self._taken = None
+        self._taken = self.creation = None
         self._version += count
         for _ in range(count):
             each = self._pending.popleft()
@@ -189,7 +198,7 @@ class RunLog:
 
     def reopen(self) -> None:
         """Take an end after all, though what came before it was refused for want of room."""
-        if isinstance(self.error, StoreFullError) and self.is_open:
+        if isinstance(self.error, StoreFullError) and self.is_created:
             self.error = None
 
     def _add(self, pending: _Pending) -> None:

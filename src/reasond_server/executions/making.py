@@ -17,7 +17,6 @@ from reasond_server.executions.replay.journal import Journal
 from reasond_server.executions.replay.plan import Plan, PlanError, decode_plan, encode_plan, nonces, without_plan
 from reasond_server.executions.replay.spending import NOTHING, Spending
 from reasond_server.executions.run import Assignment, Run
-from reasond_server.llm.counting.template import Forkable
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import (
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from reasond_server.executions.clock import Clock
-    from reasond_server.executions.store import Record, Recovery
+    from reasond_server.executions.store import Creation, Record, Recovery
     from reasond_server.executions.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import ReasoningStrategy
@@ -99,8 +98,6 @@ class Maker:
         self._find_strategy = find_strategy
         self._records_content = records_content
         self._is_durable = is_durable
-        # Asking a counter what it can do takes 50 microseconds.
-        self._is_learning = isinstance(model.counter, Forkable)
 
     def prepare(self, assignment: Assignment, predecessor: Predecessor | None = None) -> Prepared:
         """Decide on what a run depends on; the same as in its predecessor, if it has one."""
@@ -109,28 +106,28 @@ class Maker:
         counter = self._counter(calibration)
         nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
         obstacle = self._obstacle(assignment)
-        learnt = calibration_of(counter) if self._is_learning else {}
-        plan = without_plan(obstacle) if obstacle else encode_plan(_plan_of(assignment, nonce, learnt))
         return Prepared(
             assignment=assignment,
-            plan=plan,
+            plan=without_plan(obstacle) if obstacle else _plan_of(assignment, nonce, calibration_of(counter)),
             nonce=nonce,
             counter=counter,
             is_recoverable=not obstacle,
             predecessor=predecessor,
         )
 
-    def fresh(self, prepared: Prepared, execution: Execution, *, inherited: int = 0, is_open: bool = True) -> Run:
+    def fresh(
+        self, prepared: Prepared, execution: Execution, *, inherited: int = 0, creation: Creation | None = None
+    ) -> Run:
         """Return the run of a new execution, with its first event appended; its log has `inherited` records already.
 
-        It is not `is_open` while the execution is not in the store.
+        With a `creation` the execution is not in the store, and its log is not open.
         """
         assignment, earlier = prepared.assignment, prepared.predecessor
         if earlier is not None and inherited != len(earlier.records):
             # Deleted between the look at its records and the copy of them: nothing is left to go on from.
             earlier = None
         log = self._log(execution, version=inherited)
-        log.is_open = is_open
+        log.is_open, log.creation = creation is None, creation
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
         run = self._run(
             assignment=assignment,
@@ -245,8 +242,7 @@ class Maker:
         )
 
     def _counter(self, calibration: Json) -> TokenCounter:
-        counter = self._model.counter
-        return fork_of(counter, calibration) if self._is_learning else counter
+        return fork_of(self._model.counter, calibration)
 
     def _log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
         return RunLog(
@@ -302,8 +298,8 @@ def failure_of(error: PlanError) -> InternalError:
     )
 
 
-def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> Plan:
-    return Plan(
+def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> str:
+    plan = Plan(
         task=assignment.task,
         strategy=assignment.strategy.name,
         source=assignment.strategy_source,
@@ -315,6 +311,7 @@ def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> Plan:
         subject=assignment.subject,
         calibration=calibration,
     )
+    return encode_plan(plan)
 
 
 def _started(execution: Execution, config: Json) -> ExecutionStarted:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.admission import Place
     from reasond_server.executions.endings import Ending
     from reasond_server.executions.log import RunLog
-    from reasond_server.executions.mailbox import Mailbox
+    from reasond_server.executions.mailbox import Listener
     from reasond_server.executions.replay.journal import Journal
     from reasond_server.executions.replay.spending import Spending
     from reasond_server.llm.metering import MeteredModel
@@ -109,13 +109,13 @@ class Run:
         self.is_ending = False
         self.is_free_failure = False
         self.has_tools = False
-        self.told: asyncio.Future[Ending | ReasondError] = loop.create_future()
-        self.stopped: asyncio.Future[None] = loop.create_future()
+        self.told: Ending | ReasondError | None = None
+        self._over: asyncio.Future[None] = loop.create_future()
         self.concluded: asyncio.Future[Result | None] = loop.create_future()
         self._spending = spending
         self.keeps_running = assignment.keep_running
         # In the order in which they came, so that a simulation can be repeated.
-        self._followers: dict[Mailbox, None] = {}
+        self._followers: dict[Listener, None] = {}
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._held: TextDelta | None = None
@@ -146,13 +146,13 @@ class Run:
         """Whether the step in progress is one that is logged already."""
         return self.step_count < len(self.known)
 
-    def attach(self, mailbox: Mailbox) -> None:
-        """Let `mailbox` hear of everything from now on."""
-        self._followers[mailbox] = None
+    def attach(self, listener: Listener) -> None:
+        """Let `listener` hear of everything from now on."""
+        self._followers[listener] = None
 
-    def detach(self, mailbox: Mailbox) -> None:
-        """Forget `mailbox`; cancel the run if nobody is left who wants it."""
-        self._followers.pop(mailbox, None)
+    def detach(self, listener: Listener) -> None:
+        """Forget `listener`; cancel the run if nobody is left who wants it."""
+        self._followers.pop(listener, None)
         self._cancel_if_unwanted()
 
     def keep(self) -> None:
@@ -175,13 +175,27 @@ class Run:
         if self.is_ending or self.stop_reason is not None:
             return
         self.stop_reason = reason
-        if not self.stopped.done():
-            self.stopped.set_result(None)
+        self._note_over()
+
+    def tell(self, ending: Ending | ReasondError) -> None:
+        """Note how the strategy's work ended; what was told first counts."""
+        if self.told is None:
+            self.told = ending
+            self._note_over()
+
+    async def told_or_stopped(self, *, within_s: float | None) -> None:
+        """Wait until the strategy's work is over, somebody stops it, or so many seconds have passed."""
+        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self._note_over)
+        try:
+            await self._over
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def fail(self, error: ReasondError) -> None:
         """End the run because of `error`. Does nothing once it is ending."""
-        if not self.is_ending and not self.told.done():
-            self.told.set_result(error)
+        if not self.is_ending:
+            self.tell(error)
 
     def wrote(self, text: str) -> None:
         """Tell the followers what was written in the step in progress, once they were told of those before."""
@@ -209,6 +223,10 @@ class Run:
         """Wait until the log has its last event, or the run has left this process."""
         if self.driver is not None:
             await asyncio.wait([self.driver])
+
+    def _note_over(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
 
     def _log_changed(self) -> None:
         """Tell the followers that there is something to read, or stop because nothing can be appended any more."""

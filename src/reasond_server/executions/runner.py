@@ -19,7 +19,7 @@ from reasond_server.executions.making import AccountOf, Maker, failure_of, no_ac
 from reasond_server.executions.replay.plan import PlanError
 from reasond_server.executions.request_ids import RequestIds, stands
 from reasond_server.executions.run import Run, Stop
-from reasond_server.executions.store import Change, Lease
+from reasond_server.executions.store import Change, Creation, Lease
 from reasond_server.executions.writer import LogWriter
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.toolbox import NO_TOOLS
@@ -42,7 +42,6 @@ __all__ = ["Clock", "Runner", "RunnerLimits"]
 _log = logging.getLogger("reasond.executions")
 _NATURAL_SHARE_OF_GRACE = 0.8
 _LAST_COMMITS_S = 5.0
-_MOMENT_S = 0.02
 # Each is lost to another caller who made the same request at the same moment.
 _MOST_ATTEMPTS = 10
 
@@ -281,7 +280,7 @@ class Runner:
 
     def _fences(self) -> Mapping[str, int]:
         """Return what is at work here, and is in the store."""
-        return {name: run.log.fence for name, run in self._runs.items() if run.log.is_open and run.log.error is None}
+        return {name: run.log.fence for name, run in self._runs.items() if run.log.is_created and run.log.error is None}
 
     def _new_execution(self, assignment: Assignment) -> Execution:
         return Execution(
@@ -326,32 +325,13 @@ class Runner:
     def _start_unseen(self, assignment: Assignment, place: Place) -> Execution:
         """Start a run for which its caller could not come back: nothing that is written of it is waited for.
 
-        What ends within a moment is written down in one go, after its caller was answered.
+        What ends within a moment is created and written down in one go, after its caller was answered.
         """
         prepared = self._maker.prepare(assignment)
-        execution = self._new_execution(assignment)
-        run = self._maker.fresh(prepared, execution, is_open=False)
-        creating = asyncio.create_task(
-            self._create_unseen(run, execution, prepared), name=f"creation of {execution.execution_id}"
-        )
-        self._tasks.add(creating)
-        creating.add_done_callback(self._tasks.discard)
+        creation = Creation(plan=prepared.plan, lease=self._lease)
+        run = self._maker.fresh(prepared, self._new_execution(assignment), creation=creation)
+        self._writer.gather(run.log)
         return self._begin(run, place).execution
-
-    async def _create_unseen(self, run: Run, execution: Execution, prepared: Prepared) -> None:
-        await asyncio.wait([run.concluded], timeout=_MOMENT_S)
-        try:
-            await self._writer.insist(
-                partial(self._create, execution, prepared), until=lambda: run.log.error is not None
-            )
-        except ReasondError as error:
-            self._writer.report(error)
-            run.log.close(error)
-        except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
-            _log.exception("execution could not be created", extra={"execution_id": run.execution.execution_id})
-            run.log.close(StoreUnavailableError("The execution could not be written down", remedy="Retry."))
-        else:
-            run.log.open()
 
     def _begin(self, run: Run, place: Place) -> Run:
         name = run.execution.execution_id

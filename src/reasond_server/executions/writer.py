@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reasond.executions")
 _MAX_PARTS = 256
+_MOMENT_S = 0.02
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 # Longer than the longest wait: whoever still tries renews the bad news.
 _TROUBLE_S = 3.0
@@ -40,6 +41,7 @@ class LogWriter:
         self._store = store
         self._random = random
         self._waiting: dict[RunLog, None] = {}
+        self._patient: list[RunLog] = []
         self._task: asyncio.Task[None] | None = None
         self._trouble: ReasondError | None = None
         self._trouble_s = 0.0
@@ -49,6 +51,15 @@ class LogWriter:
         self._waiting[log] = None
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="log writer")
+
+    def gather(self, log: RunLog) -> None:
+        """Open `log` in 20 ms at most: nobody waits for it, and what came to it by then is committed in one go.
+
+        All logs that are gathered meanwhile share the transaction.
+        """
+        self._patient.append(log)
+        if len(self._patient) == 1:
+            asyncio.get_running_loop().call_later(_MOMENT_S, self._open_gathered)
 
     async def insist(self, attempt: Callable[[], Awaitable[ResultT]], *, until: Callable[[], bool] = bool) -> ResultT:
         """Return what `attempt` returns, made again and again while the store cannot be reached, and not yet `until`.
@@ -95,11 +106,17 @@ class LogWriter:
 
     async def aclose(self, *, within_s: float) -> None:
         """Commit what is left, for `within_s` seconds at most."""
+        self._open_gathered()
         task = self._task
         if task is not None:
             await asyncio.wait({task}, timeout=within_s)
             task.cancel()
             await asyncio.wait({task})
+
+    def _open_gathered(self) -> None:
+        gathered, self._patient = self._patient, []
+        for log in gathered:
+            log.open()
 
     async def _work(self) -> None:
         try:
@@ -122,12 +139,16 @@ class LogWriter:
         since_s = loop.time()
         outcomes = await self._outcomes([part for _, part in batch])
         self._observer.committed(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
-        for (log, _), error in zip(batch, outcomes, strict=True):
+        for (log, part), error in zip(batch, outcomes, strict=True):
             if error is None:
                 log.was_committed()
-            else:
+                continue
+            if part.creation is None:
                 self._observer.commit_failed(error.reason)
-                log.was_refused(error)
+            else:
+                # Nothing else could be begun either.
+                self.report(error)
+            log.was_refused(error)
 
     async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
         """Return what the store says to each part; one that was taken in an attempt that failed is taken again."""

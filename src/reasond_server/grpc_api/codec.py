@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from reasond_server.errors import InvalidRequestError
-from reasond_server.grpc_api.handlers import behaviour_of, run_stream, run_unary, with_behaviour
+from reasond_server.grpc_api.handlers import behaviour_of, runner_of, with_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,9 +58,9 @@ class Codec(grpc.aio.ServerInterceptor):
 
 def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Handler:
     """Return `handler` with single messages coded inside its behaviour, streamed ones by grpc.aio as they pass."""
-    behaviour = behaviour_of(handler)
+    behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
     if not handler.request_streaming:
-        behaviour = _decoded(behaviour, decode, is_stream=handler.response_streaming)
+        behaviour = _decoded(behaviour, decode)
     if not handler.response_streaming:
         behaviour = _encoded(behaviour, encode)
     return with_behaviour(
@@ -86,17 +86,15 @@ def _decoding(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
     return decode_or_refuse
 
 
-def _decoded(behaviour: Behaviour, decode: Callable[[bytes], Any], *, is_stream: bool) -> Behaviour:
-    run = run_stream if is_stream else run_unary
-
+def _decoded(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
     async def serve(raw: bytes, context: Context) -> object:
-        return await run(behaviour, decode(raw), context)
+        return await behaviour(decode(raw), context)
 
     return serve
 
 
 def _encoded(behaviour: Behaviour, encode: Callable[[Any], bytes]) -> Behaviour:
     async def serve(request: object, context: Context) -> bytes:
-        return encode(await run_unary(behaviour, request, context))
+        return encode(await behaviour(request, context))
 
     return serve

@@ -51,6 +51,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         self._new_request_id = new_request_id
         self._monotonic = monotonic
         self._running: set[asyncio.Task[Any]] = set()
+        self._handlers: dict[str, Handler] = {}
 
     @property
     def running(self) -> frozenset[asyncio.Task[Any]]:
@@ -60,18 +61,29 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        """Return the method's handler inside the guard; one that refuses where there is none."""
+        """Return the method's handler inside the guard; one that refuses where there is none.
+
+        The inner interceptors look at nothing but the method, so that a method's handler is put together once.
+        """
         method = handler_call_details.method
+        known = self._handlers.get(method)
+        if known is not None:
+            return known
         try:
             handler = await continuation(handler_call_details)
         except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
             handler = _refusing(error)
+            return self._wrapped(method, handler)
         if handler is None:
-            handler = _refusing(
-                MethodNotFoundError(
-                    f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
-                )
+            # Not kept: anybody can make up names.
+            unknown = MethodNotFoundError(
+                f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
             )
+            return self._wrapped(method, _refusing(unknown))
+        self._handlers[method] = guarded = self._wrapped(method, handler)
+        return guarded
+
+    def _wrapped(self, method: str, handler: Handler) -> Handler:
         return wrapped(handler, lambda context, run: self._guard(method, context, run))
 
     async def _guard(self, method: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message

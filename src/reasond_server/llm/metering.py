@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
-from reasond_server.llm.counting.template import Learner
+from reasond_server.llm.counting.template import learns
 from reasond_server.llm.model import ChatModel, Finished, ModelFinish
 from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import ToolCall, Usage, UsageSource
@@ -58,9 +58,10 @@ class TokenAccount(Protocol):
 
 @dataclass(slots=True)
 class _Call:
-    """What is known of a call before it ends."""
+    """What is known of a call before it ends; `prompt_tokens` is None where nobody has asked for them yet."""
 
-    prompt_tokens: int
+    messages: Sequence[Message]
+    prompt_tokens: int | None
     reserved_tokens: int
     max_tokens: int
     text: str = ""
@@ -114,7 +115,7 @@ class MeteredModel(WrappedModel[ChatModel]):
     @property
     def usage(self) -> Usage:
         """Everything spent so far, calls in progress included."""
-        return sum((self._estimate(call) for call in self._open), self._settled)
+        return sum((self._estimate(call) for call in self._open), self._settled) if self._open else self._settled
 
     @property
     def last_call(self) -> Usage:
@@ -185,7 +186,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                         yield event
                         continue
                     kept = self._bounded(call, event.text)
-                    yield replace(event, text=kept)
+                    yield event if kept == event.text else replace(event, text=kept)
                     if call.is_cut:
                         spent = self._estimate(call)
                         yield Finished(reason=ModelFinish.LENGTH, usage=spent)
@@ -210,7 +211,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         try:
             told = await self._counted(request)
             prompt = await self._prompt_tokens(request.messages) if told is None else told
-            call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
+            call = self._reserve(request, prompt, is_exact=told is not None or self.counter.is_exact)
         except ReasondError:
             self._last_call = Usage()
             raise
@@ -235,8 +236,7 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _counted(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""
         # Servers count messages; what tools add to them is bounded by bytes only.
-        is_bounded = self._budget.max_total_tokens is not None or self._account is not None
-        if not is_bounded or self.counter.is_exact or request.tools:
+        if not self._is_bounded or self.counter.is_exact or request.tools:
             return None
         return await self._model.count_exactly(request.messages)
 
@@ -244,23 +244,34 @@ class MeteredModel(WrappedModel[ChatModel]):
         """Let the counter know what a call had, if its messages were all there was."""
         counter = self.counter
         is_plain = not request.tools and request.json_schema is None
-        if is_plain and usage.source is UsageSource.REPORTED and isinstance(counter, Learner):
+        if is_plain and usage.source is UsageSource.REPORTED and learns(counter):
             counter.learn(request.messages, usage.input_tokens)
 
-    async def _prompt_tokens(self, messages: Sequence[Message]) -> int:
-        """Return the tokens of a prompt; a long one is counted beside the event loop."""
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether the tokens of calls come from a budget."""
+        return self._budget.max_total_tokens is not None or self._account is not None
+
+    async def _prompt_tokens(self, messages: Sequence[Message]) -> int | None:
+        """Return the tokens of a prompt; a long one is counted beside the event loop.
+
+        None for a short one that no budget bounds: it is counted if the call is broken off.
+        """
         if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(self.counter.count_prompt, messages)
-        return self.counter.count_prompt(messages)
+        return self.counter.count_prompt(messages) if self._is_bounded else None
 
-    def _reserve(self, request: ChatRequest, prompt: int, *, is_exact: bool) -> _Call:
+    def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
         budget, calls = self._budget, self._settled.model_calls + len(self._open)
         if budget.max_model_calls is not None and calls >= budget.max_model_calls:
             raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
         most = request.max_tokens
+        if not self._is_bounded:
+            return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         # Counters and counting servers see the contents of messages, not the tools and calls beside them.
-        prompt_bound = (prompt if is_exact else _bytes_of(request.messages)) + _bytes_of_tools(request)
+        counted = prompt if is_exact and prompt is not None else _bytes_of(request.messages)
+        prompt_bound = counted + _bytes_of_tools(request)
         if budget.max_total_tokens is not None:
             spent = self._settled.total_tokens + sum(call.reserved_tokens for call in self._open)
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
@@ -268,7 +279,8 @@ class MeteredModel(WrappedModel[ChatModel]):
                 limit = budget.max_total_tokens
                 raise _exhausted("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
         self.is_clamped = self.is_clamped or most < request.max_tokens
-        return _Call(prompt_tokens=prompt, reserved_tokens=prompt_bound + most, max_tokens=most)
+        reserved = prompt_bound + most
+        return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _bounded(self, call: _Call, text: str) -> str:
         """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?".
@@ -288,6 +300,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         return call.text[before:]
 
     def _estimate(self, call: _Call) -> Usage:
+        if call.prompt_tokens is None:
+            call.prompt_tokens = self.counter.count_prompt(call.messages)
         written = min(self.counter.count_text(call.text), call.max_tokens)
         return Usage(
             input_tokens=call.prompt_tokens, output_tokens=written, model_calls=1, source=UsageSource.ESTIMATED

@@ -20,7 +20,7 @@ from reasond_server.errors import (
 )
 from reasond_server.executions.endings import ending_of_error
 from reasond_server.executions.following import Follower
-from reasond_server.executions.mailbox import Mailbox
+from reasond_server.executions.mailbox import Patience
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
 from reasond_server.limits.callers import NO_LIMITS
@@ -312,8 +312,8 @@ class ReasoningService:
         run = self._runner.live(execution.execution_id)
         if run is None:
             raise InternalError("the execution is gone before it has begun")
-        mailbox = Mailbox(wants_deltas=False)
-        run.attach(mailbox)
+        patience = Patience()
+        run.attach(patience)
         try:
             result = await asyncio.shield(run.concluded)
             if result is None:
@@ -329,7 +329,7 @@ class ReasoningService:
             # A log that takes nothing more knows less than was said.
             return replace(_view(run.execution, events), result=result)
         finally:
-            run.detach(mailbox)
+            run.detach(patience)
 
     async def _start(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Start an execution once there is a place for it."""
