@@ -33,6 +33,11 @@ class Peers:
         self._trust_domain = trust_domain
         self._rules = tuple(rules)
 
+    @property
+    def are_known(self) -> bool:
+        """Whether anybody is known by a certificate."""
+        return bool(self._trust_domain and self._rules)
+
     def recognise(self, uris: Sequence[str]) -> Principal | None:
         """Return whom the URIs of a verified certificate stand for; None where they say nothing to this server.
 

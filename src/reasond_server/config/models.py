@@ -159,6 +159,15 @@ class ServerSettings(Section):
         le=100_000,
         description="Most calls at once on one connection; further ones wait for a place or are refused.",
     )
+    max_grpc_connections: int = Field(
+        default=1000, ge=1, le=100_000, description="Most gRPC connections at once; further ones are closed at once."
+    )
+    max_pending_calls: int = Field(
+        default=20_000,
+        ge=100,
+        le=1_000_000,
+        description="Most gRPC calls that are begun and wait to be looked at; further ones end as CANCELLED.",
+    )
     keepalive_time_s: float = Field(
         default=60.0, ge=1, le=7200, description="Seconds of silence after which a connection is probed."
     )

@@ -9,13 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
 from reasond_server.errors import InvalidRequestError
 from reasond_server.grpc_api.handlers import behaviour_of, runner_of, with_behaviour
+from reasond_server.grpc_api.unfolding import may_unfold, require_few_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from google.protobuf.descriptor import Descriptor
 
     from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler
 
@@ -33,9 +37,8 @@ class Codec(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return _with_codec(
-            handler, _decoding(handler.request_deserializer), self._encoding(handler.response_serializer)
-        )
+        decode = _decoding(handler.request_deserializer, handler_call_details.method)
+        return _with_codec(handler, decode, self._encoding(handler.response_serializer))
 
     def _encoding(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
         """Return `encode` with the send limit.
@@ -71,10 +74,12 @@ def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callab
     )
 
 
-def _decoding(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
-    """Return `decode` so that what cannot be parsed is the caller's mistake, told in our words."""
+def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
+    """Return `decode` so that what cannot be parsed, or unfolds to too much, is the caller's mistake, in our words."""
 
     def decode_or_refuse(raw: bytes) -> Any:  # noqa: ANN401 - any message
+        if may_unfold(raw):
+            require_few_fields(raw, _input_of(method))
         try:
             return decode(raw) if decode else raw
         except DecodeError:
@@ -84,6 +89,14 @@ def _decoding(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
             ) from None
 
     return decode_or_refuse
+
+
+def _input_of(method: str) -> Descriptor | None:
+    """Return the message that `method` (`/service/name`) takes; None where no proto tells."""
+    try:
+        return descriptor_pool.Default().FindMethodByName(method.removeprefix("/").replace("/", ".")).input_type
+    except KeyError:
+        return None
 
 
 def _decoded(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
