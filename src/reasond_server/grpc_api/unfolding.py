@@ -68,7 +68,7 @@ def _count(raw: bytes, kind: Descriptor | None) -> int:
                     waiting.append((place, min(place + size, end), field.message_type))
                 elif field is not None and field.type not in {field.TYPE_STRING, field.TYPE_BYTES}:
                     # Packed numbers: a byte may hold one.
-                    count += size
+                    count += min(size, end - place)
                 place += size
             elif wire == _VARINT:
                 _, place = _varint(raw, place)

@@ -64,7 +64,17 @@ def test_of_an_unknown_kind_the_outermost_fields_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\x80" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x0b" * 10, b"\x0f" * 10, b"\x08", b"\x0d\x00", b"\x09"]
+    "raw",
+    [
+        b"\x1a\x80\x80\x04",
+        b"\x80" * 20,
+        b"\x0a\xff\xff\xff\xff\x0f",
+        b"\x0b" * 10,
+        b"\x0f" * 10,
+        b"\x08",
+        b"\x0d\x00",
+        b"\x09",
+    ],
 )
 def test_what_is_no_message_is_left_to_the_parser(raw: bytes) -> None:
     require_few_fields(raw, KIND)
