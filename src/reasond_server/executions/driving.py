@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
 from reasond_server.executions.endings import (
+    ABANDONED,
     Ending,
     cancelled,
     ending_of_error,
@@ -102,7 +103,7 @@ class Driver:
         if told is not None:
             return told if isinstance(told, Ending) else ending_of_error(told, usage=run.usage)
         if run.is_cancelled or limit_s is None:
-            return cancelled()
+            return cancelled(*([ABANDONED] if run.is_abandoned else []))
         return ending_of_limit(limit_s, usage=run.usage)
 
     async def _stopped(self, work: asyncio.Task[None], *, at_once: bool) -> bool:

@@ -285,6 +285,7 @@ class Maker:
             shown_config=plan.config,
             request_id=execution.request_id,
             keep_running=plan.keep_running,
+            is_unary=plan.is_unary,
             time_limit_s=plan.limit_s,
             subject=plan.subject,
         )
@@ -308,6 +309,7 @@ def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> str:
         limit_s=assignment.time_limit_s,
         keep_running=assignment.keep_running,
         has_request_id=bool(assignment.request_id),
+        is_unary=assignment.is_unary,
         subject=assignment.subject,
         calibration=calibration,
     )

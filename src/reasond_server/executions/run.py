@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from reasond_server.types import Execution, Iteration, Json, Result, StrategyMetrics, StrategySource, Task, Usage
 
 _MAX_HELD_CHARACTERS = 65_536
+# Another process that was asked again says so within that; who comes later finds the calls on record.
+_RETURN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Assignment:
 
     `digest` identifies the request that `request_id` stands for. `time_limit_s` bounds the run from outside
     the task's own budget, such as by the caller's deadline. The caller of a run that `is_unary` is told nothing before
-    the end, not even its id: without a request id it cannot come back for it.
+    the end, not even its id: without a request id it cannot come back for it, and with one it can only ask again.
     """
 
     tenant: str
@@ -73,8 +75,10 @@ class Run:
     """The live side of an execution. The driver works on it; followers attach and detach.
 
     When the last follower leaves, the run is cancelled, unless somebody asked to keep it running or somebody follows it
-    in another process. `known` are the steps that are logged from an earlier life, `inherited` says what was taken over
-    from another execution. `journal` is None where nobody can go on with the run.
+    in another process. One that `spares_calls` begins no more of them then, and is cancelled when those under way are
+    on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
+    waits `patience_s` for that instead. `known` are the steps that are logged from an earlier life, `inherited` says
+    what was taken over from another execution.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Run:
         self.error: ReasondError | None = None
         self.stops_at_step: Stop | None = None
         self.stop_reason: Stop | None = None
+        self.is_abandoned = False
         self.is_ending = False
         self.is_free_failure = False
         self.has_tools = False
@@ -116,6 +121,8 @@ class Run:
         self.keeps_running = assignment.keep_running
         # In the order in which they came, so that a simulation can be repeated.
         self._followers: dict[Listener, None] = {}
+        self.spares_calls = assignment.is_unary and bool(assignment.request_id)
+        self.patience_s = 0.0
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._held: TextDelta | None = None
@@ -149,15 +156,20 @@ class Run:
     def attach(self, listener: Listener) -> None:
         """Let `listener` hear of everything from now on."""
         self._followers[listener] = None
+        self._cancel_if_unwanted()
 
     def detach(self, listener: Listener) -> None:
         """Forget `listener`; cancel the run if nobody is left who wants it."""
         self._followers.pop(listener, None)
-        self._cancel_if_unwanted()
+        if self.spares_calls and self.journal is None and not self._followers:
+            self.await_follower(within_s=self.patience_s)
+        else:
+            self._cancel_if_unwanted()
 
     def keep(self) -> None:
         """Go on even when nobody follows; that cannot be taken back."""
         self.keeps_running = True
+        self._cancel_if_unwanted()
 
     def await_follower(self, *, within_s: float) -> None:
         """Somebody may come within `within_s` seconds, or follows from another process: do not stop before that."""
@@ -251,10 +263,24 @@ class Run:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._followers or self.keeps_running or self.is_ending:
+        if self.is_ending or self.stop_reason is not None:
+            return
+        if self.journal is not None:
+            self.journal.release()
+        if self._followers or self.keeps_running:
             return
         loop = asyncio.get_running_loop()
         if loop.time() < self._awaited_until_s:
             self._timer = loop.call_at(self._awaited_until_s, self._cancel_if_unwanted)
+        elif self.spares_calls and self.journal is not None:
+            self.journal.hold(when_idle=self._abandon_soon)
         else:
-            self.cancel()
+            self._abandon()
+
+    def _abandon_soon(self) -> None:
+        if not self.is_ending:
+            self._timer = asyncio.get_running_loop().call_later(_RETURN_S, self._abandon)
+
+    def _abandon(self) -> None:
+        self.is_abandoned = self.stop_reason is None
+        self.cancel()

@@ -51,7 +51,8 @@ class RunnerLimits:
     """How much a runner does at once, and how long what it leaves is kept or waited for.
 
     `max_concurrent` executions run and `max_queued` wait, `queue_timeout_s` at most. A lease lasts `lease_s`; a run
-    that was taken over and that nobody asked to keep is given `reattach_s` for somebody to come back. What ended is
+    that was taken over and that nobody asked to keep is given `reattach_s` for somebody to come back, and so is one
+    whose calls are not on record and whose caller may ask again. What ended is
     kept for `retention_s`, or what `tenant_retention_s` says. Without `records_content` no text is kept.
     """
 
@@ -336,7 +337,7 @@ class Runner:
     def _begin(self, run: Run, place: Place) -> Run:
         name = run.execution.execution_id
         place.take()
-        run.place = place
+        run.place, run.patience_s = place, self._limits.reattach_s
         self._runs[name] = run
         run.driver = asyncio.create_task(self._drive(run), name=f"execution {name}")
         return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
@@ -18,7 +18,7 @@ from reasond_server.errors import (
     Violation,
     error_of,
 )
-from reasond_server.executions.endings import ending_of_error
+from reasond_server.executions.endings import ABANDONED, ending_of_error
 from reasond_server.executions.following import Follower
 from reasond_server.executions.mailbox import Patience
 from reasond_server.executions.run import Assignment
@@ -27,7 +27,8 @@ from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
-from reasond_server.types import ExecutionState, Iteration, Metrics, Result
+from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
+from reasond_server.types import ExecutionState, Result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import CostClass, Execution, FinishReason, Json, LoggedEvent, Principal, StreamEvent, Task
+    from reasond_server.types import Execution, FinishReason, Json, Principal, StreamEvent, Task
+
+__all__ = ["ExecutionPage", "ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
@@ -53,42 +56,6 @@ _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
 # Checking a longer text takes long enough to be felt by other runs in the same event loop.
 _LONG_TEXT_CHARACTERS = 50_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionView:
-    """An execution with its result and steps; both are partial until it has ended well."""
-
-    execution: Execution
-    result: Result
-    steps: Sequence[Iteration]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionPage:
-    """One page of executions, newest first; the token is empty on the last page."""
-
-    executions: Sequence[Execution]
-    next_page_token: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyInfo:
-    """What clients are told of a strategy; `config_schema` is JSON Schema, draft 2020-12.
-
-    `ceilings` holds the operator's by parameter. `cost_class` is None where the strategy does not say how its
-    model calls grow, and `cost_formula` is then empty.
-    """
-
-    name: str
-    description: str
-    config_schema: Json
-    default_config: Json
-    capabilities: Sequence[str]
-    is_default: bool
-    ceilings: Json = field(default_factory=dict)
-    cost_class: CostClass | None = None
-    cost_formula: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,19 +144,23 @@ class ReasoningService:
     ) -> ExecutionView:
         """Work `task` out and return the result; the last event of the same log that `stream` follows.
 
+        A caller with a request id that leaves and asks again pays for no call twice: what is under way is heard to its
+        end and kept before the run is cancelled.
+
         Raises:
             ReasondError: nothing was started, or the run failed: then `execution_id` is set and what it did can
                 be read with `get`.
         """
         if not request_id:
             return await self._execute_unseen(caller, task, deadline_s)
-        execution_id = ""
-        async with aclosing(self.stream(caller, task, request_id=request_id, deadline_s=deadline_s)) as events:
-            async for event in events:
-                execution_id = event.execution_id
-                if isinstance(event.event, Result):
-                    result = event.event
-        view = await self.get(caller, execution_id)
+        wanted = _Wanted(request_id=request_id, deadline_s=deadline_s, is_unary=True)
+        while True:
+            execution = await self._begun(caller, task, wanted)
+            result = await self._result(execution)
+            # Another process may give a run up at the very moment at which its caller asks again here.
+            if ABANDONED not in result.warnings:
+                break
+        view = await self.get(caller, execution.execution_id)
         # Where no content is kept, the store knows less than the stream said.
         return replace(view, result=result)
 
@@ -208,13 +179,8 @@ class ReasoningService:
         A request id that is known starts nothing: its execution is followed from the first event. Closing the iterator
         cancels the run, unless somebody else follows it or `keep_running` is set.
         """
-        check_task(task, request_id=request_id)
-        digest = digest_of(task) if request_id else ""
-        wanted = _Wanted(request_id=request_id, digest=digest, keep_running=keep_running, deadline_s=deadline_s)
-        async with self._runner.request_ids.turn(caller.tenant, request_id):
-            execution = await self._runner.request_ids.known(caller.tenant, request_id, digest)
-            if execution is None:
-                execution = await self._start(caller, task, wanted)
+        wanted = _Wanted(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
+        execution = await self._begun(caller, task, wanted)
         if keep_running:
             await self._keep(execution)
         events = self._follower.follow(execution, after=0, include_deltas=include_deltas)
@@ -255,7 +221,7 @@ class ReasoningService:
     async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
         """Return the execution with its result so far. Raises as `resume`."""
         execution = await self._find(caller, execution_id)
-        return _view(execution, await self._store.read(caller.tenant, execution_id))
+        return view_of(execution, await self._store.read(caller.tenant, execution_id))
 
     async def cancel(self, caller: Principal, execution_id: str) -> Execution:
         """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
@@ -327,9 +293,28 @@ class ReasoningService:
                 await run.log.settled()
                 events = await self._store.read(caller.tenant, execution.execution_id)
             # A log that takes nothing more knows less than was said.
-            return replace(_view(run.execution, events), result=result)
+            return replace(view_of(run.execution, events), result=result)
         finally:
             run.detach(patience)
+
+    async def _begun(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
+        """Return the execution that the request id stands for, or start one."""
+        check_task(task, request_id=wanted.request_id)
+        digest = digest_of(task) if wanted.request_id else ""
+        async with self._runner.request_ids.turn(caller.tenant, wanted.request_id):
+            known = await self._runner.request_ids.known(caller.tenant, wanted.request_id, digest)
+            return known or await self._start(caller, task, replace(wanted, digest=digest))
+
+    async def _result(self, execution: Execution) -> Result:
+        """Follow an execution to its end for a caller that may ask again."""
+        run = self._runner.live(execution.execution_id)
+        if run is not None:
+            run.spares_calls = True
+        async with aclosing(self._follower.follow(execution, after=0, include_deltas=False)) as events:
+            async for event in events:
+                if isinstance(event.event, Result):
+                    result = event.event
+        return result
 
     async def _start(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Start an execution once there is a place for it."""
@@ -447,15 +432,6 @@ def _agent_config(agent: RegisteredAgent | None, strategy: str) -> Json:
     return {} if agent is None else agent.strategy_config.get(strategy, {})
 
 
-def _view(execution: Execution, events: Sequence[LoggedEvent]) -> ExecutionView:
-    """Return the execution with what its log holds; what was appended since it was read is left out."""
-    events = [logged for logged in events if logged.sequence <= execution.last_sequence]
-    steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
-    last = events[-1].event if events else None
-    result = last if isinstance(last, Result) else _partial(execution)
-    return ExecutionView(execution=execution, result=result, steps=steps)
-
-
 def _gone(run: Run) -> ReasondError:
     """Return why a run left this process without a result."""
     if isinstance(run.log.error, ExecutionNotFoundError):
@@ -466,17 +442,3 @@ def _gone(run: Run) -> ReasondError:
         retry_after_s=1.0,
     )
     return ending_of_error(error, usage=run.usage).error or error
-
-
-def _partial(execution: Execution) -> Result:
-    """Return the result of an execution that has not ended: no answer, what was spent."""
-    return Result(
-        execution_id=execution.execution_id,
-        answer="",
-        strategy_used=execution.strategy,
-        strategy_source=execution.strategy_source,
-        finish_reason=None,
-        metrics=Metrics(usage=execution.usage, execution_time_s=0.0),
-        warnings=("The execution is still running.",),
-        model=execution.model,
-    )
