@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ExecutionNotFoundError, StoreFullError
+from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
 from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Append, LeaseLostError, Record
 from reasond_server.types import ExecutionState, FinishReason, LoggedEvent, Result
@@ -29,6 +29,9 @@ MAX_PENDING = 64
 MAX_PENDING_BYTES = 1024 * 1024
 _MAX_TAIL = 256
 _MAX_TAIL_BYTES = 1024 * 1024
+# More than any transport takes in one answer.
+_ANSWER_BYTES = 8 * 1024 * 1024
+_ANSWER_WAITS_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,8 @@ class RunLog:
     Nothing is submitted before it `is_open`. With a `creation` the store does not know the execution before the first
     commit. With `keeps_records` the records of a run that is cancelled outlive it.
     With `store_as` what is stored of an event differs from what followers see; then all events are kept in memory,
-    else the last 256 or 1 MiB of them.
+    else the last 256 or 1 MiB of them. With `is_for_one_answer` nobody reads them before the end: then the last 8 MiB
+    are kept, and as much may wait for a commit.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class RunLog:
         self.is_open = True
         self.creation: Creation | None = None
         self.keeps_records = False
+        self.is_for_one_answer = False
         self._submit = submit
         self._version = version
         self._store_as = store_as
@@ -129,15 +134,28 @@ class RunLog:
             self._submit(self)
 
     async def room(self) -> None:
-        """Wait until little enough is pending.
+        """Wait until little enough is pending; where the log is for one answer, not for ever.
 
         Raises:
             ReasondError: nothing can be appended any more.
+            StoreUnavailableError: the answer cannot wait any longer.
         """
-        while len(self._pending) > MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES:
-            await self._moved.wait()
+        if self._is_full():
+            await self._wait_for_room()
         if self.error is not None:
             raise self.error
+
+    async def _wait_for_room(self) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_WAITS_S if self.is_for_one_answer else None):
+                while self._is_full():
+                    await self._moved.wait()
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"The store took nothing for {_ANSWER_WAITS_S:g} s, and {_ANSWER_BYTES} bytes wait for it",
+                remedy="Ask for less, or stream the task with keep_running and resume it later.",
+                retry_after_s=_ANSWER_WAITS_S,
+            ) from None
 
     async def flush(self) -> None:
         """Wait until everything that was appended is committed. Raises as `room`."""
@@ -158,6 +176,10 @@ class RunLog:
         """Return all events, committed or not; None where some of them are in the store only."""
         pending = [each.event for each in self._pending if each.event is not None]
         return _above(0, deque((*self._tail, *pending)), last=self.execution.last_sequence)
+
+    def recent(self) -> Sequence[LoggedEvent]:
+        """Return the events that are in memory, committed or not: the last ones."""
+        return (*self._tail, *(each.event for each in self._pending if each.event is not None))
 
     def take(self) -> Append | None:
         """Return what is to be committed next; None where there is nothing."""
@@ -215,8 +237,18 @@ class RunLog:
         self._tail_bytes += size
         if self._store_as is not None:
             return
-        while len(self._tail) > _MAX_TAIL or (self._tail_bytes > _MAX_TAIL_BYTES and len(self._tail) > 1):
+        while self._remembers_too_much() and len(self._tail) > 1:
             self._tail_bytes -= size_of(self._tail.popleft())
+
+    def _remembers_too_much(self) -> bool:
+        if self.is_for_one_answer:
+            return self._tail_bytes > _ANSWER_BYTES
+        return len(self._tail) > _MAX_TAIL or self._tail_bytes > _MAX_TAIL_BYTES
+
+    def _is_full(self) -> bool:
+        if self.is_for_one_answer:
+            return self._pending_bytes > _ANSWER_BYTES
+        return len(self._pending) > MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES
 
     def _give_up(self, error: ReasondError) -> None:
         self._drop()

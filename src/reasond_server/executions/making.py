@@ -128,6 +128,7 @@ class Maker:
             earlier = None
         log = self._log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
+        log.is_for_one_answer = not assignment.can_be_resumed
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
         run = self._run(
             assignment=assignment,

@@ -14,6 +14,7 @@ from reasond_server.errors import (
     ExecutionNotFoundError,
     InternalError,
     InvalidRequestError,
+    ReasondError,
     StoreUnavailableError,
     Violation,
     error_of,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
-    from reasond_server.errors import ReasondError
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
     from reasond_server.executions.runner import Runner
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import Execution, FinishReason, Json, Principal, StreamEvent, Task
+    from reasond_server.types import Execution, FinishReason, Json, LoggedEvent, Principal, StreamEvent, Task
 
 __all__ = ["ExecutionPage", "ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
@@ -54,6 +54,8 @@ _LARGEST_PAGE = 100
 _DEADLINE_SHARE = 0.95
 _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
+_STORE_WITHIN_S = 2.0
+_LEFT_OUT = "The store cannot be reached: the first steps are left out."
 # Checking a longer text takes long enough to be felt by other runs in the same event loop.
 _LONG_TEXT_CHARACTERS = 50_000
 
@@ -288,14 +290,25 @@ class ReasoningService:
                 error = run.error or error_of(result.error.reason, result.error.message)
                 error.execution_id = result.execution_id
                 raise error
-            events = run.log.everything()
-            if events is None:
-                await run.log.settled()
-                events = await self._store.read(caller.tenant, execution.execution_id)
+            events = await self._events(run)
+            if events and events[0].sequence > 1:
+                result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
             # A log that takes nothing more knows less than was said.
             return replace(view_of(run.execution, events), result=result)
         finally:
             run.detach(patience)
+
+    async def _events(self, run: Run) -> Sequence[LoggedEvent]:
+        """Return the events of a run that has its answer; only the last ones where the store does not tell the rest."""
+        events = run.log.everything()
+        if events is not None:
+            return events
+        try:
+            async with asyncio.timeout(_STORE_WITHIN_S):
+                await run.log.settled()
+                return await self._store.read(run.execution.tenant, run.execution.execution_id)
+        except (TimeoutError, ReasondError):
+            return run.log.recent()
 
     async def _begun(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Return the execution that the request id stands for, or start one."""

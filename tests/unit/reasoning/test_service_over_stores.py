@@ -39,6 +39,7 @@ from reasond_server.types import (
     Result,
     Task,
 )
+from tests.unit.executions.conftest import in_virtual_time, passed_s
 
 ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
 
@@ -310,3 +311,57 @@ async def test_a_unary_call_returns_all_steps_however_many(steps: int) -> None:
     view = await core.reasoning.execute(ALICE, Task(query=str(steps), strategy="chatty"))
     assert [step.index for step in view.steps] == [*range(steps)]
     assert view.result.answer == "done"
+
+
+@in_virtual_time
+async def test_a_unary_call_of_many_steps_is_answered_whole_though_its_store_is_down() -> None:
+    store = SlowCommits()
+    store.is_down = True
+    core = core_with(store, StrategyRegistry([Chatty()]))
+    view = await core.reasoning.execute(ALICE, Task(query="3000", strategy="chatty"))
+    assert [step.index for step in view.steps] == [*range(3000)]
+    assert (view.result.answer, view.result.warnings) == ("done", ())
+    assert passed_s() < 0.1
+
+
+@in_virtual_time
+async def test_an_answer_does_not_wait_for_steps_that_only_a_dead_store_has() -> None:
+    store = SlowCommits()
+    store.gate.set()
+    strategy = Verbose(store)
+    core = core_with(store, StrategyRegistry([strategy]))
+    view = await core.reasoning.execute(ALICE, Task(query="60", strategy="verbose"))
+    assert view.result.answer == "done"
+    assert view.result.warnings == ("The store cannot be reached: the first steps are left out.",)
+    assert [step.index for step in view.steps] == [*range(60 - len(view.steps), 60)]
+    assert 0 < len(view.steps) < 60
+    assert passed_s() == pytest.approx(2, abs=0.1)
+
+
+@in_virtual_time
+async def test_a_unary_call_that_writes_more_than_can_wait_for_a_dead_store_ends_within_a_bound() -> None:
+    store = SlowCommits()
+    store.is_down = True
+    core = core_with(store, StrategyRegistry([Verbose(store)]))
+    with pytest.raises(StoreUnavailableError, match="The store took nothing for 10 s"):
+        await core.reasoning.execute(ALICE, Task(query="99", strategy="verbose"))
+    assert passed_s() == pytest.approx(10, abs=0.1)
+
+
+class Verbose(Chatty):
+    """Writes 100,000 characters in each step; the store dies when its last one is made."""
+
+    name = "verbose"
+
+    def __init__(self, store: SlowCommits) -> None:
+        self._store = store
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del context
+        metrics = CustomMetrics(data={})
+        for index in range(int(task.query)):
+            if index == int(task.query) - 1:
+                self._store.is_down = True
+            yield Step(detail=CustomStep(data={"text": "x" * 100_000}), answer_found=False, metrics=metrics)
+            await asyncio.sleep(0.001)
+        yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=metrics)
