@@ -157,7 +157,10 @@ class Maker:
 
         Raises:
             PlanError: that cannot be.
+            ReplayError: its records cannot be read.
         """
+        if recovery.damage:
+            raise PlanError("its log is damaged")
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
         assignment = self._assignment_of(plan, execution)
@@ -183,7 +186,7 @@ class Maker:
         """End a log that nobody can go on with: FAILED, with what it has; return the log."""
         execution, now = recovery.execution, self._clock.now()
         log = self._log(execution, version=recovery.version, fence=recovery.fence)
-        if not recovery.events:
+        if not execution.last_sequence:
             log.append(_started(execution, {}), now=now, usage=execution.usage)
         last = recovery.events[-1].create_time if recovery.events else execution.create_time
         result = Result(
@@ -292,7 +295,7 @@ class Maker:
         )
 
 
-def failure_of(error: PlanError) -> InternalError:
+def failure_of(error: InternalError) -> InternalError:
     """Return what the caller of an execution is told that cannot be gone on with."""
     return InternalError(
         f"The server that worked on this execution went down, and no other can go on: {error.message}",

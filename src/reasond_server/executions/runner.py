@@ -17,6 +17,7 @@ from reasond_server.executions.driving import Driver
 from reasond_server.executions.leases import Upkeep
 from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account
 from reasond_server.executions.replay.plan import PlanError
+from reasond_server.executions.replay.recorded import ReplayError
 from reasond_server.executions.request_ids import RequestIds, stands
 from reasond_server.executions.run import Run, Stop
 from reasond_server.executions.store import Change, Creation, Lease
@@ -408,7 +409,7 @@ class Runner:
             return
         try:
             run = self._maker.revived(recovery)
-        except PlanError as error:
+        except (PlanError, ReplayError) as error:
             self._maker.write_off(recovery, failure_of(error), keep_s=self._limits.retention_of)
             self._observer.run_recovered("written_off")
             return

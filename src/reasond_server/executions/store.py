@@ -95,7 +95,8 @@ class Recovery:
     """An execution whose writer is gone, now leased to the caller, with all that is needed to go on.
 
     `plan` is what `create` was given; `version` the number of entries in the log; `is_keep_requested` tells whether
-    `request_keep` was called for it.
+    `request_keep` was called for it. `damage` says, in words for an operator, why nobody can go on: then `events` are
+    those that could be read before it, and there are neither plan nor records.
     """
 
     execution: Execution
@@ -105,6 +106,7 @@ class Recovery:
     version: int
     fence: int
     is_keep_requested: bool = False
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +222,8 @@ class ExecutionStore(Protocol):
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """Take over up to `limit` running executions whose lease has run out, raising their fences.
 
-        No two callers get the same one.
+        No two callers get the same one. One that a later release wrote is not returned at first, so that a process of
+        that release can have it; one that nobody can read is returned with its `damage`.
         """
         ...
 

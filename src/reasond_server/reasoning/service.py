@@ -223,7 +223,7 @@ class ReasoningService:
     async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
         """Return the execution with its result so far. Raises as `resume`."""
         execution = await self._find(caller, execution_id)
-        return view_of(execution, await self._store.read(caller.tenant, execution_id))
+        return view_of(execution, await self._readable(execution))
 
     async def cancel(self, caller: Principal, execution_id: str) -> Execution:
         """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
@@ -261,6 +261,17 @@ class ReasoningService:
         """Stop the execution if it runs, and forget it. Raises as `resume`."""
         await self._stop(await self._find(caller, execution_id))
         await self._store.delete(caller.tenant, execution_id)
+
+    async def _readable(self, execution: Execution) -> Sequence[LoggedEvent]:
+        """Return the log, of a damaged one what comes before the damage, and the end."""
+        tenant, name = execution.tenant, execution.execution_id
+        try:
+            events = await self._store.read(tenant, name)
+        except InternalError:
+            events = ()
+        if execution.state is ExecutionState.RUNNING or (events and events[-1].sequence >= execution.last_sequence):
+            return events
+        return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
 
     async def _find(self, caller: Principal, execution_id: str) -> Execution:
         """Return the caller's execution."""

@@ -35,6 +35,7 @@ from reasond_server.types import (
     Execution,
     ExecutionState,
     FinishReason,
+    LoggedEvent,
     Principal,
     Result,
     Task,
@@ -365,3 +366,38 @@ class Verbose(Chatty):
             yield Step(detail=CustomStep(data={"text": "x" * 100_000}), answer_found=False, metrics=metrics)
             await asyncio.sleep(0.001)
         yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=metrics)
+
+
+class Damaged(SlowCommits):
+    """A store that cannot read one event of each log."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__()
+        self.gate.set()
+        self._sequence = sequence
+
+    async def read(
+        self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[LoggedEvent]:
+        events = await super().read(tenant, execution_id, after=after, limit=limit)
+        if after < self._sequence and events and events[0].sequence == self._sequence:
+            raise InternalError("a stored row is no JSON")
+        return [event for event in events if event.sequence < self._sequence or after >= self._sequence]
+
+
+@pytest.mark.parametrize(("sequence", "steps"), [(1, []), (2, []), (4, [0, 1])])
+async def test_a_damaged_execution_is_shown_up_to_the_damage_and_with_its_end(sequence: int, steps: list[int]) -> None:
+    core = core_with(Damaged(sequence), StrategyRegistry([Chatty()]))
+    view = await core.reasoning.execute(ALICE, Task(query="5", strategy="chatty"))
+    await core.runner.stop()
+    found = await core.reasoning.get(ALICE, view.execution.execution_id)
+    assert [step.index for step in found.steps] == steps
+    assert found.result == view.result
+
+
+async def test_an_execution_whose_end_is_damaged_is_an_internal_error() -> None:
+    core = core_with(Damaged(7), StrategyRegistry([Chatty()]))
+    view = await core.reasoning.execute(ALICE, Task(query="5", strategy="chatty"))
+    await core.runner.stop()
+    with pytest.raises(InternalError, match="no JSON"):
+        await core.reasoning.get(ALICE, view.execution.execution_id)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from reasond_server.reasoning.views import view_of
 from reasond_server.types import (
     CustomStep,
+    Event,
     Execution,
     ExecutionStarted,
     ExecutionState,
@@ -37,7 +38,7 @@ def step(index: int) -> Iteration:
 
 
 def test_a_running_execution_is_shown_with_its_steps_what_it_spent_and_no_answer() -> None:
-    events = [STARTED, step(0), step(1)]
+    events: list[Event] = [STARTED, step(0), step(1)]
     logged = [LoggedEvent(sequence=number, create_time=NOW, event=event) for number, event in enumerate(events, 1)]
     view = view_of(EXECUTION, logged)
     assert [each.index for each in view.steps] == [0], "a step that came after the execution was looked up is left out"

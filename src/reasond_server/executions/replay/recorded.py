@@ -97,9 +97,16 @@ def decode_call(body: str) -> RecordedCall:
 
 
 def usage_in(body: str) -> Usage:
-    """Return what the call in `body` was charged with; nothing where it is no model call."""
-    row = json.loads(body)
-    return _usage_of(row["usage"]) if "usage" in row else Usage()
+    """Return what the call in `body` was charged with; nothing where it is no model call.
+
+    Raises:
+        ReplayError: it is no record of a call.
+    """
+    try:
+        row = json.loads(body)
+        return _usage_of(row["usage"]) if "usage" in row else Usage()
+    except (KeyError, TypeError, ValueError):
+        raise ReplayError("the record of a call cannot be read") from None
 
 
 def encode_count(count: int | None) -> str:

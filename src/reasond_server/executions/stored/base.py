@@ -75,10 +75,18 @@ class SqlExecutionStore(ABC):
     async def read(
         self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[LoggedEvent]:
-        """See ExecutionStore."""
+        """See ExecutionStore; what comes before an event that cannot be read is returned without it."""
         extra = {"after": after, "limit": _UNLIMITED if limit is None else limit}
         rows = await self._selected(sql.READ, tenant, execution_id, expiry=0, **extra)
-        return [decode_event(sequence, body) for _, sequence, body in rows if sequence is not None]
+        events: list[LoggedEvent] = []
+        for _, sequence, body in rows:
+            try:
+                events += [] if sequence is None else [decode_event(sequence, body)]
+            except InternalError:
+                if not events:
+                    raise
+                break
+        return events
 
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None

@@ -13,7 +13,15 @@ from reasond_server.executions.store import Change, Claim, Renewal
 from reasond_server.executions.stored import statements as sql
 from reasond_server.executions.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore, require_storable
 from reasond_server.executions.stored.codec import encode_execution
-from reasond_server.executions.stored.rows import HEAD_COLUMNS, encoded, execution_columns, head_of, readable_recovery
+from reasond_server.executions.stored.rows import (
+    HEAD_COLUMNS,
+    ORPHAN_COLUMNS,
+    encoded,
+    execution_columns,
+    head_of,
+    orphan_of,
+    recovered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,7 +105,7 @@ WITH orphan AS (
 )
 UPDATE executions e SET fence = fence + 1, lease_owner = :owner, lease_until = {_NOW} + :seconds
 FROM orphan o WHERE e.tenant = o.tenant AND e.execution_id = o.execution_id
-RETURNING e.tenant, e.execution_id, e.body, e.plan, e.version, e.fence, e.is_keep_requested
+RETURNING e.tenant, e.execution_id, {ORPHAN_COLUMNS}
 """  # noqa: S608 - constants of ours
 _FORGET = """
 WITH old AS (
@@ -201,7 +209,7 @@ class PostgresExecutionStore(SqlExecutionStore):
             async with connection.transaction():
                 for tenant, name, *head in await _fetched(connection, _RECOVER, values):
                     log = await _fetched(connection, sql.LOG, {"tenant": tenant, "execution_id": name})
-                    if (one := readable_recovery(name, head, log)) is not None:
+                    if (one := recovered(orphan_of(tenant, name, head, log))) is not None:
                         found.append(one)
             return found
 

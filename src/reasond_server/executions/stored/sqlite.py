@@ -14,11 +14,13 @@ from reasond_server.executions.stored.base import FORGOTTEN_KEPT_S, SqlExecution
 from reasond_server.executions.stored.codec import encode_execution
 from reasond_server.executions.stored.rows import (
     HEAD_COLUMNS,
+    ORPHAN_COLUMNS,
     StoredHead,
     encoded,
     execution_columns,
     head_of,
-    readable_recovery,
+    orphan_of,
+    recovered,
 )
 
 if TYPE_CHECKING:
@@ -54,10 +56,10 @@ _ORPHANS = """
 SELECT tenant, execution_id FROM executions
 WHERE state = 'running' AND lease_until <= ? ORDER BY lease_until, execution_id LIMIT ?
 """
-_TAKE = """
+_TAKE = f"""
 UPDATE executions SET fence = fence + 1, lease_owner = ?, lease_until = ? WHERE tenant = ? AND execution_id = ?
-RETURNING body, plan, version, fence, is_keep_requested
-"""
+RETURNING {ORPHAN_COLUMNS}
+"""  # noqa: S608 - the columns are a constant of ours
 _RENEW = """
 UPDATE executions SET lease_until = ?
 WHERE execution_id = ? AND fence = ? AND lease_owner = ? AND state = 'running'
@@ -165,7 +167,7 @@ class SqliteExecutionStore(SqlExecutionStore):
                 head = connection.exec_driver_sql(_TAKE, (lease.owner, now + lease.seconds, *name)).one()
                 values = {"tenant": name[0], "execution_id": name[1]}
                 log = connection.exec_driver_sql(sql.LOG, values).fetchall()
-                if (one := readable_recovery(name[1], head, log)) is not None:
+                if (one := recovered(orphan_of(name[0], name[1], head, log))) is not None:
                     found.append(one)
             return found
 
