@@ -103,9 +103,10 @@ def usage_in(body: str) -> Usage:
         ReplayError: it is no record of a call.
     """
     try:
-        row = json.loads(body)
-        return _usage_of(row["usage"]) if "usage" in row else Usage()
-    except (KeyError, TypeError, ValueError):
+        row: dict[str, Any] = json.loads(body)
+        spent = row.get("usage")
+        return Usage() if spent is None else _usage_of(spent)
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ReplayError("the record of a call cannot be read") from None
 
 
