@@ -197,9 +197,7 @@ class _GrpcConnection(asyncio.Protocol):
             self._window -= len(self._body)
             self._begun[stream], self._received[stream] = time.perf_counter(), 0
             block = self._first if stream == 1 else self._next
-            self._write(
-                _frame(_HEADERS, _END_HEADERS, stream, block) + _frame(_DATA, _END_STREAM, stream, self._body)
-            )
+            self._write(_frame(_HEADERS, _END_HEADERS, stream, block) + _frame(_DATA, _END_STREAM, stream, self._body))
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
