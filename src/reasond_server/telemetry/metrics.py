@@ -32,7 +32,7 @@ _DENIALS: Final = {
 
 
 class Metrics:
-    """The `Observer` that counts. Every method costs one to three increments of series that are kept.
+    """The `Observer` that counts; what it counted can be read after the next `sample`.
 
     `vocabulary` bounds the labels whose values come from outside. One instance serves one event loop.
     """
@@ -72,7 +72,7 @@ class Metrics:
         self._tool_calls = counter("reasond_tool_calls")
         self._tool_seconds = histogram("reasond_tool_duration_seconds")
         self._commit_seconds = histogram("reasond_store_commit_duration_seconds")
-        self._commit_entries = histogram("reasond_store_commit_entries")
+        self._entries = counter("reasond_store_entries")
         self._store_failures = counter("reasond_store_failures")
         self._ready = gauge("reasond_ready")
         self._draining = gauge("reasond_draining")
@@ -159,7 +159,7 @@ class Metrics:
     def committed(self, entries: int, duration_s: float) -> None:
         """See RunObserver."""
         self._commit_seconds().observe(duration_s)
-        self._commit_entries().observe(entries)
+        self._entries().inc(entries)
 
     def commit_failed(self, reason: str) -> None:
         """See RunObserver."""
@@ -216,7 +216,8 @@ class Metrics:
         self._lag_seconds().observe(lag_s)
 
     def sample(self, seen: Snapshot) -> None:
-        """Take over what is not told with every change, the states of the breakers included."""
+        """Hand over what was counted, and take over what is not told with every change, such as states of breakers."""
+        self._registry.flush()
         self._in_flight("grpc").set(seen.rpcs)
         self._in_flight("http").set(seen.http_requests)
         self._running().set(seen.running)
