@@ -84,6 +84,7 @@ class Metrics:
         self._started = gauge("process_start_time_seconds")
         self._cpu_seen_s = 0.0
         self._watched: dict[str, Callable[[], str]] = {}
+        self._begin_at_zero()
         gauge("reasond_build_info")(version, sys.version.partition(" ")[0]).set(1)
         self._processes().set(1)
 
@@ -240,6 +241,22 @@ class Metrics:
         if facts.open_files is not None:
             self._open_fds().set(facts.open_files)
         self._started().set(facts.started_s)
+
+    def _begin_at_zero(self) -> None:
+        """Expose what should never happen before it does: `rate` sees no first increase of what was not there."""
+        for kind in sorted({*_DENIALS.values(), "rate", "concurrency", "budget"}):
+            self._denials(kind)
+        for transport in ("grpc", "jsonrpc"):
+            self._slow_consumers(transport)
+            self._streams(transport)
+        for event in ("reserved", "settled", "refunded", "overdrawn"):
+            self._budget_tokens(event)
+        for reason in ("STORE_UNAVAILABLE", "STORE_FULL"):
+            self._store_failures(reason)
+        for outcome in ("resumed", "written_off"):
+            self._recoveries(outcome)
+        for reason in ("handed_over", "lost"):
+            self._left(reason)
 
     def _spent(self, strategy: str, model: str, usage: Usage) -> None:
         tokens = self._tokens
