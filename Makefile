@@ -33,6 +33,7 @@ docs: environment-dev ## regenerate the generated parts of docs/
 	@$(BIN)/python -m scripts.api_docs
 	@$(BIN)/python -m scripts.error_docs
 	@$(BIN)/python -m scripts.config_docs
+	@$(BIN)/python -m scripts.metrics_docs
 	@$(BIN)/python -m scripts.profile_docs
 	@$(BIN)/python -m scripts.strategy_docs
 	@$(BIN)/python -m scripts.performance_docs

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 METRICS_PATH: Final = "/metrics"
 _OPERATION: Final = "metrics"
+_HINT: Final = "Send 'Authorization: Bearer <token>'"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
 
@@ -63,7 +64,7 @@ class ReaderGate:
             elif self._peers is not None:
                 principal = self._peers.recognise(exchange.peer_uris)
             if principal is None:
-                raise missing()
+                raise missing(_HINT)
             exchange.subject = principal.subject
             require_metrics(principal)
         except AccessError as error:

@@ -32,7 +32,7 @@ _DENIALS: Final = {
 
 
 class Metrics:
-    """The `Observer` that counts. Every method costs one to three increments of series that are kept.
+    """The `Observer` that counts; what it counted can be read after the next `sample`.
 
     `vocabulary` bounds the labels whose values come from outside. One instance serves one event loop.
     """
@@ -72,7 +72,7 @@ class Metrics:
         self._tool_calls = counter("reasond_tool_calls")
         self._tool_seconds = histogram("reasond_tool_duration_seconds")
         self._commit_seconds = histogram("reasond_store_commit_duration_seconds")
-        self._commit_entries = histogram("reasond_store_commit_entries")
+        self._entries = counter("reasond_store_entries")
         self._store_failures = counter("reasond_store_failures")
         self._ready = gauge("reasond_ready")
         self._draining = gauge("reasond_draining")
@@ -84,6 +84,7 @@ class Metrics:
         self._started = gauge("process_start_time_seconds")
         self._cpu_seen_s = 0.0
         self._watched: dict[str, Callable[[], str]] = {}
+        self._begin_at_zero()
         gauge("reasond_build_info")(version, sys.version.partition(" ")[0]).set(1)
         self._processes().set(1)
 
@@ -159,7 +160,7 @@ class Metrics:
     def committed(self, entries: int, duration_s: float) -> None:
         """See RunObserver."""
         self._commit_seconds().observe(duration_s)
-        self._commit_entries().observe(entries)
+        self._entries().inc(entries)
 
     def commit_failed(self, reason: str) -> None:
         """See RunObserver."""
@@ -216,7 +217,8 @@ class Metrics:
         self._lag_seconds().observe(lag_s)
 
     def sample(self, seen: Snapshot) -> None:
-        """Take over what is not told with every change, the states of the breakers included."""
+        """Hand over what was counted, and take over what is not told with every change, such as states of breakers."""
+        self._registry.flush()
         self._in_flight("grpc").set(seen.rpcs)
         self._in_flight("http").set(seen.http_requests)
         self._running().set(seen.running)
@@ -239,6 +241,22 @@ class Metrics:
         if facts.open_files is not None:
             self._open_fds().set(facts.open_files)
         self._started().set(facts.started_s)
+
+    def _begin_at_zero(self) -> None:
+        """Expose what should never happen before it does: `rate` sees no first increase of what was not there."""
+        for kind in sorted({*_DENIALS.values(), "rate", "concurrency", "budget"}):
+            self._denials(kind)
+        for transport in ("grpc", "jsonrpc"):
+            self._slow_consumers(transport)
+            self._streams(transport)
+        for event in ("reserved", "settled", "refunded", "overdrawn"):
+            self._budget_tokens(event)
+        for reason in ("STORE_UNAVAILABLE", "STORE_FULL"):
+            self._store_failures(reason)
+        for outcome in ("resumed", "written_off"):
+            self._recoveries(outcome)
+        for reason in ("handed_over", "lost"):
+            self._left(reason)
 
     def _spent(self, strategy: str, model: str, usage: Usage) -> None:
         tokens = self._tokens

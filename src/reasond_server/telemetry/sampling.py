@@ -40,12 +40,13 @@ class Sampler:
             self._task = asyncio.create_task(self._work(), name="samples of metrics")
 
     async def aclose(self) -> None:
-        """Stop."""
+        """Stop, after a last sample: other processes may still be asked for what this one counted."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            self.sample()
 
     def sample(self) -> None:
         """Take one sample now; what is exposed is then of this moment."""
