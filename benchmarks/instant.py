@@ -18,7 +18,10 @@ ANSWER_BYTES = 2048
 
 
 class InstantModel:
-    """Answers with 2 KB, half of it thinking, whatever it is asked; its tokens are estimated as most backends' are."""
+    """Answers with 2 KB, half of it thinking, and ends before the stop string, as servers do.
+
+    Its tokens are estimated as those of most backends are.
+    """
 
     name = "instant"
     warnings: Sequence[str] = ()
@@ -28,7 +31,7 @@ class InstantModel:
     def __init__(self) -> None:
         half = text_of(ANSWER_BYTES // 2)
         self._counter = EstimatingCounter()
-        self._text = Text(text=f"{half}\n<answer>{half}</answer>")
+        self._text = Text(text=f"{half}\n<answer>{half}")
         usage = Usage(input_tokens=512, output_tokens=512, model_calls=1)
         self._end = Finished(reason=ModelFinish.STOP, usage=usage)
 

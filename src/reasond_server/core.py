@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def system_clock() -> Clock:
-    """Return the real clock and random ids."""
-    return Clock(now=lambda: datetime.now(UTC), monotonic=time.monotonic, new_id=lambda: uuid.uuid4().hex)
+    """Return the real clock and random ids of 32 hexadecimal digits."""
+    return Clock(now=lambda: datetime.now(UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

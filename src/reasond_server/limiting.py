@@ -102,21 +102,20 @@ def _gate(
     """Return what admits requests; None where nothing bounds them, so that nothing is imported for it."""
     if not (settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests):
         return None
-    from limits.aio.storage import MemoryStorage  # noqa: PLC0415 - a server without limits starts without it
-
-    from reasond_server.limits.concurrency import MemorySlots, RedisSlots  # noqa: PLC0415 - as above
+    from reasond_server.limits.concurrency import MemorySlots, RedisSlots  # noqa: PLC0415 - starts without it
     from reasond_server.limits.requests import FallbackRates, RequestGate, RequestLimits, WindowRates  # noqa: PLC0415 - as above
+    from reasond_server.limits.windows import MemoryRates  # noqa: PLC0415 - as above
 
-    def rates_of(storage: Any, share: int) -> WindowRates:  # noqa: ANN401 - storages have no common type
-        limits = RequestLimits(
+    def limits_of(share: int) -> RequestLimits:
+        return RequestLimits(
             per_minute=_share(settings.requests_per_minute, share), per_hour=_share(settings.requests_per_hour, share)
         )
-        return WindowRates(storage=storage, limits=limits)
 
     most = settings.concurrent_requests or None
     if redis is None:
         slots = MemorySlots(most=most) if most else None
-        return RequestGate(rates=rates_of(MemoryStorage(), 1), slots=slots, most_at_once=most, observer=observer)
+        rates = MemoryRates(limits=limits_of(1), monotonic=time.monotonic)
+        return RequestGate(rates=rates, slots=slots, most_at_once=most, observer=observer)
     from limits.aio.storage import RedisStorage  # noqa: PLC0415 - as above
 
     from reasond_server.limits.fallback import Fallback, FallbackSlots  # noqa: PLC0415 - as above
@@ -135,7 +134,9 @@ def _gate(
         if most
         else None
     )
-    rates = FallbackRates(
-        shared=rates_of(storage, 1), local=rates_of(MemoryStorage(), settings.replicas), fallback=fallback
+    shared_rates = FallbackRates(
+        shared=WindowRates(storage=storage, limits=limits_of(1)),
+        local=MemoryRates(limits=limits_of(settings.replicas), monotonic=time.monotonic),
+        fallback=fallback,
     )
-    return RequestGate(rates=rates, slots=shared_slots, most_at_once=most, observer=observer)
+    return RequestGate(rates=shared_rates, slots=shared_slots, most_at_once=most, observer=observer)

@@ -157,7 +157,7 @@ class Driver:
                         _stop_at_step(run, run.stops_at_step)
                         return
                 else:
-                    outcome = require_outcome(event, strategy=name)
+                    outcome = require_outcome(event, strategy=name, before=run.metrics)
                     run.metrics = outcome.metrics
                     ending = ending_of_outcome(outcome, is_clamped=run.model.is_clamped)
                     self._require_all_known(run)

@@ -46,7 +46,7 @@ class _Pending:
 class RunLog:
     """What is appended to one log by this process.
 
-    `execution` is as it will be once all is committed. `error` is set once nothing can be appended any more. `submit`
+    `error` is set once nothing can be appended any more. `submit`
     is called whenever there is something to commit, `on_change` after every commit and when `error` is set.
 
     Nothing is submitted before it `is_open`. With a `creation` the store does not know the execution before the first
@@ -65,7 +65,9 @@ class RunLog:
         fence: int = 1,
         store_as: Callable[[Event], Event] | None = None,
     ) -> None:
-        self.execution = execution
+        self._execution = execution
+        self._last_sequence = execution.last_sequence
+        self._usage = execution.usage
         self.fence = fence
         self.committed = execution.last_sequence
         self.error: ReasondError | None = None
@@ -82,7 +84,15 @@ class RunLog:
         self._taken: Append | None = None
         self._tail: deque[LoggedEvent] = deque()
         self._tail_bytes = 0
-        self._moved = asyncio.Event()
+        self._moved: asyncio.Event | None = None
+
+    @property
+    def execution(self) -> Execution:
+        """The execution as it will be once all is committed."""
+        known = self._execution
+        if known.last_sequence != self._last_sequence or known.usage is not self._usage:
+            self._execution = known = replace(known, last_sequence=self._last_sequence, usage=self._usage)
+        return known
 
     @property
     def is_settled(self) -> bool:
@@ -92,7 +102,7 @@ class RunLog:
     @property
     def has_ended(self) -> bool:
         """Whether the last event was appended, committed or not."""
-        return self.execution.state is not ExecutionState.RUNNING
+        return self._execution.state is not ExecutionState.RUNNING
 
     @property
     def is_created(self) -> bool:
@@ -106,25 +116,26 @@ class RunLog:
 
     def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
         """Append `event`; a Result ends the log, which is kept until `expire_time`."""
-        sequence = self.execution.last_sequence + 1
-        execution = replace(self.execution, last_sequence=sequence, usage=usage)
+        sequence = self._last_sequence + 1
+        shown = LoggedEvent(sequence=sequence, create_time=now, event=event)
+        stored = shown if self._store_as is None else replace(shown, event=self._store_as(event))
+        self._last_sequence, self._usage = sequence, usage
         if isinstance(event, Result):
-            execution = replace(
-                execution,
+            self._execution = replace(
+                self._execution,
                 state=_state_after(event.finish_reason),
                 finish_reason=event.finish_reason,
                 end_time=now,
                 expire_time=expire_time,
+                last_sequence=sequence,
+                usage=usage,
             )
-        shown = LoggedEvent(sequence=sequence, create_time=now, event=event)
-        stored = shown if self._store_as is None else replace(shown, event=self._store_as(event))
-        self.execution = execution
         self._add(_Pending(entry=stored, event=shown, size=size_of(shown)))
 
     def record(self, record: Record, *, usage: Usage) -> None:
         """Append a record of a call; nothing happens to a log that has ended."""
         if not self.has_ended:
-            self.execution = replace(self.execution, usage=usage)
+            self._usage = usage
             self._add(_Pending(entry=record, event=None, size=size_of(record)))
 
     def open(self) -> None:
@@ -166,7 +177,7 @@ class RunLog:
     async def settled(self) -> None:
         """Wait until everything that was appended is committed, or never will be."""
         while not self.is_settled:
-            await self._moved.wait()
+            await self._movement()
 
     def after(self, sequence: int) -> Sequence[LoggedEvent] | None:
         """Return the committed events above `sequence`; None where they reach back further than what is in memory."""
@@ -252,9 +263,9 @@ class RunLog:
 
     def _give_up(self, error: ReasondError) -> None:
         self._drop()
-        self.execution = replace(
+        self._last_sequence = self.committed
+        self._execution = replace(
             self.execution,
-            last_sequence=self.committed,
             state=ExecutionState.RUNNING,
             finish_reason=None,
             end_time=None,
@@ -269,9 +280,16 @@ class RunLog:
         self._pending.clear()
         self._pending_bytes = 0
 
+    async def _movement(self) -> None:
+        """Wait until something was committed or refused."""
+        if self._moved is None:
+            self._moved = asyncio.Event()
+        await self._moved.wait()
+
     def _tell(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            moved.set()
         self.on_change()
 
 

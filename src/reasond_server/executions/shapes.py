@@ -42,6 +42,9 @@ def settled(value: ValueT, *, before: object = None) -> ValueT:
     changed = {}
     for name, hint, items in _fields(kind):
         given = getattr(value, name)
+        if hint is str and type(given) is str and given.isascii():
+            # Most fields are of this kind: nothing can be wrong with them.
+            continue
         kept = _settled(given, hint, items, name, None if known is None else getattr(known, name))
         if kept is not given:
             changed[name] = kept

@@ -74,7 +74,8 @@ class WindowRates:
 
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates; what the first limit has counted is not given back if the second is met in between."""
-        for item in self._items:
+        # A single limit need not be asked first: it counts nothing that it refuses.
+        for item in self._items if len(self._items) > 1 else ():
             if not await self._limiter.test(item, caller, cost=weight):
                 return await self._denial(item, caller, weight)
         for item in self._items:

@@ -278,11 +278,17 @@ class ReasoningService:
         await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
         return await self._store.find(caller.tenant, execution_id)
 
-    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent | None:
-        """Return the agent that the task names, if it names one."""
-        if not task.agent:
-            return None
-        return await self._directory.get(tenant=caller.tenant, agent_id=task.agent)
+    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
+        """Return the agent that the task names."""
+        try:
+            async with asyncio.timeout(self._policy.selection_timeout_s):
+                return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"Looking the agent up took longer than {self._policy.selection_timeout_s * 1000:g} ms",
+                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
+                retry_after_s=1.0,
+            ) from None
 
     async def _execute_unseen(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
@@ -395,15 +401,7 @@ class ReasoningService:
 
     async def _assignment(self, caller: Principal, task: Task) -> Assignment:
         """Decide which strategy works with which configuration, and whether it can work at all."""
-        try:
-            async with asyncio.timeout(self._policy.selection_timeout_s):
-                agent = await self._agent(caller, task)
-        except TimeoutError:
-            raise StoreUnavailableError(
-                f"Looking the agent up took longer than {self._policy.selection_timeout_s * 1000:g} ms",
-                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
-                retry_after_s=1.0,
-            ) from None
+        agent = await self._agent(caller, task) if task.agent else None
         selection = self._selection(caller, task, agent)
         strategy = selection.strategy
         config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
