@@ -160,7 +160,7 @@ class RunLog:
         try:
             async with asyncio.timeout(_ANSWER_WAITS_S if self.is_for_one_answer else None):
                 while self._is_full():
-                    await self._moved.wait()
+                    await self._movement()
         except TimeoutError:
             raise StoreUnavailableError(
                 f"The store took nothing for {_ANSWER_WAITS_S:g} s, and {_ANSWER_BYTES} bytes wait for it",

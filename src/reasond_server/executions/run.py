@@ -230,6 +230,8 @@ class Run:
             self.concluded.set_result(None)
         for mailbox in self._followers:
             mailbox.log_grew()
+        # Else run and log hold each other, and what they hold stays until the collector comes.
+        self.log.on_change = _nothing
 
     async def ended(self) -> None:
         """Wait until the log has its last event, or the run has left this process."""
@@ -284,3 +286,8 @@ class Run:
     def _abandon(self) -> None:
         self.is_abandoned = self.stop_reason is None
         self.cancel()
+
+
+
+def _nothing() -> None:
+    """Do nothing about a change of the log: the run is over."""
