@@ -288,6 +288,5 @@ class Run:
         self.cancel()
 
 
-
 def _nothing() -> None:
     """Do nothing about a change of the log: the run is over."""

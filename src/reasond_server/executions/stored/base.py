@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import InternalError, shown
 from reasond_server.executions.appending import LARGEST_LOG_BYTES, no_longer_kept, not_found
 from reasond_server.executions.store import Change, Claim, Kept, Record
 from reasond_server.executions.stored import statements as sql
@@ -157,14 +156,3 @@ class SqlExecutionStore(ABC):
         if await self._select(sql.HAS_PASSED, {"tenant": tenant, "execution_id": execution_id}):
             raise no_longer_kept(execution_id)
         raise not_found(execution_id)
-
-
-def require_storable(execution: Execution) -> None:
-    """Refuse names that a database cannot hold.
-
-    Raises:
-        InternalError: tenant, id, request id or strategy hold NUL or are no Unicode.
-    """
-    names = (execution.tenant, execution.execution_id, execution.request_id, execution.strategy)
-    if not is_storable(*names):
-        raise InternalError(f"an execution has names that cannot be stored: {shown(names)}")

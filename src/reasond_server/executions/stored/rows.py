@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError
+from reasond_server.errors import InternalError, shown
 from reasond_server.executions.appending import Head, ends, events_of
 from reasond_server.executions.store import Record, Recovery
 from reasond_server.executions.stored.codec import (
@@ -78,6 +78,8 @@ def encoded(part: Append) -> PartRow:
     ]
     if not is_storable(*(text for row in rows for text in (row.key, row.body))):
         raise InternalError(f"an entry of {part.execution.execution_id} holds NUL or is no Unicode")
+    if part.creation is not None:
+        require_storable(part.execution)
     drops = ends(part) and not part.keeps_records
     return PartRow(
         part=part,
@@ -116,6 +118,23 @@ def execution_columns(execution: Execution) -> dict[str, object]:
         "expire_time": execution.expire_time.timestamp() if execution.expire_time else None,
         "last_sequence": execution.last_sequence,
     }
+
+
+def creation_columns(row: PartRow) -> dict[str, object]:
+    """Return the row of an execution that is made together with its first entries, but for who may write it."""
+    part = row.part
+    return execution_columns(part.execution) | {
+        "body": row.body,
+        "version": len(part.entries),
+        "size": row.size,
+        "plan": plan_of(row),
+    }
+
+
+def plan_of(row: PartRow) -> str:
+    """Return the plan that is kept of a log that is made with `row`."""
+    creation = row.part.creation
+    return "" if row.drops_records or creation is None else creation.plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,3 +246,14 @@ def is_storable(*texts: str) -> bool:
         return all("\x00" not in text and text.encode() is not None for text in texts)
     except UnicodeEncodeError:
         return False
+
+
+def require_storable(execution: Execution) -> None:
+    """Refuse names that a database cannot hold.
+
+    Raises:
+        InternalError: tenant, id, request id or strategy hold NUL or are no Unicode.
+    """
+    names = (execution.tenant, execution.execution_id, execution.request_id, execution.strategy)
+    if not is_storable(*names):
+        raise InternalError(f"an execution has names that cannot be stored: {shown(names)}")
