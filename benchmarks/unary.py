@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -105,10 +106,10 @@ async def serve_reasond(settings: str) -> None:
     """Serve reasond with these settings as JSON; without a model among them it has the one that answers at once."""
     environ: Mapping[str, str] = json.loads(settings)
     model = None if "REASOND__LLM__BASE_URL" in environ else InstantModel()
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        configure(nowhere, is_human=False)
-        async with running_server(model=model, environ={**SETTINGS, **environ}) as listening:
-            await serve_until_told(target=listening.grpc, token=listening.token)
+    async with running_server(model=model, environ={**SETTINGS, **environ}) as listening:
+        # As `reasond serve` does.
+        gc.freeze()
+        await serve_until_told(target=listening.grpc, token=listening.token)
 
 
 async def create_calls(base_url: str, calls: int) -> None:
@@ -259,6 +260,7 @@ def serve(arguments: Sequence[str], core: int) -> None:
     """Be one of the processes that are measured."""
     pin(core)
     kind, *rest = arguments
+    configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         if kind == ECHO:
             runner.run(serve_echo(*rest))

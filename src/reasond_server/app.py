@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from dataclasses import dataclass
@@ -344,6 +345,8 @@ async def serve(
     server = Server(loaded, environ=environ, dev=dev)
     async with _stop_signals() as signals:
         on_ready(await server.start())
+        # What stands now stays: the collector need not go through it again and again.
+        gc.freeze()
         await signals.get()
         draining = asyncio.create_task(server.drain())
         again = asyncio.create_task(signals.get())

@@ -156,4 +156,8 @@ class LogWriter:
             return await self.insist(lambda: self._store.append(parts))
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("event logs could not be written")
-            return [InternalError("internal error") for _ in parts]
+            return [InternalError("internal error") if part.creation is None else _unwritten() for part in parts]
+
+
+def _unwritten() -> StoreUnavailableError:
+    return StoreUnavailableError("The execution could not be written down", remedy="Retry.")

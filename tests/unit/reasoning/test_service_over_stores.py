@@ -63,7 +63,10 @@ class SlowCommits(MemoryExecutionStore):
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         await self._open()
-        return await super().append(batch)
+        refusals = await super().append(batch)
+        if any(part.creation is not None for part in batch):
+            self.created.set()
+        return refusals
 
     async def _open(self) -> None:
         if self.is_down:
