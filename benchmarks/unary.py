@@ -182,7 +182,7 @@ def rounds_of(stack: ExitStack, folder: Path, options: argparse.Namespace) -> li
     settings = {name: {"REASOND__STORE__URL": url} for name, url in stores.items()}
     settings[ONE_CALL] = {
         "REASOND__STORE__URL": "memory:",
-        "REASOND__LLM__PROVIDER": "openai-compatible",
+        "REASOND__LLM__PROVIDER": "openai",
         "REASOND__LLM__BASE_URL": base_url,
         "REASOND__LLM__MODEL": MODEL,
     }

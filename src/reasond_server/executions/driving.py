@@ -232,16 +232,16 @@ class Driver:
         run.log.append(result, now=now, usage=run.usage, expire_time=now + self._retention_of(run.assignment.tenant))
 
     def _result(self, run: Run, ending: Ending) -> Result:
-        error, model = ending.error, run.model
+        error, model, execution = ending.error, run.model, run.execution
         return Result(
-            execution_id=run.execution.execution_id,
+            execution_id=execution.execution_id,
             answer=ending.answer,
-            strategy_used=run.execution.strategy,
-            strategy_source=run.execution.strategy_source,
+            strategy_used=execution.strategy,
+            strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=run.usage, execution_time_s=self._elapsed_s(run), strategy_specific=run.metrics),
             warnings=(*model.warnings, *model.warnings_of_calls, *run.inherited, *ending.warnings),
-            model=run.execution.model,
+            model=execution.model,
             error=None if error is None else ExecutionFailure(reason=error.reason, message=error.full_message),
         )
 

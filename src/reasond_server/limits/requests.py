@@ -152,7 +152,8 @@ class RequestGate:
         Raises:
             RateLimitedError: a limit is met; nothing was counted.
         """
-        slots, place = self._slots, uuid.uuid4().hex
+        slots = self._slots
+        place = "" if slots is None else uuid.uuid4().hex
         try:
             await self._take(caller, place)
             await self.count(caller, weight=weight)
