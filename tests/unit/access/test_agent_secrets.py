@@ -107,7 +107,7 @@ async def test_a_token_carries_what_the_account_has() -> None:
     claims: dict[str, Any] = jwt.decode(issued.token, MAIN.secret, algorithms=["HS256"], audience="a", issuer="i")
     assert claims["exp"] - claims["iat"] == issued.lifetime_s == 600
     assert (claims["sub"], claims["permissions"], claims["roles"]) == ("crawler", ["reasoning:execute"], ["solver"])
-    assert issued.principal.subject == issued.principal.tenant == "crawler"
+    assert (issued.principal.subject, issued.principal.tenant) == ("crawler", "sub:crawler")
 
 
 def test_hashes_are_known_by_their_form() -> None:
