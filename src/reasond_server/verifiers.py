@@ -118,9 +118,7 @@ def require_known_grants(settings: Settings) -> None:
         found += _unknown(f"auth.roles.{name}.strategies", unknown, enabled)
     for owner, holder in holders:
         if not is_free_tenant(holder.tenant):
-            text = (
-                f"is {shown(holder.tenant)}; names that begin with {OWN_TENANT!r} are those of subjects without tenant"
-            )
+            text = f"is {shown(holder.tenant)}; {OWN_TENANT!r} begins the tenants of subjects without one"
             found.append(Violation(field=f"auth.{owner}.tenant", description=text))
         found += _unknown(f"auth.{owner}.roles", [one for one in holder.roles if one not in auth.roles], auth.roles)
     if found:
