@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.directory import MemoryAgentDirectory
@@ -14,6 +15,7 @@ from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.opening import MEMORY_URL, open_stores
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
@@ -130,7 +132,7 @@ def assemble(
         limits=_limits(settings),
         find_strategy=registry.get,
         tools=tools,
-        account_of=limits.account,
+        account_of=partial(audited_account, limits),
         observer=observer,
     )
     directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from reasond_server.types import Execution, Json, Usage
 
 
-AccountOf = Callable[[str, str], TokenAccount | None]
-"""Returns the budget that the tokens of a tenant's subject come from; None where nothing bounds them."""
+AccountOf = Callable[[str, str, str], TokenAccount | None]
+"""Returns the budget that a tenant's subject has for an execution; None where nothing bounds its tokens."""
 
 
-def no_account(_tenant: str, _subject: str) -> TokenAccount | None:
+def no_account(_tenant: str, _subject: str, _execution_id: str) -> TokenAccount | None:
     """Bound nobody's tokens."""
     return None
 
@@ -223,7 +223,7 @@ class Maker:
             budget=assignment.task.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
-            account=self._account_of(assignment.tenant, assignment.subject),
+            account=self._account_of(assignment.tenant, assignment.subject, log.execution.execution_id),
             on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
         )
         journal = None

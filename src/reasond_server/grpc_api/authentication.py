@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         self._authenticate = authenticate
         self._require = require
         self._peers = peers or Peers()
+        self._served: dict[str, _Served] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -56,16 +58,33 @@ class Authentication(grpc.aio.ServerInterceptor):
 
         Who calls by a token is told here, before grpc reads the request: a stranger's message never comes in.
         """
-        handler = await continuation(handler_call_details)
         method = handler_call_details.method
+        served = self._served.get(method)
+        if served is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            served = self._served[method] = self._put_together(method, handler)
+        if served.operation:
+            # By context and not in the handler: that is the same one for every caller.
+            found = await self._looked_at(served.operation, handler_call_details.invocation_metadata or ())
+            _FOUND.set(found)
+            if found.error is not None:
+                return served.refusing
+        return served.handler
+
+    def _put_together(self, method: str, handler: Handler) -> _Served:
+        """Return the handlers of a method; nothing in them belongs to one call."""
         service, _, operation = method.removeprefix("/").partition("/")
-        if handler is None or service in EXEMPT_SERVICES:
-            return handler
-        found = await self._looked_at(operation, handler_call_details.invocation_metadata or ())
-        if found.error is not None:
-            # Of this kind grpc reads no message before it is served.
-            handler = grpc.stream_stream_rpc_method_handler(_never)
-        return wrapped(handler, lambda context, run: self._check(operation, found, context, run))
+        if service in EXEMPT_SERVICES:
+            return _Served(operation="", handler=handler, refusing=handler)
+
+        async def check(context: Context, run: Run) -> object:
+            return await self._check(operation, context, run)
+
+        # Of the second kind grpc reads no message before it is served.
+        refusing = wrapped(grpc.stream_stream_rpc_method_handler(_never), check)
+        return _Served(operation=operation, handler=wrapped(handler, check), refusing=refusing)
 
     async def _looked_at(self, operation: str, metadata: Iterable[tuple[str, Any]]) -> _Found:
         """Return what the metadata of a call says about who makes it."""
@@ -82,8 +101,8 @@ class Authentication(grpc.aio.ServerInterceptor):
             return _Found(error=error)
         return _Found(principal=principal)
 
-    async def _check(self, operation: str, found: _Found, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        call = current_call()
+    async def _check(self, operation: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
+        call, found = current_call(), _FOUND.get()
         call.principal = found.principal
         try:
             if found.error is not None:
@@ -94,8 +113,14 @@ class Authentication(grpc.aio.ServerInterceptor):
         except ReasondError as error:
             audit.denied(operation, error, principal=call.principal, request_id=call.request_id)
             raise
-        audit.allowed(operation, principal=call.principal, request_id=call.request_id)
-        return await run()
+        decision = audit.begin(operation, principal=call.principal, request_id=call.request_id)
+        try:
+            return await run()
+        except ReasondError as error:
+            decision.end(error)
+            raise
+        finally:
+            decision.allow()
 
     def _by_certificate(self, context: Context) -> Principal:
         """Return who calls by the client certificate.
@@ -115,6 +140,19 @@ class _Found:
 
     principal: Principal | None = None
     error: Exception | None = None
+
+
+# Without a default: a call that nobody looked at must not be served.
+_FOUND: Final[ContextVar[_Found]] = ContextVar("reasond_found_caller")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """How a method is served, to whom it may be and to whom not; `operation` is empty where nobody is asked."""
+
+    operation: str
+    handler: Handler
+    refusing: Handler
 
 
 async def _never(_requests: object, _context: Context) -> None:

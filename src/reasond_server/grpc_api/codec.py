@@ -29,16 +29,22 @@ class Codec(grpc.aio.ServerInterceptor):
 
     def __init__(self, *, max_send_bytes: int) -> None:
         self._max_send_bytes = max_send_bytes
+        self._coded: dict[tuple[str, Handler], Handler] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
-        """Return the method's handler with its codec inside the guard."""
+        """Return the method's handler with its codec inside the guard, put together once."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        decode = _decoding(handler.request_deserializer, handler_call_details.method)
-        return _with_codec(handler, decode, self._encoding(handler.response_serializer))
+        method = handler_call_details.method
+        coded = self._coded.get((method, handler))
+        if coded is None:
+            decode = _decoding(handler.request_deserializer, method)
+            coded = _with_codec(handler, decode, self._encoding(handler.response_serializer))
+            self._coded[method, handler] = coded
+        return coded
 
     def _encoding(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
         """Return `encode` with the send limit.

@@ -51,7 +51,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         self._new_request_id = new_request_id
         self._monotonic = monotonic
         self._running: set[asyncio.Task[Any]] = set()
-        self._handlers: dict[str, Handler] = {}
+        self._guarded: dict[Handler, Handler] = {}
 
     @property
     def running(self) -> frozenset[asyncio.Task[Any]]:
@@ -63,12 +63,10 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     ) -> Handler:
         """Return the method's handler inside the guard; one that refuses where there is none.
 
-        The inner interceptors look at nothing but the method, so that a method's handler is put together once.
+        Which handler serves a call is for the inner interceptors to say, every time: they may look at who calls. Each
+        of theirs, of which there are few, is put into the guard once.
         """
         method = handler_call_details.method
-        known = self._handlers.get(method)
-        if known is not None:
-            return known
         try:
             handler = await continuation(handler_call_details)
         except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
@@ -80,7 +78,9 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
                 f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
             )
             return self._wrapped(method, _refusing(unknown))
-        self._handlers[method] = guarded = self._wrapped(method, handler)
+        guarded = self._guarded.get(handler)
+        if guarded is None:
+            guarded = self._guarded[handler] = self._wrapped(method, handler)
         return guarded
 
     def _wrapped(self, method: str, handler: Handler) -> Handler:

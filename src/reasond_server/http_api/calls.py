@@ -59,6 +59,8 @@ class Gate:
     ) -> tuple[Principal, dict[str, Any]]:
         """Return who calls, by the token or else by the client certificate, and the params without the token.
 
+        What is refused here stands in the audit log; what is let in is a decision that has begun.
+
         Raises:
             AccessError: there is no token, it is not valid, or does not grant `operation`.
         """
@@ -73,7 +75,7 @@ class Gate:
         except ReasondError as error:
             audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
             raise
-        audit.allowed(operation, principal=principal, request_id=exchange.request_id)
+        audit.begin(operation, principal=principal, request_id=exchange.request_id)
         return principal, arguments
 
 
@@ -116,6 +118,7 @@ class Call:
         self._gate = gate
         self._exchange = exchange
         self._principal: Principal | None = None
+        self._decision: audit.Decision | None = None
 
     async def answer(self, params: Params) -> Mapping[str, Any]:
         """Run the call; return `{"result": ...}` or `{"error": ...}`."""
@@ -123,13 +126,16 @@ class Call:
         try:
             method = self._method()
             principal, arguments = await self._admitted(METHODS[self._name], params)
-            return {"result": await method.run(principal, read_params(method.params, arguments))}
+            answer = {"result": await method.run(principal, read_params(method.params, arguments))}
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             failure = failure_of(error)
             code = row_of(failure).grpc_status
             return {"error": await self.explain(failure)}
         finally:
             self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
+        if self._decision is not None:
+            self._decision.allow()
+        return answer
 
     async def events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of the execution that the call starts, or of the one that `last_event_id` names.
@@ -181,6 +187,8 @@ class Call:
 
     async def explain(self, error: ReasondError) -> dict[str, Any]:
         """Return the error object for how the call failed, with what the run had done if it was one."""
+        if self._decision is not None:
+            self._decision.end(error)
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
@@ -202,6 +210,7 @@ class Call:
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
         self._principal, arguments = await self._gate.admit(params, operation, self._exchange)
+        self._decision = audit.current()
         return self._principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.access import audit
 from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
 from reasond_server.errors import (
@@ -276,7 +277,13 @@ class ReasoningService:
     async def _find(self, caller: Principal, execution_id: str) -> Execution:
         """Return the caller's execution."""
         await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
-        return await self._store.find(caller.tenant, execution_id)
+        try:
+            execution = await self._store.find(caller.tenant, execution_id)
+        except ReasondError as error:
+            audit.refuse(error, execution_id)
+            raise
+        audit.concern(execution_id)
+        return execution
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
         """Return the agent that the task names."""
@@ -333,7 +340,10 @@ class ReasoningService:
         digest = digest_of(task) if wanted.request_id else ""
         async with self._runner.request_ids.turn(caller.tenant, wanted.request_id):
             known = await self._runner.request_ids.known(caller.tenant, wanted.request_id, digest)
-            return known or await self._start(caller, task, replace(wanted, digest=digest))
+            if known is None:
+                return await self._start(caller, task, replace(wanted, digest=digest))
+            audit.concern(known.execution_id)
+            return known
 
     async def _result(self, execution: Execution) -> Result:
         """Follow an execution to its end for a caller that may ask again."""
@@ -364,7 +374,9 @@ class ReasoningService:
                 time_limit_s=left_s,
                 is_unary=wanted.is_unary,
             )
-            return await self._runner.start(assignment, place=place)
+            execution = await self._runner.start(assignment, place=place)
+        audit.concern(execution.execution_id)
+        return execution
 
     async def _keep(self, execution: Execution) -> None:
         """Let the execution go on when nobody follows it, unless that was asked for when it began."""

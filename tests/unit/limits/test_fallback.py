@@ -1,6 +1,8 @@
 """What is left behind where Redis cannot be reached, or a caller does not wait for it."""
 
 import asyncio
+import socket
+import time
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -57,6 +59,45 @@ async def test_who_is_cancelled_while_a_place_is_taken_does_not_keep_it() -> Non
         async with asyncio.timeout(0.01):
             await gate.admit("anna")
     assert not slots._taken
+
+
+async def test_an_answer_that_came_while_the_event_loop_was_busy_is_no_failure() -> None:
+    health = SharedHealth(monotonic=asyncio.get_running_loop().time)
+    near, far = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=near)
+
+    def stall() -> None:
+        """Answer, and keep the loop from hearing it for longer than an answer may take."""
+        far.send(b"7")
+        time.sleep(0.1)
+
+    async def shared() -> int:
+        asyncio.get_running_loop().call_soon(stall)
+        return int(await reader.read(1))
+
+    async def local() -> int:
+        return 1
+
+    try:
+        assert await fallback(health).ask(shared, local=local, unlimited=lambda: 2) == 7
+        assert not health.is_degraded
+    finally:
+        writer.close()
+        far.close()
+
+
+async def test_an_answer_that_does_not_come_is_a_failure() -> None:
+    health = SharedHealth(monotonic=asyncio.get_running_loop().time)
+
+    async def shared() -> int:
+        await asyncio.Event().wait()
+        return 7
+
+    async def local() -> int:
+        return 1
+
+    assert await fallback(health).ask(shared, local=local, unlimited=lambda: 2) == 1
+    assert health.is_degraded
 
 
 async def test_a_refusal_by_redis_shows_that_it_is_back() -> None:
