@@ -8,9 +8,9 @@ processor, while the load client (loading.py) and the upstream have the other. R
     16 callers     calls per second, and processor time per call
 
 reasond serves as an operator would run it: from wheels in an environment of its own with the extra uvloop, tokens
-verified, access log on, chain_of_thought, executions kept in memory; it is called over gRPC and over JSON-RPC. It always
-asks the upstream for a stream, the others ask for a whole answer. LiteLLM's proxy has one worker, a random master key
-and no database. optillm (strategy `none`) takes several gigabytes, so it is measured with --optillm only; else its
+verified, access log on, chain_of_thought, executions kept in memory; it is called over gRPC and over JSON-RPC. It
+always asks the upstream for a stream, the others ask for a whole answer. LiteLLM's proxy has one worker, a random master
+key and no database. optillm (strategy `none`) takes several gigabytes, so it is measured with --optillm only; else its
 figures are those of an earlier measurement, and marked so.
 """
 
@@ -56,7 +56,7 @@ QUOTED: Final = {OPTIMIZER: {"per_second": 50.0, "p50_ms": 19.6, "idle_mb": 1078
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way to the model: where it answers, the call, how many make a figure, and the process (None: the upstream)."""
+    """One way to the model: where it answers, the call, how many make a figure, its process (None: the upstream)."""
 
     target: str
     call: GrpcCall | HttpCall
@@ -211,7 +211,7 @@ def row_of(name: str, rounds: Sequence[Mapping[str, Figures]], memory: tuple[flo
     """Return the medians of one side; `memory` is what it held before and after the load."""
 
     def median(key: str) -> float:
-        return statistics.median(asdict(one[name])[key] for one in rounds)
+        return float(statistics.median(asdict(one[name])[key] for one in rounds))
 
     return {
         "side": name,
@@ -255,9 +255,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], goals: Sequence[Goal]) -> Non
     """Print the figures for a person."""
     for row in rows:
         print(
-            f"{row['side']:<18} p50 {row['p50_ms']:7.2f} ms (added {row['added_p50_ms']:6.2f}), p99 {row['p99_ms']:7.2f} "
-            f"ms, {row['per_second']:8.1f} calls/s, {row['cpu_ms']:6.2f} ms CPU, {row['idle_mb']:6.1f} -> "
-            f"{row['loaded_mb']:6.1f} MB"
+            f"{row['side']:<18} p50 {row['p50_ms']:7.2f} ms (added {row['added_p50_ms']:6.2f}), "
+            f"p99 {row['p99_ms']:7.2f} ms, {row['per_second']:8.1f} calls/s, "
+            f"{row['cpu_ms']:6.2f} ms CPU, {row['idle_mb']:6.1f} -> {row['loaded_mb']:6.1f} MB"
         )
     for goal in goals:
         sign, quoted = (">=" if goal.is_at_least else "<="), " (quoted)" if goal.is_quoted else ""

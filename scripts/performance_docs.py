@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.pages import ROOT, cell, page, settle, table
+from scripts.peer_docs import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +43,8 @@ def adapter_lines(report: Report) -> list[str]:
     goals = [
         [cell(goal["what"]), f"{goal['goal']:g}", f"{goal['ratio']:.3f}", verdict(goal)] for goal in report["goals"]
     ]
-    return [*lines, "", *table(["goal: share of `create()`", "at most", "measured", ""], goals)]
+    lines += ["", *table(["goal: share of `create()`", "at most", "measured", ""], goals)]
+    return [*lines, *history_lines(report)]
 
 
 def cells_of(rows: Sequence[Mapping[str, Any]], what: str, clients: Sequence[str]) -> list[str]:
@@ -216,6 +218,9 @@ def made(reports: Mapping[str, Report]) -> str:
         log_cost_lines(reports["log_cost"]),
         streams_lines(reports["streams"]),
         slow_readers_lines(reports["slow_readers"]),
+        peers_lines(reports["peers"], circumstances(reports["peers"])),
+        agent_loops_lines(reports["agent_loops"], circumstances(reports["agent_loops"])),
+        mixed_load_lines(reports["mixed_load"], circumstances(reports["mixed_load"])),
         startup_lines(reports["startup"]),
         elsewhere_lines(),
     ]
@@ -225,7 +230,17 @@ def made(reports: Mapping[str, Report]) -> str:
 
 def main() -> int:
     """Write the page, or with --check compare it."""
-    names = ("adapter", "deltas", "log_cost", "streams", "slow_readers", "startup")
+    names = (
+        "adapter",
+        "deltas",
+        "log_cost",
+        "streams",
+        "slow_readers",
+        "peers",
+        "agent_loops",
+        "mixed_load",
+        "startup",
+    )
     reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     return settle({PATH: made(reports)}, description=__doc__ or "")
 
