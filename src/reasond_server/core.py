@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.telemetry.observers import Observer
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools
 
 
@@ -103,6 +104,7 @@ def assemble(
     limits: CallerLimits = NO_LIMITS,
     tools: Tools | None = None,
     observer: Observer = UNOBSERVED,
+    tracing: Tracing | None = None,
 ) -> Core:
     """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
 
@@ -132,6 +134,7 @@ def assemble(
         tools=tools,
         account_of=limits.account,
         observer=observer,
+        tracing=tracing,
     )
     directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
     reasoning = ReasoningService(

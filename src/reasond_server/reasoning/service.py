@@ -24,11 +24,13 @@ from reasond_server.executions.following import Follower
 from reasond_server.executions.mailbox import Patience
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
+from reasond_server.executions.traced_runs import link_to
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
+from reasond_server.telemetry.scope import current_trace, note_execution, note_tokens
 from reasond_server.types import ExecutionState, Result
 
 if TYPE_CHECKING:
@@ -163,6 +165,7 @@ class ReasoningService:
             if ABANDONED not in result.warnings:
                 break
         view = await self.get(caller, execution.execution_id)
+        note_tokens(result.metrics.usage)
         # Where no content is kept, the store knows less than the stream said.
         return replace(view, result=result)
 
@@ -210,6 +213,7 @@ class ReasoningService:
             InvalidRequestError: the log never was that long.
         """
         execution = await self._find(caller, execution_id)
+        link_to(self._runner.live(execution_id))
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
             raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
@@ -276,7 +280,9 @@ class ReasoningService:
     async def _find(self, caller: Principal, execution_id: str) -> Execution:
         """Return the caller's execution."""
         await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
-        return await self._store.find(caller.tenant, execution_id)
+        execution = await self._store.find(caller.tenant, execution_id)
+        note_execution(execution_id)
+        return execution
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent | None:
         """Return the agent that the task names, if it names one."""
@@ -288,6 +294,7 @@ class ReasoningService:
         """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
         check_task(task)
         execution = await self._start(caller, task, _Wanted(deadline_s=deadline_s, is_unary=True))
+        note_execution(execution.execution_id)
         run = self._runner.live(execution.execution_id)
         if run is None:
             raise InternalError("the execution is gone before it has begun")
@@ -297,6 +304,7 @@ class ReasoningService:
             result = await asyncio.shield(run.concluded)
             if result is None:
                 raise _gone(run)
+            note_tokens(result.metrics.usage)
             if result.error is not None:
                 error = run.error or error_of(result.error.reason, result.error.message)
                 error.execution_id = result.execution_id
@@ -327,7 +335,11 @@ class ReasoningService:
         digest = digest_of(task) if wanted.request_id else ""
         async with self._runner.request_ids.turn(caller.tenant, wanted.request_id):
             known = await self._runner.request_ids.known(caller.tenant, wanted.request_id, digest)
-            return known or await self._start(caller, task, replace(wanted, digest=digest))
+            if known is not None:
+                link_to(self._runner.live(known.execution_id))
+            execution = known or await self._start(caller, task, replace(wanted, digest=digest))
+        note_execution(execution.execution_id)
+        return execution
 
     async def _result(self, execution: Execution) -> Result:
         """Follow an execution to its end for a caller that may ask again."""
@@ -404,7 +416,7 @@ class ReasoningService:
                 remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
                 retry_after_s=1.0,
             ) from None
-        selection = self._selection(caller, task, agent)
+        selection, trace = self._selection(caller, task, agent), current_trace()
         strategy = selection.strategy
         config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
         if config.uses_tools:
@@ -418,6 +430,7 @@ class ReasoningService:
             strategy_source=selection.source,
             config=config,
             shown_config=config.model_dump(mode="json"),
+            trace="" if trace is None else trace.text,
         )
 
     async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
