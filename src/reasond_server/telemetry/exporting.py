@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -66,7 +67,8 @@ class SpanSink:
 
         def end() -> None:
             self._provider.shutdown()
-            loop.call_soon_threadsafe(done.set)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(done.set)
 
         # Not one of the loop's own threads: those are waited for, however long the receiver takes.
         threading.Thread(target=end, name="last spans", daemon=True).start()
