@@ -35,6 +35,7 @@ from reasond_server.llm.observing import ObservedModel
 from reasond_server.llm.tracing import traced
 from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
 from reasond_server.telemetry.observers import Snapshot
+from reasond_server.tracing import provider_name, span_sink_of
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.measuring import Counting
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.types import Json
 
 _log = logging.getLogger("reasond.app")
 # All executions have ended by then; this is for their last events to reach the clients.
 _LAST_WRITES_S = 2.0
+_LAST_SPANS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +77,8 @@ class Listening:
 class Server:
     """One process: the core, gRPC and HTTP on one event loop.
 
-    `dev` signs with a key of its own and hands out a token that may do everything. `registry`, `model` and `clock`
-    replace what the settings would give.
+    `dev` signs with a key of its own and hands out a token that may do everything. `registry`, `model`, `clock`
+    and `spans` replace what the settings would give.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Server:
         model: ChatModel | None = None,
         registry: StrategyRegistry | None = None,
         clock: Clock | None = None,
+        spans: SpanSink | None = None,
     ) -> None:
         """Check everything that can be checked before the store is opened; nothing listens yet.
 
@@ -98,6 +102,8 @@ class Server:
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()
+        self._spans = spans or span_sink_of(settings, environ, instance_id=self._clock.new_id())
+        self._tracing = None if self._spans is None else self._spans.tracing
         self._registry = registry_of(settings) if registry is None else registry
         self._measuring = measuring_of(
             settings,
@@ -108,7 +114,11 @@ class Server:
         )
         observer = self._measuring.observer
         model = model or model_of(settings, environ, loaded.folder, observer=observer)
-        self._model = traced(model if self._counting is None else ObservedModel(model=model, observer=observer))
+        self._model = traced(
+            model if self._counting is None else ObservedModel(model=model, observer=observer),
+            tracing=self._tracing,
+            provider=provider_name(settings, environ),
+        )
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)
@@ -190,6 +200,9 @@ class Server:
         stores, self._stores = self._stores, None
         if stores is not None:
             await stores.aclose()
+        spans, self._spans = self._spans, None
+        if spans is not None:
+            await spans.aclose(within_s=_LAST_SPANS_S)
 
     async def _open(self) -> None:
         """Open the store, put together what needs it, and bind the listeners."""
@@ -204,6 +217,7 @@ class Server:
             directory=stores.agents,
             limits=self._limiting.callers,
             observer=self._measuring.observer,
+            tracing=self._tracing,
         )
         agents = AgentService(
             directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
@@ -235,6 +249,7 @@ class Server:
             new_request_id=self._clock.new_id,
             write_timeout_s=self._settings.server.write_timeout_s,
             observer=self._measuring.observer,
+            tracing=self._tracing,
         )
 
     def _http_server(self, core: Core, agents: AgentService) -> HttpServer:
@@ -249,6 +264,7 @@ class Server:
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,
             new_request_id=self._clock.new_id,
+            tracing=self._tracing,
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
             observer=observer,
             metrics=self._metrics_page,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.telemetry.observers import Observer
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools
 
 
@@ -105,6 +106,7 @@ def assemble(
     limits: CallerLimits = NO_LIMITS,
     tools: Tools | None = None,
     observer: Observer = UNOBSERVED,
+    tracing: Tracing | None = None,
 ) -> Core:
     """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
 
@@ -134,6 +136,7 @@ def assemble(
         tools=tools,
         account_of=partial(audited_account, limits),
         observer=observer,
+        tracing=tracing,
     )
     directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
     reasoning = ReasoningService(

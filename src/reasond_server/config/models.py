@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
 from reasond_server.config.auth import AuthSettings
 from reasond_server.config.limits import LimitsSettings
 from reasond_server.config.metrics import MetricsSettings
+from reasond_server.config.observing import LogsSettings, TracingSettings
 from reasond_server.config.sections import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.storing import StoreSettings
 from reasond_server.config.tools import ToolsSettings
@@ -306,3 +307,5 @@ class Settings(Section):
     agents: AgentsSettings = Field(default_factory=AgentsSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    logs: LogsSettings = Field(default_factory=LogsSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)

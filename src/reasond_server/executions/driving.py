@@ -22,6 +22,7 @@ from reasond_server.executions.replay.journal import JournaledModel, JournaledTo
 from reasond_server.executions.replay.recorded import ReplayError
 from reasond_server.executions.run import Stop
 from reasond_server.executions.stored.codec import detail_json
+from reasond_server.executions.traced_runs import enter_run, leave_run
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import ExecutionFailure, Iteration, Metrics, Result
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.types import Usage
 
@@ -55,11 +57,13 @@ class Driver:
         tools: ToolSource,
         retention_of: Callable[[str], timedelta],
         unwinding_s: float,
+        tracing: Tracing | None = None,
     ) -> None:
         self._clock = clock
         self._tools = tools
         self._retention_of = retention_of
         self._unwinding_s = unwinding_s
+        self._tracing = tracing
 
     async def drive(self, run: Run) -> None:
         """Work until the end and write it down; never raises.
@@ -67,6 +71,7 @@ class Driver:
         A run that another process goes on with is left without an end. One that is handed over is written down as
         far as it came.
         """
+        run.trace = enter_run(run, self._tracing)
         try:
             ending = await self._ending_of(run)
             if ending is not None:
@@ -76,6 +81,8 @@ class Driver:
                 await run.log.settled()
         except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.execution.execution_id})
+        finally:
+            leave_run(run)
 
     async def _ending_of(self, run: Run) -> Ending | None:
         """Let the strategy work in a task of its own and return how that ended, within its limits of time.
@@ -172,6 +179,8 @@ class Driver:
         source = self._tools if run.assignment.config.uses_tools else NO_TOOLS
         toolbox = source.toolbox(max_calls=run.assignment.task.budget.max_tool_calls)
         run.has_tools = bool(toolbox.specs)
+        if run.trace is not None:
+            toolbox = run.trace.tools(toolbox)
         journal = run.journal
         return RunContext(
             config=run.assignment.config,
@@ -195,11 +204,15 @@ class Driver:
             if detail_json(kept.detail) != detail_json(run.known[index].detail):
                 raise _differs(f"its step {index} is another one than before")
             run.step_count += 1
+            if run.trace is not None:
+                run.trace.step_left()
             return
         iteration = Iteration(
             index=index, answer_found=kept.answer_found, usage=used, elapsed_s=elapsed_s, detail=kept.detail
         )
         run.step_count += 1
+        if run.trace is not None:
+            run.trace.step_made(iteration)
         run.log.append(iteration, now=self._clock.now(), usage=run.usage)
         await run.log.room()
 

@@ -142,6 +142,7 @@ class Maker:
             before=NOTHING if earlier is None else earlier.execution.usage,
             is_recoverable=prepared.is_recoverable,
             inherited=() if earlier is None else (_inheritance(earlier.execution),),
+            links=() if earlier is None or earlier.plan is None else (earlier.plan.trace,),
         )
         started = ExecutionStarted(
             strategy=assignment.strategy.name,
@@ -177,6 +178,7 @@ class Maker:
             before=execution.usage,
             is_recoverable=True,
             known=[logged.event for logged in recovery.events if isinstance(logged.event, Iteration)],
+            is_takeover=True,
         )
         if not recovery.events:
             log.append(_started(execution, plan.config), now=self._clock.now(), usage=run.usage)
@@ -216,6 +218,8 @@ class Maker:
         is_recoverable: bool,
         known: Sequence[Iteration] = (),
         inherited: Sequence[str] = (),
+        links: Sequence[str] = (),
+        is_takeover: bool = False,
     ) -> Run:
         limit_s, monotonic = assignment.limit_s, self._clock.monotonic
         model = MeteredModel(
@@ -243,6 +247,8 @@ class Maker:
             journal=journal,
             known=known,
             inherited=inherited,
+            links=links,
+            is_takeover=is_takeover,
         )
 
     def _counter(self, calibration: Json) -> TokenCounter:
@@ -292,6 +298,7 @@ class Maker:
             is_unary=plan.is_unary,
             time_limit_s=plan.limit_s,
             subject=plan.subject,
+            trace=plan.trace,
         )
 
 
@@ -316,6 +323,7 @@ def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> str:
         is_unary=assignment.is_unary,
         subject=assignment.subject,
         calibration=calibration,
+        trace=assignment.trace,
     )
     return encode_plan(plan)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.mailbox import Listener
     from reasond_server.executions.replay.journal import Journal
     from reasond_server.executions.replay.spending import Spending
+    from reasond_server.executions.tracing import RunTrace
     from reasond_server.llm.metering import MeteredModel
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Execution, Iteration, Json, Result, StrategyMetrics, StrategySource, Task, Usage
@@ -36,6 +37,7 @@ class Assignment:
     `digest` identifies the request that `request_id` stands for. `time_limit_s` bounds the run from outside
     the task's own budget, such as by the caller's deadline. The caller of a run that `is_unary` is told nothing before
     the end, not even its id: without a request id it cannot come back for it, and with one it can only ask again.
+    `trace` is where in a trace its caller stands (`TraceContext.text`).
     """
 
     tenant: str
@@ -50,6 +52,7 @@ class Assignment:
     keep_running: bool = False
     time_limit_s: float | None = None
     is_unary: bool = False
+    trace: str = ""
 
     @property
     def limit_s(self) -> float | None:
@@ -78,7 +81,7 @@ class Run:
     in another process. One that `spares_calls` begins no more of them then, and is cancelled when those under way are
     on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
     waits `patience_s` for that instead. `known` are the steps that are logged from an earlier life, `inherited` says
-    what was taken over from another execution.
+    what was taken over from another execution. `links` are places in the traces of executions whose place it takes.
     """
 
     def __init__(
@@ -93,6 +96,8 @@ class Run:
         journal: Journal | None = None,
         known: Sequence[Iteration] = (),
         inherited: Sequence[str] = (),
+        links: Sequence[str] = (),
+        is_takeover: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.assignment = assignment
@@ -103,6 +108,9 @@ class Run:
         self.began_s = began_s
         self.known = known
         self.inherited = inherited
+        self.links = links
+        self.is_takeover = is_takeover
+        self.trace: RunTrace | None = None
         self.driver: asyncio.Task[None] | None = None
         self.place: Place | None = None
         self.metrics: StrategyMetrics | None = None

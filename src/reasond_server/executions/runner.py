@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
     from reasond_server.telemetry.observers import RunObserver
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
 
 __all__ = ["Clock", "Runner", "RunnerLimits"]
@@ -103,6 +104,7 @@ class Runner:
         find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
         account_of: AccountOf = no_account,
         observer: RunObserver = UNOBSERVED,
+        tracing: Tracing | None = None,
     ) -> None:
         self._observer = observer
         self._store = store
@@ -132,7 +134,11 @@ class Runner:
             observer=observer,
         )
         self._driver = Driver(
-            clock=clock, tools=tools, retention_of=limits.retention_of, unwinding_s=limits.unwinding_s
+            clock=clock,
+            tools=tools,
+            retention_of=limits.retention_of,
+            unwinding_s=limits.unwinding_s,
+            tracing=tracing,
         )
         self._upkeep = Upkeep(
             store=store,

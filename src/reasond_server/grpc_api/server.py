@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.grpc_api.options import GrpcOptions
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
 
 SERVICES: Final = ("reasond.v1.ReasoningService", "reasond.v1.AgentService")
@@ -63,6 +64,7 @@ class GrpcServer:
         new_request_id: Callable[[], str],
         write_timeout_s: float = 30.0,
         observer: CallObserver = UNOBSERVED,
+        tracing: Tracing | None = None,
     ) -> None:
         self._options = options
         self._reasoning = ReasoningServicer(
@@ -73,7 +75,7 @@ class GrpcServer:
         )
         self._agents = AgentServicer(service=agents)
         self._health = health
-        self._guard = ErrorGuard(new_request_id=new_request_id, observer=observer)
+        self._guard = ErrorGuard(new_request_id=new_request_id, observer=observer, tracing=tracing)
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
         self._authentication = Authentication(authenticate=authenticate, require=require, peers=peers)
         self._servers: list[grpc.aio.Server] = []

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.metrics_page import MetricsPage
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
 
 JSONRPC_PATH: Final = "/api/v1/jsonrpc"
@@ -72,6 +73,7 @@ class HttpApp:
         peers: Peers | None = None,
         observer: CallObserver = UNOBSERVED,
         metrics: MetricsPage | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         rpc = JsonRpcEndpoint(
             methods=Methods(service=reasoning, agents=agents),
@@ -107,7 +109,7 @@ class HttpApp:
             )
             routes.append(Route(TOKEN_PATH, OnlyMethods(issuing, "POST")))
         router = Router(routes, redirect_slashes=False, default=NotFound())
-        self._app = Reception(router, new_request_id=new_request_id, observer=observer)
+        self._app = Reception(router, new_request_id=new_request_id, observer=observer, tracing=tracing)
 
     @property
     def in_flight(self) -> int:

@@ -25,11 +25,13 @@ from reasond_server.executions.following import Follower
 from reasond_server.executions.mailbox import Patience
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
+from reasond_server.executions.traced_runs import link_to
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
+from reasond_server.telemetry.scope import current_trace, note_execution, note_tokens
 from reasond_server.types import ExecutionState, Result
 
 if TYPE_CHECKING:
@@ -164,6 +166,7 @@ class ReasoningService:
             if ABANDONED not in result.warnings:
                 break
         view = await self.get(caller, execution.execution_id)
+        note_tokens(result.metrics.usage)
         # Where no content is kept, the store knows less than the stream said.
         return replace(view, result=result)
 
@@ -211,6 +214,7 @@ class ReasoningService:
             InvalidRequestError: the log never was that long.
         """
         execution = await self._find(caller, execution_id)
+        link_to(self._runner.live(execution_id))
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
             raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
@@ -282,7 +286,7 @@ class ReasoningService:
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise
-        audit.concern(execution_id)
+        _concerns(execution_id)
         return execution
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
@@ -310,6 +314,7 @@ class ReasoningService:
             result = await asyncio.shield(run.concluded)
             if result is None:
                 raise _gone(run)
+            note_tokens(result.metrics.usage)
             if result.error is not None:
                 error = run.error or error_of(result.error.reason, result.error.message)
                 error.execution_id = result.execution_id
@@ -342,7 +347,8 @@ class ReasoningService:
             known = await self._runner.request_ids.known(caller.tenant, wanted.request_id, digest)
             if known is None:
                 return await self._start(caller, task, replace(wanted, digest=digest))
-            audit.concern(known.execution_id)
+            link_to(self._runner.live(known.execution_id))
+            _concerns(known.execution_id)
             return known
 
     async def _result(self, execution: Execution) -> Result:
@@ -375,7 +381,7 @@ class ReasoningService:
                 is_unary=wanted.is_unary,
             )
             execution = await self._runner.start(assignment, place=place)
-        audit.concern(execution.execution_id)
+        _concerns(execution.execution_id)
         return execution
 
     async def _keep(self, execution: Execution) -> None:
@@ -414,7 +420,7 @@ class ReasoningService:
     async def _assignment(self, caller: Principal, task: Task) -> Assignment:
         """Decide which strategy works with which configuration, and whether it can work at all."""
         agent = await self._agent(caller, task) if task.agent else None
-        selection = self._selection(caller, task, agent)
+        selection, trace = self._selection(caller, task, agent), current_trace()
         strategy = selection.strategy
         config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
         if config.uses_tools:
@@ -428,6 +434,7 @@ class ReasoningService:
             strategy_source=selection.source,
             config=config,
             shown_config=config.model_dump(mode="json"),
+            trace="" if trace is None else trace.text,
         )
 
     async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
@@ -464,6 +471,12 @@ class ReasoningService:
 def _agent_config(agent: RegisteredAgent | None, strategy: str) -> Json:
     """Return the parameters that the agent's card sets for a strategy."""
     return {} if agent is None else agent.strategy_config.get(strategy, {})
+
+
+def _concerns(execution_id: str) -> None:
+    """Let the audit log and the access log say which execution the call is about."""
+    audit.concern(execution_id)
+    note_execution(execution_id)
 
 
 def _gone(run: Run) -> ReasondError:

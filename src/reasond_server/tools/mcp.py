@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import SettingsError, shown
+from reasond_server.telemetry.propagation import outgoing
 from reasond_server.tools.mcp_values import arguments_validator, described, value_of
 from reasond_server.tools.results import NotJsonError, json_text
 from reasond_server.tools.tool import MAX_OUTPUT_BYTES, ToolFailedError
@@ -156,7 +157,9 @@ class McpServer:
         if client is None:
             raise ToolFailedError(f"the MCP server {self.name!r} is not connected now; try another way, or later")
         try:
-            result = await client.call_tool(tool, dict(arguments), read_timeout_seconds=self._options.timeout_s)
+            result = await client.call_tool(
+                tool, dict(arguments), read_timeout_seconds=self._options.timeout_s, meta=_meta()
+            )
         except MCPError as error:
             if error.code == _CONNECTION_CLOSED:
                 self._given_up(client)
@@ -297,6 +300,12 @@ class McpTool:
     async def invoke(self, arguments: Json, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
         """Call the server. Raises as `McpServer.call`."""
         return await self._server.call(self._told_name, arguments)
+
+
+def _meta() -> mcp.types.RequestParamsMeta | None:
+    """Return where in a trace the call stands, if the server is to be told; the protocol has a place for it."""
+    found: Any = dict(outgoing())
+    return found or None
 
 
 def tool_name(server: str, tool: str) -> str:

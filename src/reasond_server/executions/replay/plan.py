@@ -30,7 +30,8 @@ class Plan:
 
     `config` is what applies after precedence, `limit_s` the seconds that the caller allows beside the budget, `nonce`
     the first one that the run draws. `calibration` is what the run's token counter had learnt by then.
-    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends.
+    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends. `trace` is
+    where its caller stood in a trace, so that whoever goes on with it continues the same one.
     """
 
     task: Task
@@ -44,6 +45,7 @@ class Plan:
     is_unary: bool = False
     subject: str = ""
     calibration: Json = field(default_factory=dict)
+    trace: str = ""
 
 
 def encode_plan(plan: Plan) -> str:
