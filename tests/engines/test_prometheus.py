@@ -52,7 +52,7 @@ STRAITENED = {
 
 
 class Backend:
-    """A model server that does what the question says: "slow" waits to be released, "broken" fails the first time."""
+    """A model server that does what the question says: HOLD waits to be released, FAIL ONCE fails every other time."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -61,16 +61,16 @@ class Backend:
 
     async def __call__(self, conversation: Conversation) -> None:
         asked = json.dumps(conversation.json["messages"])
-        if "broken" in asked:
+        if "FAIL ONCE" in asked:
             self._failed += 1
             if self._failed % 2:
                 await conversation.answer("500 Internal Server Error", b"{}")
                 return
-        if "slow" in asked:
+        if "HOLD" in asked:
             self.came.set()
             await self.released.wait()
-        told = () if "uncounted" in asked else (usage(40, 4),)
-        body = b"".join((chunk("Four.\n<answer>4</answer>"), chunk(finish="stop"), *told, DONE))
+        told = () if "UNCOUNTED" in asked else (usage(40, 4),)
+        body = b"".join((chunk("Four."), chunk(finish="stop"), *told, DONE))
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + body)
 
 
@@ -126,16 +126,16 @@ async def use_up(served: Served, plays: Backend) -> None:
     plays.released.clear()
     plays.came.clear()
     async with AsyncClient(served.grpc, token=served.token) as client, asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(client.reason("slow"))
+        first = tasks.create_task(client.reason("HOLD"))
         await plays.came.wait()
-        others = [tasks.create_task(ended(client.reason(f"slow {number}"))) for number in range(3)]
+        others = [tasks.create_task(ended(client.reason(f"HOLD {number}"))) for number in range(3)]
         # Of these three one waits for the backend, one for a place, and the first that ends was refused.
         await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         plays.released.set()
         await first
     async with AsyncClient(served.grpc, token=served.token) as client:
-        await client.reason("broken at first")
-        await client.reason("uncounted")
+        await ended(client.reason("FAIL ONCE"))
+        await client.reason("UNCOUNTED")
 
 
 def dashboard_expressions() -> Sequence[str]:
