@@ -10,6 +10,7 @@ from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+from reasond_server.telemetry.observers import UNOBSERVED, RunObserver
 from reasond_server.types import (
     Execution,
     Result,
@@ -45,9 +46,11 @@ class Servers:
         self.runners: list[Runner] = []
         self._assign = assign
 
-    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS) -> Runner:
+    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS, *, observer: RunObserver = UNOBSERVED) -> Runner:
         clock = replace(self.time.clock(), new_nonce=lambda: "n" * 28)
-        runner = Runner(store=self.store, model=model, clock=clock, limits=limits, find_strategy=self._find)
+        runner = Runner(
+            store=self.store, model=model, clock=clock, limits=limits, find_strategy=self._find, observer=observer
+        )
         self.runners.append(runner)
         return runner
 
