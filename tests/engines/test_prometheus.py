@@ -32,10 +32,10 @@ ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = ROOT / "docs" / "operations"
 ALERTS = OPERATIONS / "alerts.yaml"
 COMPARISON = re.compile(r"(?P<left>.*)\s(?:==|!=|>=|<=|>|<)\s[\d.]+", re.DOTALL)
-LIMIT_S = 50.0
-BOOK = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:40_000]
+LIMIT_S = 90.0
+BOOK = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
 SUM = "Calculate the compound interest on $10,000 at 5% for 3 years"
-STRATEGIES = ("chain_of_thought", "react", "tree_of_thought", "self_consistency")
+STRATEGIES = ("chain_of_thought", "tree_of_thought", "self_consistency")
 
 # One call at a time at the backend, two places, one that waits: four callers meet every kind of waiting.
 STRAITENED = {
@@ -52,7 +52,7 @@ STRAITENED = {
 
 
 class Backend:
-    """A model server that does what the question says: "slow" waits to be released, "broken" fails the first time."""
+    """A model server that does what the question says: HOLD waits to be released, FAIL ONCE fails every other time."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -61,16 +61,16 @@ class Backend:
 
     async def __call__(self, conversation: Conversation) -> None:
         asked = json.dumps(conversation.json["messages"])
-        if "broken" in asked:
+        if "FAIL ONCE" in asked:
             self._failed += 1
             if self._failed % 2:
                 await conversation.answer("500 Internal Server Error", b"{}")
                 return
-        if "slow" in asked:
+        if "HOLD" in asked:
             self.came.set()
             await self.released.wait()
-        told = () if "uncounted" in asked else (usage(40, 4),)
-        body = b"".join((chunk("Four.\n<answer>4</answer>"), chunk(finish="stop"), *told, DONE))
+        told = () if "UNCOUNTED" in asked else (usage(40, 4),)
+        body = b"".join((chunk("Four."), chunk(finish="stop"), *told, DONE))
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + body)
 
 
@@ -106,6 +106,7 @@ async def use_freely(served: Served) -> None:
     async with AsyncClient(served.grpc, token=served.token) as client:
         for strategy in STRATEGIES:
             await client.reason(SUM, strategy=strategy)
+        await client.reason(SUM, strategy="react", config={"allow_tool_use": True})
         config = {"chunk_size": 2048, "carryover_size": 512}
         question = "What is the only remedy for the confusion caused by the tremors of the air?"
         async for _ in client.reason_iterations(question, material=BOOK, strategy="bounded_context", config=config):
@@ -126,16 +127,16 @@ async def use_up(served: Served, plays: Backend) -> None:
     plays.released.clear()
     plays.came.clear()
     async with AsyncClient(served.grpc, token=served.token) as client, asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(client.reason("slow"))
+        first = tasks.create_task(client.reason("HOLD"))
         await plays.came.wait()
-        others = [tasks.create_task(ended(client.reason(f"slow {number}"))) for number in range(3)]
+        others = [tasks.create_task(ended(client.reason(f"HOLD {number}"))) for number in range(3)]
         # Of these three one waits for the backend, one for a place, and the first that ends was refused.
         await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         plays.released.set()
         await first
     async with AsyncClient(served.grpc, token=served.token) as client:
-        await client.reason("broken at first")
-        await client.reason("uncounted")
+        await ended(client.reason("FAIL ONCE"))
+        await client.reason("UNCOUNTED")
 
 
 def dashboard_expressions() -> Sequence[str]:
@@ -152,6 +153,7 @@ async def alert_expressions(prometheus: Prometheus) -> Sequence[str]:
     return [match["left"] for match in found if match]
 
 
+@pytest.mark.timeout(150)
 async def test_every_expression_of_the_dashboard_and_the_alerts_returns_data_from_a_real_prometheus(
     tmp_path: Path, backend: tuple[Backend, str]
 ) -> None:

@@ -128,7 +128,8 @@ EXECUTIONS: Final = (
 MODELS: Final = (
     _counter(
         "reasond_model_calls",
-        "Model calls, by how they ended: the model's finish, a reason of the table of errors, or closed by the run.",
+        "Model calls, by how they ended: the model's finish, a reason of the table of errors, or closed by the run, "
+        "which had its answer or was stopped.",
         "model",
         "outcome",
     ),

@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 WORDS = {
     "method": frozenset({"reasond.v1.ReasoningService/Reason", "reasoning.execute"}),
     "code": frozenset({"OK", "INTERNAL"}),
-    "reason": frozenset({"TOKEN_MISSING", "INTERNAL", "MODEL_TIMEOUT"}),
+    "reason": frozenset(
+        {"TOKEN_MISSING", "INTERNAL", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE", "handed_over", "lost"}
+        | {"STORE_UNAVAILABLE", "STORE_FULL"}
+    ),
     "strategy": frozenset({"chain_of_thought", "bounded_context"}),
     "finish_reason": frozenset({"answered", "failed"}),
     "model": frozenset({"demo"}),
-    "backend": frozenset({"llm"}),
-    "tool": frozenset({"calculator", "files__other", "files__read"}),
-    "outcome": frozenset({"ok", "stop", "MODEL_TIMEOUT"}),
+    "backend": frozenset({"llm", "main"}),
+    "tool": frozenset({"calculator", "echo", "files__other", "files__read"}),
+    "outcome": frozenset(
+        {"ok", "stop", "MODEL_TIMEOUT", "failed", "unknown_tool", "invalid_arguments", "refused", "cancelled"}
+        | {"admitted", "gone", "timeout", "draining", "resumed", "written_off"}
+    ),
     "route": frozenset({"/healthz"}),
     "status": frozenset({"200"}),
 }
