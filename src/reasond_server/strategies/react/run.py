@@ -11,7 +11,7 @@ from reasond_server.context.calls import Reply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.calling import Calling, Due, handle_of
 from reasond_server.strategies.react.config import LEAST_TOKENS
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext
     from reasond_server.types import Task, ToolResult
 
-# Building or counting a longer text takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT_CHARACTERS: Final = 50_000
 _MAX_CORRECTIONS: Final = 2
 _MAX_EMPTY_REPLIES: Final = 2
 # A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
@@ -311,7 +309,7 @@ async def started(task: Task, context: RunContext[ReactConfig]) -> Run:
 async def _opening(task: Task, instructions: str, nonce: str) -> Sequence[Message]:
     """Return system message and question; those that take long to build are built beside the event loop."""
     build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
-    if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(build)
     return build()
 
