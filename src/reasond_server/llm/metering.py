@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import learns
-from reasond_server.llm.model import ChatModel, Finished, ModelFinish
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish
 from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import ToolCall, Usage, UsageSource
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget
 
 _BYTES_PER_MESSAGE = 64
-_LONG_TEXT_CHARACTERS = 50_000
 
 
 class Held(Protocol):
@@ -257,7 +256,7 @@ class MeteredModel(WrappedModel[ChatModel]):
 
         None for a short one that no budget bounds: it is counted if the call is broken off.
         """
-        if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
+        if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(self.counter.count_prompt, messages)
         return self.counter.count_prompt(messages) if self._is_bounded else None
 

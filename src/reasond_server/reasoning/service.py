@@ -27,6 +27,7 @@ from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
 from reasond_server.executions.traced_runs import link_to
 from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
@@ -59,8 +60,6 @@ _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
 _STORE_WITHIN_S = 2.0
 _LEFT_OUT = "The store cannot be reached: the first steps are left out."
-# Checking a longer text takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT_CHARACTERS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,7 +443,7 @@ class ReasoningService:
             InternalError: it raised what would end the whole process, such as SystemExit.
         """
         try:
-            if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+            if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
                 await asyncio.to_thread(strategy.check, task, config, self._model)
             else:
                 strategy.check(task, config, self._model)
