@@ -131,6 +131,7 @@ def assemble(
         find_strategy=registry.get,
         tools=tools,
         account_of=limits.account,
+        carry_over=limits.carry_over,
         observer=observer,
     )
     directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)

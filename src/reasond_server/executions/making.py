@@ -292,6 +292,7 @@ class Maker:
             is_unary=plan.is_unary,
             time_limit_s=plan.limit_s,
             subject=plan.subject,
+            permit=plan.permit,
         )
 
 
@@ -315,6 +316,7 @@ def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> str:
         has_request_id=bool(assignment.request_id),
         is_unary=assignment.is_unary,
         subject=assignment.subject,
+        permit=assignment.permit,
         calibration=calibration,
     )
     return encode_plan(plan)

@@ -30,7 +30,8 @@ class Plan:
 
     `config` is what applies after precedence, `limit_s` the seconds that the caller allows beside the budget, `nonce`
     the first one that the run draws. `calibration` is what the run's token counter had learnt by then.
-    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends.
+    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends,
+    `permit` by which right its caller was admitted.
     """
 
     task: Task
@@ -43,6 +44,7 @@ class Plan:
     has_request_id: bool = False
     is_unary: bool = False
     subject: str = ""
+    permit: str = ""
     calibration: Json = field(default_factory=dict)
 
 
