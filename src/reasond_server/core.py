@@ -135,6 +135,7 @@ def assemble(
         find_strategy=registry.get,
         tools=tools,
         account_of=partial(audited_account, limits),
+        carry_over=limits.carry_over,
         observer=observer,
         tracing=tracing,
     )

@@ -36,8 +36,10 @@ class Place:
         self._permit: Leavable | None = None
 
     def keep(self, permit: Leavable | None) -> None:
-        """Leave `permit` together with the place."""
+        """Leave `permit` together with the place, at once if that was left already."""
         self._permit = permit
+        if self._is_left and permit is not None:
+            permit.leave()
 
     def take(self) -> None:
         """Keep it beyond `holding`: a run works in it now and leaves it."""

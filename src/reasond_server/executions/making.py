@@ -299,6 +299,7 @@ class Maker:
             time_limit_s=plan.limit_s,
             subject=plan.subject,
             trace=plan.trace,
+            permit=plan.permit,
         )
 
 
@@ -322,6 +323,7 @@ def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> str:
         has_request_id=bool(assignment.request_id),
         is_unary=assignment.is_unary,
         subject=assignment.subject,
+        permit=assignment.permit,
         calibration=calibration,
         trace=assignment.trace,
     )

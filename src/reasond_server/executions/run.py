@@ -35,7 +35,8 @@ class Assignment:
     """What to run, for whom, and how: everything is decided and checked.
 
     `digest` identifies the request that `request_id` stands for. `time_limit_s` bounds the run from outside
-    the task's own budget, such as by the caller's deadline. The caller of a run that `is_unary` is told nothing before
+    the task's own budget, such as by the caller's deadline; `permit` names the right by which its caller was admitted.
+    The caller of a run that `is_unary` is told nothing before
     the end, not even its id: without a request id it cannot come back for it, and with one it can only ask again.
     `trace` is where in a trace its caller stands (`TraceContext.text`).
     """
@@ -53,6 +54,7 @@ class Assignment:
     time_limit_s: float | None = None
     is_unary: bool = False
     trace: str = ""
+    permit: str = ""
 
     @property
     def limit_s(self) -> float | None:

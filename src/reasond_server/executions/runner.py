@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailableError, StrategyNotFoundError, shown
-from reasond_server.executions.admission import Admission, Place
+from reasond_server.executions.admission import Admission, Leavable, Place
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
 from reasond_server.executions.leases import Upkeep
@@ -27,7 +28,7 @@ from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Execution, ExecutionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from reasond_server.executions.mailbox import Mailbox
     from reasond_server.executions.making import Prepared
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
 
-__all__ = ["Clock", "Runner", "RunnerLimits"]
+__all__ = ["CarryOver", "Clock", "Runner", "RunnerLimits"]
+
+CarryOver = Callable[[str, str, str, int], Awaitable[Leavable | None]]
+"""Returns the right to go on for a tenant's subject, from the name of the permit it was admitted by, and the fence."""
 
 _log = logging.getLogger("reasond.executions")
 _NATURAL_SHARE_OF_GRACE = 0.8
@@ -82,6 +86,10 @@ class Load:
     places: int
 
 
+async def _nothing_to_carry(_tenant: str, _subject: str, _permit: str, _fence: int) -> None:
+    """Bound nobody's executions at once."""
+
+
 def _no_strategy(name: str) -> ReasoningStrategy[Any]:
     raise StrategyNotFoundError(f"Strategy not found: {shown(name)}")
 
@@ -103,10 +111,12 @@ class Runner:
         tools: ToolSource = NO_TOOLS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
         account_of: AccountOf = no_account,
+        carry_over: CarryOver = _nothing_to_carry,
         observer: RunObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._observer = observer
+        self._carry_over = carry_over
         self._store = store
         self._model_name = model.name
         self._clock = clock
@@ -409,9 +419,7 @@ class Runner:
         if own is not None:
             # This process was out of touch for longer than its lease lasted, and is its own heir.
             own.stop(Stop.LOST)
-            task = asyncio.create_task(self._adopt_after(own, recovery), name=f"adoption of {name}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._adopt_after(own, recovery), name=f"adoption of {name}")
             return
         try:
             run = self._maker.revived(recovery)
@@ -424,9 +432,25 @@ class Runner:
             run.keep()
         if not run.keeps_running:
             run.await_follower(within_s=self._limits.reattach_s)
-        self._begin(run, self._admission.force())
+        place = self._admission.force()
+        self._begin(run, place)
+        self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
         for mailbox in self._waiting.get(name, ()):
             mailbox.log_grew()
+
+    async def _count(self, run: Run, place: Place, fence: int) -> None:
+        """Let a run that was taken over count among those that its caller may have at once."""
+        assignment = run.assignment
+        name = assignment.permit or run.execution.execution_id
+        try:
+            place.keep(await self._carry_over(assignment.tenant, assignment.subject, name, fence))
+        except ReasondError as error:
+            _log.warning("an execution goes on uncounted: %s", error.message, extra={"execution_id": name})
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _adopt_after(self, own: Run, recovery: Recovery) -> None:
         await own.ended()

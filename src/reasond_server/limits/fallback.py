@@ -12,7 +12,7 @@ from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.limits.tokens import Reservation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 
     from reasond_server.limits.concurrency import Slots
     from reasond_server.limits.health import SharedHealth
@@ -163,6 +163,22 @@ class FallbackSlots:
         return await self._fallback.ask(
             lambda: _coroutine(self._shared.take(caller, place)), local=take_locally, unlimited=lambda: True
         )
+
+    async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
+        """See Slots; what cannot be shared is counted here, also where nothing would be admitted now."""
+
+        async def move_locally() -> None:
+            await self._local.move(caller, place, earlier=earlier)
+            self._taken_locally.add(place)
+
+        try:
+            await self._fallback.ask(
+                lambda: _coroutine(self._shared.move(caller, place, earlier=earlier)),
+                local=move_locally,
+                unlimited=lambda: None,
+            )
+        except StoreUnavailableError:
+            await move_locally()
 
     async def give_back(self, caller: str, place: str) -> None:
         """See Slots; what cannot be given back lapses."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import LimitObserver
 
 _CONCURRENCY_WAIT_S = 1.0
+# Places of lives before those have lapsed, or were moved already.
+_LIVES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +113,13 @@ class FallbackRates:
 
 
 class Permit:
-    """The right of a caller to an execution more; `leave` gives it back by `give_back`, a second time does nothing."""
+    """The right of a caller to an execution more; `leave` gives it back by `give_back`, a second time does nothing.
 
-    def __init__(self, give_back: Callable[[], None]) -> None:
+    Whoever goes on with the execution carries it over by its `name`.
+    """
+
+    def __init__(self, give_back: Callable[[], None], *, name: str) -> None:
+        self.name = name
         self._give_back = give_back
         self._is_left = False
 
@@ -162,7 +168,20 @@ class RequestGate:
             if slots is not None:
                 await slots.give_back(caller, place)
             raise
-        return Permit(partial(self._give_back, caller, place))
+        return Permit(partial(self._give_back, caller, place), name=place)
+
+    async def carry_over(self, caller: str, name: str, *, life: int) -> Permit | None:
+        """Return the right to go on with what was admitted by the permit `name`, in its second `life` or a later one.
+
+        It takes the place of those that the earlier lives had, which nobody may have given back. None where executions
+        at once are not counted.
+        """
+        if self._slots is None:
+            return None
+        place = _place_in(name, life)
+        earlier = [_place_in(name, before) for before in range(max(1, life - _LIVES), life)]
+        await self._slots.move(caller, place, earlier=earlier)
+        return Permit(partial(self._give_back, caller, place), name=name)
 
     def _give_back(self, caller: str, place: str) -> None:
         if self._slots is not None:
@@ -181,6 +200,11 @@ class RequestGate:
         if denial is not None:
             self._observer.denied("rate")
             raise _limited(denial.limit, denial.retry_after_s)
+
+
+def _place_in(name: str, life: int) -> str:
+    """Return the place of a life of an execution: two of them may be given back in any order."""
+    return name if life == 1 else f"{name}:{life}"
 
 
 def _limited(limit: str, retry_after_s: float | None) -> RateLimitedError:

@@ -367,7 +367,8 @@ class ReasoningService:
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
         with place.holding():
             assignment = await self._assignment(caller, task)
-            place.keep(await self._limits.admit(caller, assignment.strategy.name))
+            permit = await self._limits.admit(caller, assignment.strategy.name)
+            place.keep(permit)
             left_s = wanted.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
@@ -378,6 +379,7 @@ class ReasoningService:
                 keep_running=wanted.keep_running,
                 time_limit_s=left_s,
                 is_unary=wanted.is_unary,
+                permit="" if permit is None else permit.name,
             )
             execution = await self._runner.start(assignment, place=place)
         _concerns(execution.execution_id)

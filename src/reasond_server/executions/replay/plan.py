@@ -30,8 +30,9 @@ class Plan:
 
     `config` is what applies after precedence, `limit_s` the seconds that the caller allows beside the budget, `nonce`
     the first one that the run draws. `calibration` is what the run's token counter had learnt by then.
-    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends. `trace` is
-    where its caller stood in a trace, so that whoever goes on with it continues the same one.
+    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends,
+    `permit` by which right its caller was admitted. `trace` is where its caller stood in a trace, so that whoever goes
+    on with it continues the same one.
     """
 
     task: Task
@@ -44,6 +45,7 @@ class Plan:
     has_request_id: bool = False
     is_unary: bool = False
     subject: str = ""
+    permit: str = ""
     calibration: Json = field(default_factory=dict)
     trace: str = ""
 

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.errors import InternalError
 from reasond_server.executions.appending import LARGEST_LOG_BYTES, no_longer_kept, not_found
 from reasond_server.executions.store import Change, Claim, Kept, Record
 from reasond_server.executions.stored import statements as sql
