@@ -169,12 +169,18 @@ async def test_a_run_that_its_caller_left_is_cancelled_and_every_span_ends() -> 
     model = ScriptedModel([Reply(text="<answer>1</answer>", hold=gate)])
     async with running_server(model=model, spans=spans.sink) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
-            asking = asyncio.create_task(client.reason("Why?"))
+
+            async def follow() -> None:
+                async for _ in client.reason_iterations("Why?"):
+                    pass
+
+            asking = asyncio.create_task(follow())
             await spans.until(lambda _: model.open_calls)
             asking.cancel()
             await asyncio.wait([asking])
         await spans.until(lambda one: one.named(SERVER) and one.named("invoke_workflow"))
-    assert spans.tree() == [f"{SERVER}Reason", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
+    run = ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]
+    assert spans.tree() == [f"{SERVER}ReasonIterations", run]
     assert said(spans.one("invoke_workflow"))["reasond.finish_reason"] == "cancelled"
     assert said(spans.one(SERVER))["rpc.response.status_code"] == "CANCELLED"
 
