@@ -48,5 +48,5 @@ def test_nothing_is_traced_by_default() -> None:
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4317", "ftp://x", "http://", "http://user:word@host", "http://a b"])
 def test_an_endpoint_that_is_none_or_holds_a_password_is_refused(endpoint: str) -> None:
-    with pytest.raises(Exception, match="tracing.endpoint"):
+    with pytest.raises(Exception, match=r"tracing\.endpoint"):
         load(None, {"REASOND_CONFIG": os.devnull, "REASOND__TRACING__ENDPOINT": endpoint})
