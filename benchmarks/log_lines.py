@@ -29,6 +29,8 @@ from reasond_server.telemetry.scope import Scope, enter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from structlog.typing import Processor
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "log_lines.json"
 PACKAGES = ("reasond-server", "structlog", "pydantic-core")
@@ -59,7 +61,13 @@ class Plain(logging.Formatter):
 
 def forms() -> Mapping[str, logging.Formatter]:
     """Return what is compared."""
-    before = [add_log_level, add_logger_name, ExtraAdder(), structlog.processors.TimeStamper(fmt="iso"), with_scope]
+    before: list[Processor] = [
+        add_log_level,
+        add_logger_name,
+        ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso"),
+        with_scope,
+    ]
     return {
         "reasond, JSON": json_formatter(),
         "reasond, for a person": human_formatter(),
