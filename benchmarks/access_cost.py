@@ -20,7 +20,6 @@ import json
 import logging
 import os
 import statistics
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -248,4 +247,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

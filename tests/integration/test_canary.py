@@ -176,9 +176,7 @@ env = {{ CANARY_TOOL = "{secrets.tool_variable}" }}
 def minted(secrets: Secrets) -> None:
     """Make the tokens of the run: one that is good and some that are not."""
 
-    def token(
-        *, key: str = secrets.signing_key, audience: str = "reasond", subject: str = "ann", ago_s: int = 0
-    ) -> str:
+    def token(*, key: str = secrets.signing_key, audience: str = "reasond", ago_s: int = 0) -> str:
         minter = TokenMinter(
             key=SigningKey(id="main", secret=key.encode()), issuer="reasond", audience=audience, max_lifetime_s=3600
         )
