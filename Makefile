@@ -44,7 +44,7 @@ format: environment-dev ## format the code and the protos, and mend what ruff ca
 	@$(BIN)/buf format -w
 
 bench: environment-dev ## run every benchmark; results go to benchmarks/results/
-	@for each in startup adapter deltas log_cost streams slow_readers cancel search_budget attacks; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
+	@for each in startup adapter deltas log_cost streams slow_readers cancel search_budget attacks access_cost; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
 
 clean: ## remove the environment, the caches and everything built
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist .coverage .coverage.*

@@ -20,7 +20,6 @@ import json
 import logging
 import os
 import statistics
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +87,7 @@ class Everybody:
 async def serve(name: str, settings: str) -> None:
     """Be the server called `name`, with settings as JSON."""
     values = {**PLAIN, **json.loads(settings)}
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:  # noqa: ASYNC230 - nothing else runs yet
         configure(nowhere, is_human=False)
         server = Server(load_settings(None, values), environ=values, dev=True, model=InstantModel())
         if name == OPEN:
@@ -234,7 +233,9 @@ def main() -> None:
         report = runner.run(main_async(options))
     for row in report["rows"]:
         spread = f"{row['least']:.2f}-{row['most']:.2f}"
-        print(f"{row['wire']:<9} {row['server']:<22} {row['cpu_us']:8.1f} us CPU  {row['ratio']:.3f} ({spread}) of open")
+        print(
+            f"{row['wire']:<9} {row['server']:<22} {row['cpu_us']:8.1f} us CPU  {row['ratio']:.3f} ({spread}) of open"
+        )
     for name, trips in report["round_trips"].items():
         print(f"{name:<32} {trips:.2f} round trips per call")
     for goal in report["goals"]:
@@ -246,4 +247,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
