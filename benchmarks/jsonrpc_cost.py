@@ -94,7 +94,7 @@ async def serve_echo(size: int) -> None:
 
     server = uvicorn.Server(uvicorn.Config(echo, port=0, log_config=None, access_log=False, lifespan="off", ws="none"))
     serving = asyncio.create_task(server.serve())
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     await serve_until_told(target=f"127.0.0.1:{port}")
@@ -182,8 +182,9 @@ def main() -> None:
         rows = rows_of(rounds_of(stack, options))
     for row in rows:
         print(
-            f"{row['side']:<13} {row['cpu_us']:7.1f} us CPU ({row['cpu_ratio']:.2f} of gRPC) {row['per_second']:8,.0f}/s "
-            f"({row['rate_ratio']:.2f} of gRPC)  p50 {row['p50_ms']:.3f} p99 {row['p99_ms']:.3f} ms"
+            f"{row['side']:<13} {row['cpu_us']:7.1f} us CPU ({row['cpu_ratio']:.2f} of gRPC) "
+            f"{row['per_second']:8,.0f}/s ({row['rate_ratio']:.2f} of gRPC)  "
+            f"p50 {row['p50_ms']:.3f} p99 {row['p99_ms']:.3f} ms"
         )
     measured_ratio = next(row["rate_ratio"] for row in rows if row["side"] == JSONRPC)
     goal = {"what": "calls per second over gRPC's", "bound": "at least", "goal": GOAL, "measured": measured_ratio}

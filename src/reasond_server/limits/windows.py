@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from reasond_server.limits.requests import RequestLimits
 
 _LEAST_WAIT_S = 1.0
+# At the very time that is worked out, what is in sight is still as much as does not fit.
+_MOMENT_S = 0.001
 
 
 @dataclass(slots=True)
@@ -52,15 +54,17 @@ class _Limit:
             window.move_to(number)
         return window
 
-    def wait_s(self, window: _Window, weight: int, now_s: float) -> float:
-        """Return the seconds until `weight` more fit; 0 where they do now."""
+    def wait_s(self, window: _Window, weight: int, now_s: float) -> float | None:
+        """Return the seconds until `weight` more fit, 0 where they do now; None where they never do."""
+        if weight > self.amount:
+            return None
         # Parts of a request do not count, so that what is in sight may be just under one more.
         room, left = self.amount - weight + 1, 1 - now_s % self.seconds / self.seconds
         if window.count + window.before * left < room:
             return 0.0
         if window.count < room:
-            return max(_LEAST_WAIT_S, (left - (room - window.count) / window.before) * self.seconds)
-        return max(_LEAST_WAIT_S, (left + 1 - room / window.count) * self.seconds)
+            return max(_LEAST_WAIT_S, (left - (room - window.count) / window.before) * self.seconds + _MOMENT_S)
+        return max(_LEAST_WAIT_S, (left + 1 - room / window.count) * self.seconds + _MOMENT_S)
 
     def forget_idle(self, now_s: float) -> None:
         """Forget the callers of whom nothing is in sight."""
@@ -91,8 +95,8 @@ class MemoryRates:
         windows = [limit.window(caller, now_s) for limit in self._limits]
         for limit, window in zip(self._limits, windows, strict=True):
             wait_s = limit.wait_s(window, weight, now_s)
-            if wait_s:
-                return Denial(limit=limit.words, retry_after_s=wait_s if weight <= limit.amount else None)
+            if wait_s != 0:
+                return Denial(limit=limit.words, retry_after_s=wait_s)
         for limit, window in zip(self._limits, windows, strict=True):
             window.count += weight
             if len(limit.windows) > self._most_callers:
