@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ QUESTION: Final = "How many hours are six weeks of seven days of six times seven
 INSTRUCTIONS: Final = "You work out what is asked, with tools where they help, and then answer."
 KEY: Final = "none"
 OURS: Final = "reasond in process"
+OVER_POST, OVER_AIOHTTP = "the two calls alone, openai post()", "the two calls alone, aiohttp"
 
 
 def calculator(expression: str) -> str:
@@ -103,6 +105,21 @@ async def reasond_in_process(base_url: str) -> AsyncGenerator[Callable[[], Await
         yield run
 
 
+@asynccontextmanager
+async def two_calls(base_url: str, opened: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
+    """Open the two model calls of a run and nothing else, made by one of the clients of benchmarks/clients.py."""
+    clients = import_module("benchmarks.clients")
+    messages = clients.history(2, size=len(QUESTION))
+
+    async with getattr(clients, opened)(base_url) as client:
+
+        async def run() -> str:
+            answers = [await client.call(f"fake?bytes={ANSWER_BYTES}", messages, is_streamed=True) for _ in range(2)]
+            return "." * answers[-1]
+
+        yield run
+
+
 def model_settings(base_url: str) -> dict[str, str]:
     """Return the settings by which reasond calls the upstream."""
     return {
@@ -118,6 +135,8 @@ SIDES: Final = {
     "LangChain create_agent": langchain_agent,
     "pydantic-ai": pydantic_ai,
     OURS: reasond_in_process,
+    OVER_POST: partial(two_calls, opened="posted_on_aiohttp"),
+    OVER_AIOHTTP: partial(two_calls, opened="bare_aiohttp"),
 }
 
 

@@ -9,9 +9,9 @@ processor, while the load client (loading.py) and the upstream have the other. R
 
 reasond serves as an operator would run it: from wheels in an environment of its own with the extra uvloop, tokens
 verified, access log on, chain_of_thought, executions kept in memory; it is called over gRPC and over JSON-RPC. It
-always asks the upstream for a stream, the others ask for a whole answer. LiteLLM's proxy has one worker, a random master
-key and no database. optillm (strategy `none`) takes several gigabytes, so it is measured with --optillm only; else its
-figures are those of an earlier measurement, and marked so.
+always asks the upstream for a stream, the others ask for a whole answer. LiteLLM's proxy has one worker, a random key
+of its own and no database. optillm (strategy `none`) takes several gigabytes, so it is measured with --optillm only;
+else its figures are those of an earlier measurement, and marked so.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_every_part_says_what_it_was_measured_on() -> None:
     startup = {"circumstances": WHERE, "measures": [{"name": "`x`", "median": 1.5, "unit": "s", "goal": 2}]}
     stores = {
         name: {**json.loads((ROOT / RESULTS / f"{name}.json").read_text("utf-8")), "circumstances": WHERE}
-        for name in ("log_cost", "streams", "slow_readers")
+        for name in ("log_cost", "streams", "slow_readers", "peers", "agent_loops", "mixed_load")
     }
     parts = (
         log_cost_lines(stores["log_cost"]),
