@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.machine import new_event_loop, pin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
 ANSWER_BYTES: Final = 2048
 MODEL: Final = f"fake?tools=1&bytes={ANSWER_BYTES}"
@@ -95,7 +96,8 @@ async def reasond_in_process(base_url: str) -> AsyncGenerator[Callable[[], Await
     task = Task(query=QUESTION, strategy="react", config={"allow_tool_use": True})
 
     async def run() -> str:
-        return (await core.reasoning.execute(caller, task)).result.answer
+        view = await core.reasoning.execute(caller, task)
+        return str(view.result.answer)
 
     async with AsyncExitStack() as stack:
         await core.tools.start()
@@ -115,7 +117,7 @@ async def two_calls(base_url: str, opened: str) -> AsyncGenerator[Callable[[], A
 
         async def run() -> str:
             answers = [await client.call(f"fake?bytes={ANSWER_BYTES}", messages, is_streamed=True) for _ in range(2)]
-            return "." * answers[-1]
+            return "." * int(answers[-1])
 
         yield run
 
@@ -130,7 +132,7 @@ def model_settings(base_url: str) -> dict[str, str]:
     }
 
 
-SIDES: Final = {
+SIDES: Final[Mapping[str, Callable[[str], AbstractAsyncContextManager[Callable[[], Awaitable[str]]]]]] = {
     "LangGraph create_react_agent": langgraph_react,
     "LangChain create_agent": langchain_agent,
     "pydantic-ai": pydantic_ai,

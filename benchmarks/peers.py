@@ -136,8 +136,8 @@ def our_sides(made: Installed, *, core: int, folder: Path, base_url: str) -> Ite
         )
         over_json = http_post("/api/v1/jsonrpc", body, headers=serving.metadata, least=ANSWER_BYTES)
         yield {
-            OVER_GRPC: Side(target=serving.grpc, call=over_grpc, alone=500, together=1600, running=serving.running),
-            OVER_JSON: Side(target=serving.http, call=over_json, alone=500, together=1600, running=serving.running),
+            OVER_GRPC: Side(target=serving.grpc, call=over_grpc, alone=400, together=1200, running=serving.running),
+            OVER_JSON: Side(target=serving.http, call=over_json, alone=400, together=1200, running=serving.running),
         }
 
 
@@ -158,7 +158,7 @@ def litellm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> 
         is_ready=lambda: answers(f"http://127.0.0.1:{port}/health/liveliness"),
     ) as running:
         call = chat_call("/v1/chat/completions", "bench", key)
-        yield {PROXY: Side(target=f"127.0.0.1:{port}", call=call, alone=150, together=320, running=running)}
+        yield {PROXY: Side(target=f"127.0.0.1:{port}", call=call, alone=120, together=240, running=running)}
 
 
 @contextmanager
@@ -194,12 +194,15 @@ async def measured(side: Side) -> Figures:
 
 async def rounds_of(sides: Mapping[str, Side], rounds: int) -> list[dict[str, Figures]]:
     """Measure all sides in turn after warming each, every other round in reverse order."""
-    for side in sides.values():
-        await load(side.target, side.call, callers=CALLERS, total=side.alone)
+    for name, side in sides.items():
+        print(f"warming {name}", flush=True)
+        await load(side.target, side.call, callers=CALLERS, total=side.alone // 2)
     names = list(sides)
-    return [
-        {name: await measured(sides[name]) for name in names[:: 1 if number % 2 else -1]} for number in range(rounds)
-    ]
+    figures = []
+    for number in range(rounds):
+        figures.append({name: await measured(sides[name]) for name in names[:: 1 if number % 2 else -1]})
+        print(f"round {number + 1} of {rounds}", flush=True)
+    return figures
 
 
 def added_ms(one: Mapping[str, Figures], name: str) -> float:
