@@ -3,7 +3,8 @@
 Prints a table and writes results/agent_loops.json beside this file. A run is two model calls and one tool call, against
 one upstream process that answers at once (`benchmarks/loop_sides.py` has the loops). The peers run in a process of
 their own in their own environments; reasond both so, its core without any listener, and as `reasond serve` that is
-called over gRPC, tokens verified and access log on. What is measured has one processor; upstream and client have the
+called over gRPC, tokens verified and access log on. The two model calls alone, by the client that reasond uses and by
+aiohttp, tell how much of a run is theirs. What is measured has one processor; upstream and client have the
 other. Rounds alternate between the sides; ratios are medians over the rounds of the ratio within a round.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.loading import GrpcCall, load
-from benchmarks.loop_sides import ANSWER_BYTES, OURS, QUESTION, model_settings
+from benchmarks.loop_sides import ANSWER_BYTES, OURS, OVER_AIOHTTP, OVER_POST, QUESTION, model_settings
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.peer_environments import LANGGRAPH, PYDANTIC_AI, ROOT, installed, installed_ours
 from benchmarks.processes import end_children_on_sigterm, environment, reasond
@@ -41,7 +42,7 @@ ROUNDS: Final = 5
 OVER_GRPC: Final = "reasond, gRPC"
 GRAPH, CHAIN, PYDANTIC = "LangGraph create_react_agent", "LangChain create_agent", "pydantic-ai"
 # Enough runs for a second of processor time or so: the peers' runs take longer.
-RUNS: Final = {OVER_GRPC: 400, OURS: 400, GRAPH: 120, CHAIN: 120, PYDANTIC: 120}
+RUNS: Final = {OVER_GRPC: 400, OURS: 400, GRAPH: 120, CHAIN: 120, PYDANTIC: 120, OVER_POST: 400, OVER_AIOHTTP: 1600}
 AT_ONCE: Final = (1, 16)
 GOALS: Final = {GRAPH: 5.0, PYDANTIC: 6.0}
 MILLI: Final = 1000
@@ -161,7 +162,7 @@ def report_of(rounds: int) -> dict[str, Any]:
     """Make the environments, measure every side, and return the report."""
     ours = installed_ours()
     graph, typed = installed(LANGGRAPH), installed(PYDANTIC_AI)
-    environments = {GRAPH: graph, CHAIN: graph, PYDANTIC: typed, OURS: ours}
+    environments = {GRAPH: graph, CHAIN: graph, PYDANTIC: typed, OURS: ours, OVER_POST: ours, OVER_AIOHTTP: ours}
     core, other = two_processors()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -13,13 +13,15 @@ import json
 import sys
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import new_event_loop, pin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
 ANSWER_BYTES: Final = 2048
 MODEL: Final = f"fake?tools=1&bytes={ANSWER_BYTES}"
@@ -27,6 +29,7 @@ QUESTION: Final = "How many hours are six weeks of seven days of six times seven
 INSTRUCTIONS: Final = "You work out what is asked, with tools where they help, and then answer."
 KEY: Final = "none"
 OURS: Final = "reasond in process"
+OVER_POST, OVER_AIOHTTP = "the two calls alone, openai post()", "the two calls alone, aiohttp"
 
 
 def calculator(expression: str) -> str:
@@ -93,13 +96,29 @@ async def reasond_in_process(base_url: str) -> AsyncGenerator[Callable[[], Await
     task = Task(query=QUESTION, strategy="react", config={"allow_tool_use": True})
 
     async def run() -> str:
-        return (await core.reasoning.execute(caller, task)).result.answer
+        view = await core.reasoning.execute(caller, task)
+        return str(view.result.answer)
 
     async with AsyncExitStack() as stack:
         await core.tools.start()
         stack.push_async_callback(core.tools.aclose)
         core.runner.begin()
         stack.push_async_callback(core.runner.stop)
+        yield run
+
+
+@asynccontextmanager
+async def two_calls(base_url: str, opened: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
+    """Open the two model calls of a run and nothing else, made by one of the clients of benchmarks/clients.py."""
+    clients = import_module("benchmarks.clients")
+    messages = clients.history(2, size=len(QUESTION))
+
+    async with getattr(clients, opened)(base_url) as client:
+
+        async def run() -> str:
+            answers = [await client.call(f"fake?bytes={ANSWER_BYTES}", messages, is_streamed=True) for _ in range(2)]
+            return "." * int(answers[-1])
+
         yield run
 
 
@@ -113,11 +132,13 @@ def model_settings(base_url: str) -> dict[str, str]:
     }
 
 
-SIDES: Final = {
+SIDES: Final[Mapping[str, Callable[[str], AbstractAsyncContextManager[Callable[[], Awaitable[str]]]]]] = {
     "LangGraph create_react_agent": langgraph_react,
     "LangChain create_agent": langchain_agent,
     "pydantic-ai": pydantic_ai,
     OURS: reasond_in_process,
+    OVER_POST: partial(two_calls, opened="posted_on_aiohttp"),
+    OVER_AIOHTTP: partial(two_calls, opened="bare_aiohttp"),
 }
 
 

@@ -9,9 +9,9 @@ processor, while the load client (loading.py) and the upstream have the other. R
 
 reasond serves as an operator would run it: from wheels in an environment of its own with the extra uvloop, tokens
 verified, access log on, chain_of_thought, executions kept in memory; it is called over gRPC and over JSON-RPC. It
-always asks the upstream for a stream, the others ask for a whole answer. LiteLLM's proxy has one worker, a random master
-key and no database. optillm (strategy `none`) takes several gigabytes, so it is measured with --optillm only; else its
-figures are those of an earlier measurement, and marked so.
+always asks the upstream for a stream, the others ask for a whole answer. LiteLLM's proxy has one worker, a random key
+of its own and no database. optillm (strategy `none`) takes several gigabytes, so it is measured with --optillm only;
+else its figures are those of an earlier measurement, and marked so.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def our_sides(made: Installed, *, core: int, folder: Path, base_url: str) -> Ite
         )
         over_json = http_post("/api/v1/jsonrpc", body, headers=serving.metadata, least=ANSWER_BYTES)
         yield {
-            OVER_GRPC: Side(target=serving.grpc, call=over_grpc, alone=500, together=1600, running=serving.running),
-            OVER_JSON: Side(target=serving.http, call=over_json, alone=500, together=1600, running=serving.running),
+            OVER_GRPC: Side(target=serving.grpc, call=over_grpc, alone=400, together=1200, running=serving.running),
+            OVER_JSON: Side(target=serving.http, call=over_json, alone=400, together=1200, running=serving.running),
         }
 
 
@@ -158,7 +158,7 @@ def litellm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> 
         is_ready=lambda: answers(f"http://127.0.0.1:{port}/health/liveliness"),
     ) as running:
         call = chat_call("/v1/chat/completions", "bench", key)
-        yield {PROXY: Side(target=f"127.0.0.1:{port}", call=call, alone=150, together=320, running=running)}
+        yield {PROXY: Side(target=f"127.0.0.1:{port}", call=call, alone=120, together=240, running=running)}
 
 
 @contextmanager
@@ -194,12 +194,15 @@ async def measured(side: Side) -> Figures:
 
 async def rounds_of(sides: Mapping[str, Side], rounds: int) -> list[dict[str, Figures]]:
     """Measure all sides in turn after warming each, every other round in reverse order."""
-    for side in sides.values():
-        await load(side.target, side.call, callers=CALLERS, total=side.alone)
+    for name, side in sides.items():
+        print(f"warming {name}", flush=True)
+        await load(side.target, side.call, callers=CALLERS, total=side.alone // 2)
     names = list(sides)
-    return [
-        {name: await measured(sides[name]) for name in names[:: 1 if number % 2 else -1]} for number in range(rounds)
-    ]
+    figures = []
+    for number in range(rounds):
+        figures.append({name: await measured(sides[name]) for name in names[:: 1 if number % 2 else -1]})
+        print(f"round {number + 1} of {rounds}", flush=True)
+    return figures
 
 
 def added_ms(one: Mapping[str, Figures], name: str) -> float:
