@@ -315,6 +315,5 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(t
     assert b"limits cannot be shared" in written["stderr"]
     assert b"TOKEN_EXPIRED" in written["stderr"]
     assert ANSWER.encode() in written["answers"]
-    assert b":tokens" in in_redis
     with sqlite3.connect(tmp_path / "data" / "reasond.db") as database:
         assert database.execute("SELECT count(*) FROM executions").fetchone()[0] > 0
