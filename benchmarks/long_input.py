@@ -2,8 +2,8 @@
 
 Prints tables and writes results/long_input.json beside this file. Reading: texts of 8K to 512K tokens in windows of
 8,192, with the demo model and with a scripted one; both must join the evidence of two far segments. Memory: 5, 50 and
-500 reasoning windows that are written full, traced allocations of the run at their peak, without the model's own; and
-the resident memory of a real `reasond serve --dev` process before and after runs that read so many segments.
+500 reasoning windows that are written full, traced allocations of the run at their peak, without the model's own. What
+depth takes of a whole server, benchmarks/depth_memory.py measures.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
-import tempfile
 import time
 import tracemalloc
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.machine import circumstances, new_event_loop
-from benchmarks.startup import COMMAND, clean_environment
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.demo.model import DemoModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
@@ -31,15 +28,13 @@ from reasond_server.testing import FunctionModel
 from reasond_server.types import BoundedContextMetrics, BoundedContextStep, CarryoverMode, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from reasond_server.llm.model import ChatModel, ChatRequest
 
 RESULTS = Path(__file__).resolve().parent / "results" / "long_input.json"
 LENGTHS = (8_000, 32_000, 128_000, 512_000)
 DEPTHS = (5, 50, 500)
-SERVED_ROOM = 850
-START_LIMIT_S = 60.0
 PARAGRAPH = "Day {} of the journey was dry, and nothing of note was seen by those who went along the river that day."
 # Each half speaks of what is asked in the words of the question, because the demo model knows no other relation.
 EVIDENCE = ("The mason Orlo built the bridge of Kel.", "The builder of the bridge of Kel was born in the town of Vash.")
@@ -69,17 +64,6 @@ class Depth:
     windows: int
     peak_bytes: int
     bytes_per_window: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """Resident memory of a server: ready, after three runs of so many segments, and at its highest."""
-
-    segments: int
-    text_kb: int
-    before_kb: int
-    after_kb: int
-    peak_kb: int
 
 
 def text_of(tokens: int) -> str:
@@ -181,60 +165,6 @@ async def depths() -> list[Depth]:
     return rows
 
 
-def resident_kb(pid: int, what: str = "VmRSS") -> int:
-    """Return the resident memory of a process in KiB, or with VmHWM the most it ever was."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{what}:"))
-
-
-@contextmanager
-def server() -> Iterator[tuple[int, Mapping[str, str]]]:
-    """A server process with the demo model: its id, and what its ready file says."""
-    with tempfile.TemporaryDirectory() as folder:
-        ready = Path(folder) / "ready.json"
-        process = subprocess.Popen(
-            [COMMAND, "serve", "--dev", "--ready-file", str(ready)],
-            env={**clean_environment(), "REASOND__SERVER__DRAIN_DELAY_S": "0"},
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            begun = time.perf_counter()
-            while not ready.exists():
-                if process.poll() is not None or time.perf_counter() - begun > START_LIMIT_S:
-                    raise SystemExit("the server did not get ready")
-                time.sleep(0.05)
-            yield process.pid, json.loads(ready.read_text(encoding="utf-8"))
-        finally:
-            process.terminate()
-            process.wait(START_LIMIT_S)
-
-
-def served(segments: int, repeats: int = 3) -> Served:
-    """Return what runs that read so many segments add to the memory of a server that has answered once."""
-    import reasond  # noqa: PLC0415 - the client, which only this part needs
-
-    small = reasond.BoundedContextConfig(chunk_size=2048, carryover_size=512, max_segments=4096)
-    each = SERVED_ROOM * 9 // 10
-    with server() as (pid, where), reasond.Client(where["grpc"], token=where["token"]) as client:
-        client.reason(QUESTION, material=text_of(2 * each), config=small)
-        before = resident_kb(pid)
-        text = text_of(segments * each)
-        for _ in range(repeats):
-            result = client.reason(QUESTION, material=text, config=small, timeout_s=600)
-        found = result.metrics.bounded_context.reading_iterations
-        row = Served(
-            segments=found,
-            text_kb=len(text) // 1024,
-            before_kb=before,
-            after_kb=resident_kb(pid),
-            peak_kb=resident_kb(pid, "VmHWM"),
-        )
-    print(f"    {asdict(row)}", flush=True)
-    return row
-
-
 async def readings() -> Sequence[Reading]:
     """Return all readings."""
     models = (FunctionModel(scripted, name="scripted"), DemoModel())
@@ -249,13 +179,10 @@ def main() -> None:
         read_rows = runner.run(readings())
         print("memory by depth")
         depth_rows = runner.run(depths())
-    print("resident memory of a server, by segments read")
-    served_rows = [served(segments) for segments in DEPTHS]
     report = {
         "circumstances": circumstances(("reasond-server",)),
         "reading": [asdict(row) for row in read_rows],
         "memory": [asdict(row) for row in depth_rows],
-        "server": [asdict(row) for row in served_rows],
     }
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
 

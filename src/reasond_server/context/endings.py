@@ -61,7 +61,7 @@ class Judge:
 
     def _truncated(self, reply: Reply) -> Ending:
         """Return the end of a run whose model wrote nothing to be read, with the reason where it is known."""
-        warning = ""
+        warning = "The model wrote nothing in two windows in a row."
         if _is_eaten(reply):
             warning = (
                 f"Hidden reasoning took {_reasoning_tokens(reply)} of the {reply.usage.output_tokens} tokens that the "

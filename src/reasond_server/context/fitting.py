@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from reasond_server.context.windows import plan_windows
@@ -17,7 +18,7 @@ from reasond_server.errors import ContextExhaustedError, InvalidConfigError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
     from reasond_server.context.windows import Window, WindowPlan
     from reasond_server.llm.model import ChatModel, Message, TokenCounter
@@ -71,18 +72,24 @@ class Fitted:
 
 
 async def fitted_windows(
-    plan: WindowPlan, *, model: ChatModel, notes: Callable[[TokenCounter], str], must_end: Callable[[], bool]
+    plan: WindowPlan,
+    *,
+    model: ChatModel,
+    notes: Callable[[TokenCounter], str],
+    must_end: Callable[[], bool],
+    must_repeat: Callable[[], bool] = lambda: False,
 ) -> AsyncGenerator[Fitted, None]:
     """Yield the calls of `plan` in order.
 
     When a call is made, `notes` returns the carryover within carryover_size by the counter that it is given, and
-    `must_end` whether a window that reasons is to be the last.
+    `must_end` whether a window that reasons is to be the last. Once a call was made, `must_repeat` tells whether the
+    same window comes again.
 
     Raises:
         ContextExhaustedError: a prompt leaves no room to write in, however little of the material it shows.
     """
     counter, stretch, attempts, steps = model.counter, _UNIT, 0, 0
-    windows = plan.windows()
+    windows: Iterator[Window] = plan.windows()
     while (window := next(windows, None)) is not None:
         window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
         messages = plan.prompt(window, notes=notes(counter))
@@ -96,7 +103,11 @@ async def fitted_windows(
             yield Fitted(
                 window=window, plan=plan, counter=counter, messages=messages, max_tokens=room - held, is_exact=is_exact
             )
-            attempts, steps = 0, steps + (window.reading is None)
+            attempts = 0
+            if must_repeat():
+                windows = chain((window,), windows)
+            else:
+                steps += window.reading is None
             continue
         attempts += 1
         if attempts > _MOST_ATTEMPTS:

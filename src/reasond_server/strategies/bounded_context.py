@@ -44,7 +44,7 @@ _CLIPPED = (
     "The query is longer than its share of a window: its beginning and end were shown in every window, "
     "what lies between was read as material."
 )
-_LOST = "The model wrote nothing in a window that showed text: what stood there is not in the notes."
+_AGAIN = "The model wrote nothing in a window that showed text: the same text was shown once more."
 
 
 class BoundedContextConfig(StrategyConfig):
@@ -101,8 +101,9 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     Failure modes: facts that the carryover drops are lost; untrained models lose quality at C = 8192 against
     one pass (arXiv 2510.06557, figures for models off the shelf), less at 16384; the default carryover of half
     a window (seed 000) is the costliest choice of m. A summary that fails is replaced by facts and tail, with a
-    warning. A run that repeats itself is told to answer in its next window and ends there. Two empty replies in a
-    row, or a last window that hidden reasoning used up, end the run as TRUNCATED. A budget that ends after the first
+    warning. A run that repeats itself is told to answer in its next window and ends there. Text whose reply is empty is
+    shown once more, in one call more that the budget pays and I does not count. Two empty replies in a row, or a last
+    window that hidden reasoning used up, end the run as TRUNCATED. A budget that ends after the first
     step ends the run as BUDGET_EXHAUSTED with the best answer so far.
 
     Source: seeds 000 (FR-3 to FR-5, BR-4, BR-5) and 001; Delethink, arXiv 2510.06557.
@@ -117,7 +118,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     cost_class: ClassVar[CostClass | None] = CostClass.LINEAR
     cost_formula: ClassVar[str] = (
         "windows <= max_iterations + min(max_segments, 2 * material / (7/8 * chunk_size - carryover_size - prompt - "
-        "summary)); calls <= 2 * windows, = windows for carryover_mode tail; tokens <= calls * chunk_size"
+        "summary)), and one more for each empty reply; calls <= 2 * windows, = windows for carryover_mode tail; "
+        "tokens <= calls * chunk_size"
     )
     is_replayable: ClassVar[bool] = True
 
@@ -152,7 +154,13 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
         else:
             plan = _plan(task, config, model, nonce)
         progress = _Progress(plan=plan, config=config, counter=model.counter)
-        fitting = fitted_windows(plan, model=model, notes=progress.notes, must_end=lambda: progress.is_repeating)
+        fitting = fitted_windows(
+            plan,
+            model=model,
+            notes=progress.notes,
+            must_end=lambda: progress.is_repeating,
+            must_repeat=lambda: progress.is_unread,
+        )
         async with aclosing(fitting) as windows:
             async for fitted in windows:
                 started_s = context.monotonic()
@@ -184,6 +192,7 @@ class _Progress:
     def __init__(self, *, plan: WindowPlan, config: BoundedContextConfig, counter: TokenCounter) -> None:
         self.journal = Journal(plan)
         self.is_repeating = False
+        self.is_unread = False
         self._config = config
         self._counter = counter
         self._carryover = Carryover(mode=config.carryover_mode)
@@ -221,7 +230,8 @@ class _Progress:
         written = reply.parsed.written
         is_generated = ending is None and bool(written)
         made = self._compressed(reply, summary) if is_generated else None
-        self.journal.warn(_LOST if self._shows_text and ending is None and not written else "")
+        self.is_unread = self._shows_text and ending is None and not written
+        self.journal.warn(_AGAIN if self.is_unread else "")
         notes = made.text if made else self.notes(self._counter) if ending is None else ""
         if is_generated and window.reading is None:
             self._watch(written, notes)

@@ -67,7 +67,8 @@ def test_two_empty_replies_in_a_row_end_the_run_with_the_best_answer_and_one_bet
     assert judge.judge(REASONING, empty) is None
     ending = judge.judge(REASONING, empty)
     assert ending is not None
-    assert (ending.answer, ending.finish_reason, ending.warning) == ("42", FinishReason.TRUNCATED, "")
+    assert (ending.answer, ending.finish_reason) == ("42", FinishReason.TRUNCATED)
+    assert ending.warning == "The model wrote nothing in two windows in a row."
 
 
 @pytest.mark.parametrize(("reported", "named"), [(5, "took 5 of the 7 tokens"), (0, "took 7 of the 7 tokens")])

@@ -68,6 +68,10 @@ def user(request: ChatRequest) -> str:
     return request.messages[1].content
 
 
+def passage(request: ChatRequest) -> str:
+    return user(request).partition("<passage")[2].partition(">\n")[2].partition("\n</passage")[0]
+
+
 async def test_an_answer_in_the_first_call_costs_one_call() -> None:
     with ScriptedModel(["Four. <answer>4</answer>"]) as model:
         made = await run(model)
@@ -207,12 +211,41 @@ async def test_an_empty_reply_keeps_the_notes_and_two_in_a_row_end_the_run() -> 
     assert made.metrics.carryover_compressions == 2
 
 
-async def test_text_that_an_empty_reply_has_lost_is_told_to_the_reader() -> None:
-    with ScriptedModel(["", "<answer>x</answer>"]) as model:
-        made = await run(model, material="The wall has four gates.")
-    assert "four gates" not in user(model.requests[1])
+async def test_text_that_a_model_wrote_nothing_about_is_shown_once_more() -> None:
+    with ScriptedModel(["", "<continue>four gates</continue>", "<answer>4</answer>"]) as model:
+        made = await run(model, material="The wall has four gates.", max_iterations=2)
+    assert ["The wall has" in user(request) for request in model.requests] == [True, True, False]
+    assert made.ending == ("4", FinishReason.ANSWERED)
     (warning,) = made.outcome.warnings
-    assert "not in the notes" in warning
+    assert "shown once more" in warning
+    assert made.metrics.total_iterations == 3, "the window that was repeated counts, but not towards max_iterations"
+
+
+async def test_every_segment_is_shown_once_and_again_only_after_an_empty_reply() -> None:
+    numbers = count()
+    model = FunctionModel(lambda _: "" if next(numbers) in {1, 4} else "<continue>seen</continue>")
+    made = await run(model, material=LONG)
+    segments = [detail.reading.segment for detail in made.details if detail.reading]
+    most = max(segments)
+    assert segments == [1, 2, 2, 3, 4, 4, *range(5, most + 1)]
+    shown = [passage(request) for request in model.requests if "<passage" in user(request)]
+    assert "".join(dict(zip(segments, shown, strict=True)).values()) == LONG
+    assert (shown[1], shown[4]) == (shown[2], shown[5])
+    assert made.metrics.reading_iterations == len(segments)
+
+
+async def test_a_segment_that_twice_brings_nothing_ends_the_run_as_truncated() -> None:
+    with ScriptedModel(["<continue>seen</continue>", "", ""]) as model:
+        made = await run(model, material=LONG)
+    assert made.ending == ("", FinishReason.TRUNCATED)
+    assert "two windows in a row" in made.outcome.warnings[-1]
+
+
+async def test_a_budget_without_a_call_for_the_second_showing_says_so() -> None:
+    inner = FunctionModel(lambda _: "")
+    made = await run(MeteredModel(model=inner, budget=Budget(max_model_calls=1)), material=LONG)
+    assert made.ending == ("", FinishReason.BUDGET_EXHAUSTED)
+    assert len(made.steps) == 1
 
 
 async def test_a_filtered_reply_ends_the_run_with_what_there_is() -> None:
