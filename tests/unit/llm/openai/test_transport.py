@@ -11,6 +11,7 @@ from reasond_server.errors import ModelProtocolError, ModelTimeoutError, ModelUn
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.openai.transport import OpenAITransport
+from reasond_server.telemetry.propagation import Telling, TraceContext
 from tests.faults.backend import KEY, NOW
 from tests.faults.upstream import GOOD, Conversation, refusing, streaming, upstream
 
@@ -158,3 +159,50 @@ def test_without_the_package_the_remedy_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "SettingsError Install reasond-server again: its dependencies are not complete."
+
+
+async def test_later_requests_differ_from_the_first_in_their_body_and_nothing_else() -> None:
+    async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
+        for text in ("a", "b", "ümlaut"):
+            answer = await one.open("chat/completions", {"model": "m-1", "text": text})
+            await answer.close()
+        first, second, third = server.conversations
+    assert [asked.json["text"] for asked in (first, second, third)] == ["a", "b", "ümlaut"]
+    assert headers_of(first) == headers_of(second)
+    assert {name for name, _ in headers_of(first) ^ headers_of(third)} == {"content-length"}
+
+
+async def test_azures_later_requests_go_to_the_same_deployment() -> None:
+    async with upstream(streaming(*GOOD)) as server:
+        root = server.address.removesuffix("/v1")
+        async with transport(root, azure_api_version="2026-01-01") as one:
+            await read(one)
+            await read(one)
+        first, second = server.conversations
+    assert first.head.partition("\r\n")[0] == second.head.partition("\r\n")[0]
+    assert headers_of(first) == headers_of(second)
+
+
+async def test_each_request_tells_the_trace_of_its_own_call() -> None:
+    traces = [TraceContext(trace_id=digit * 32, span_id=digit * 16, is_sampled=True) for digit in "1234"]
+    async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
+        for trace in traces:
+            with Telling(trace):
+                await read(one)
+        await read(one)
+        told = [dict(headers_of(asked)).get("traceparent") for asked in server.conversations]
+    assert told == [*(trace.traceparent for trace in traces), None]
+
+
+async def test_a_refused_request_is_no_pattern_for_later_ones() -> None:
+    scripts = (refusing("503 Service Unavailable", {}), streaming(*GOOD))
+    async with upstream(*scripts) as server, transport(server.address) as one:
+        with pytest.raises(UpstreamFaultError):
+            await read(one)
+        assert await read(one) == b"".join(GOOD)
+
+
+def headers_of(asked: Conversation) -> set[tuple[str, str]]:
+    """Return the headers of a request, names in lower case."""
+    lines = asked.head.strip().split("\r\n")[1:]
+    return {(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)}
