@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 # Fields that could hold what a caller asked or a model wrote are dropped, whoever logs them.
@@ -50,6 +51,7 @@ def shown_text(text: str) -> str:
     return redacted(text[:MAX_TEXT_CHARACTERS]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+@lru_cache(maxsize=1024)
 def is_secret(name: str) -> bool:
     """Whether a field of that name holds a secret, whatever it looks like."""
     return name.lower().replace("-", "_") in SECRET_FIELDS
