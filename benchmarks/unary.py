@@ -57,7 +57,11 @@ MODEL: Final = "fake?bytes=2048"
 MICRO: Final = 1_000_000
 ECHO, MEMORY, SQLITE, POSTGRES = "echo", "memory", "SQLite", "PostgreSQL"
 ONE_CALL, CREATE = "one model call", "create()"
-SETTINGS: Final = {"REASOND__SERVER__HTTP_ADDRESS": "", "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1000000000"}
+SETTINGS: Final = {
+    "REASOND__SERVER__HTTP_ADDRESS": "",
+    "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1000000000",
+    "REASOND__METRICS__ADDRESS": "127.0.0.1:0",
+}
 GOALS: Final = {
     "requests per second over the echo's, 16 callers": ("at least", 0.70),
     "processor time of one model call over create()'s": ("at most", 0.6),

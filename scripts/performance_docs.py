@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scripts.call_docs import jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
 from scripts.pages import ROOT, cell, page, settle, table
 from scripts.peer_docs import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
 
@@ -16,8 +17,16 @@ if TYPE_CHECKING:
 PATH = Path("docs") / "performance.md"
 RESULTS = Path("benchmarks") / "results"
 Report = dict[str, Any]
-COMPARED = {"peers": peers_lines, "agent_loops": agent_loops_lines, "mixed_load": mixed_load_lines}
-"""Sections that stand in the page once they were measured: they need other programs, or minutes."""
+COMPARED = {
+    "unary": unary_lines,
+    "unary_profile": profile_lines,
+    "jsonrpc_cost": jsonrpc_lines,
+    "upstream_wait": upstream_wait_lines,
+    "peers": peers_lines,
+    "agent_loops": agent_loops_lines,
+    "mixed_load": mixed_load_lines,
+}
+"""Sections that stand in the page once they were measured: they need other programs, minutes or a quiet machine."""
 
 
 def circumstances(report: Report) -> str:
@@ -132,9 +141,14 @@ def streams_lines(report: Report) -> list[str]:
         ]
         for row in report["rows"]
     ]
+    has_bare = "bare_ratio" in report["rows"][0]
+    if has_bare:
+        for cells, row in zip(rows, report["rows"], strict=True):
+            cells.insert(2, f"{row['bare_ratio']:.2f}")
     head = (
         "store",
         "events per second and core",
+        *(["CPU of an event, share of a bare grpc.aio message"] if has_bare else []),
         "step to client, ms, p50",
         "p99",
         "unary call, microseconds of CPU (share of memory)",
