@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Tools, Upstream, World
 
 LEASE_S = 15.0
+_SLOWEST_CLOCK = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,11 @@ class Parts:
 def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str) -> Parts:
     """Return the parts of the process `name`."""
     chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - chance that can be repeated
+    # Clocks do not run alike.
+    rate = chance.uniform(1 - _SLOWEST_CLOCK, 1 + _SLOWEST_CLOCK)
     clock = Clock(
         now=world.loop.now,
-        monotonic=world.loop.time,
+        monotonic=lambda: rate * world.loop.time(),
         new_id=lambda: world.new_id("e"),
         new_nonce=lambda: f"{chance.getrandbits(128):032x}",
         random=chance.random,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.types import ExecutionState
 from tests.simulation.assembly import assembled
-from tests.simulation.world import Tools, Upstream
+from tests.simulation.virtual import OWNER
+from tests.simulation.world import WORKS_ON, Tools, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _CALM_BETWEEN_S = 20.0
-_RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+_STRATEGY_OF = "strategy of "
 
 
 def current_process() -> Process | None:
     """Return the process whose code is running, if it is one's."""
-    return _RUNS_IN.get()
+    process = OWNER.get()
+    return process if isinstance(process, Process) else None
 
 
 class CutError(Exception):
@@ -76,13 +78,14 @@ class Process:
         self.name = world.new_id("p")
         self.is_dead = False
         self.is_stopping = False
+        self.awake_since_s = 0.0
         self._dies_at = dies_at_point
         self._points = 0
         # No sets: their order depends on addresses, and the same seed would give another simulation.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._open: dict[Connection, None] = {}
         self._context = contextvars.copy_context()
-        self._context.run(_RUNS_IN.set, self)
+        self._context.run(OWNER.set, self)
         self.store = FaultyStore(store, self)
         self._parts = self._context.run(
             assembled, world, self.store, Upstream(world, self), Tools(world, self), name=self.name
@@ -127,6 +130,18 @@ class Process:
         for connection in tuple(self._open):
             connection.deliver(CutError())
         self._open.clear()
+
+    async def freeze(self, seconds: float) -> None:
+        """Stand still, as by SIGSTOP: nothing that belongs to the process happens for `seconds`, timers included."""
+        loop = self.world.loop
+        self.world.note(f"{self.name} stands still for {seconds:.3f} s")
+        loop.freeze(self)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.world.note(f"{self.name} wakes up")
+            self.awake_since_s = loop.time()
+            loop.thaw(self)
 
     async def stop(self) -> None:
         """End as by SIGTERM."""
@@ -190,6 +205,7 @@ class FaultyStore:
     """The store as one process reaches it: late, sometimes out of reach, and with answers and notices that get lost."""
 
     is_durable = True
+    is_shared = True
 
     def __init__(self, inner: ExecutionStore, process: Process) -> None:
         self._inner = inner
@@ -211,7 +227,8 @@ class FaultyStore:
         async def create() -> Claim:
             claim = await self._inner.create(execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
             if claim.execution_id == execution.execution_id:
-                self._world.was_created(execution.execution_id, plan, inherits, self._process.name)
+                self._world.was_created(execution.execution_id, plan, inherits)
+                self._world.was_leased([execution.execution_id], lease.seconds, self._process)
             self._world.note(
                 f"create {execution.execution_id} {inherits!r} {execution.request_id}: {claim.execution_id}"
             )
@@ -276,7 +293,13 @@ class FaultyStore:
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """See ExecutionStore."""
-        return await self._done("renew", self._inner.renew, lease, fences)
+
+        async def renew() -> Renewal:
+            told = await self._inner.renew(lease, fences)
+            self._world.was_leased([name for name in fences if name not in told.lost], lease.seconds, self._process)
+            return told
+
+        return await self._done("renew", renew)
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
@@ -286,7 +309,7 @@ class FaultyStore:
             self._world.happened["recovery"] += len(found)
             for one in found:
                 self._world.interrupted.add(one.execution.execution_id)
-                self._world.workers[one.execution.execution_id] = self._process.name
+            self._world.was_leased([one.execution.execution_id for one in found], lease.seconds, self._process)
             self._world.note(f"{self._process.name} recovers {[one.execution.execution_id for one in found]}")
             return found
 
@@ -368,7 +391,12 @@ def task_factory(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]
     """Make a task that belongs to the process in whose context it is made."""
     task = asyncio.Task(work, loop=loop, **options)
     context = options.get("context")
-    process = context.get(_RUNS_IN) if context is not None else _RUNS_IN.get()
+    context = contextvars.copy_context() if context is None else context
+    process = context.run(current_process)
+    name = options.get("name") or ""
+    if name.startswith(_STRATEGY_OF):
+        context.run(WORKS_ON.set, name.removeprefix(_STRATEGY_OF))
+    options["context"] = context
     if process is not None:
         process.adopt(task)
         if process.is_dead:

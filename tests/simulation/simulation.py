@@ -142,6 +142,8 @@ class Simulation:
             lives_until_s = self._loop.time() + chance.expovariate(1 / 120)
             while not process.is_dead:
                 await asyncio.sleep(1.0 + chance.random())
+                if world.happens(world.rates.freeze, "freeze"):
+                    await process.freeze(chance.choice((2.0, 12.0, 20.0, 60.0)) * (0.5 + chance.random()))
                 if self._loop.time() > lives_until_s and not world.has_calmed and world.rates.crash:
                     world.happened["stop"] += 1
                     await process.stop()

@@ -1,12 +1,15 @@
 """An event loop whose time is its own: it jumps to the next timer when nothing else is to be done.
 
 Everything that happens on it follows from the code and the random numbers that it draws, so the same seed gives the
-same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads.
+same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads. What runs in contexts
+with the same `OWNER` can be made to stand still together, as a process does that is stopped by a signal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 BEGIN: Final = datetime(2026, 11, 21, tzinfo=UTC)
 _FIRST_S: Final = 1000.0
+OWNER: contextvars.ContextVar[object] = contextvars.ContextVar("owner", default=None)
 
 
 class StandstillError(RuntimeError):
@@ -43,10 +47,13 @@ class _Jump:
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. Built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it."""
 
+    _ready: deque[asyncio.Handle]
+
     def __init__(self) -> None:
         super().__init__()
         self._selector = _Jump()
         self.faults: list[str] = []
+        self._frozen: dict[object, list[tuple[asyncio.Handle, asyncio.Handle | None]]] = {}
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
@@ -61,6 +68,46 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def now(self) -> datetime:
         """Return the time of day that goes with `time`."""
         return BEGIN + timedelta(seconds=self.passed_s)
+
+    def freeze(self, owner: object) -> None:
+        """Let nothing of `owner` happen until `thaw`, but for what was about to happen at this very moment."""
+        self._frozen.setdefault(owner, [])
+
+    def thaw(self, owner: object) -> None:
+        """Let happen what should have happened meanwhile, in that order."""
+        for handle, timer in self._frozen.pop(owner, ()):
+            if timer is None or not timer.cancelled():
+                self._ready.append(handle)
+
+    def call_at(  # type: ignore[override]  # typeshed's says more of the callback than can be passed on
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call back when the time has come, unless the owner stands still then."""
+        context = contextvars.copy_context() if context is None else context
+        owner = context.get(OWNER)
+        if owner is None:
+            return super().call_at(when, callback, *args, context=context)
+
+        def due() -> None:
+            if owner in self._frozen:
+                self._frozen[owner].append((asyncio.Handle(callback, args, self, context), timer))
+            else:
+                callback(*args)
+
+        timer = super().call_at(when, due, context=context)
+        return timer
+
+    def _call_soon(
+        self, callback: Callable[..., Any], args: Sequence[Any], context: contextvars.Context | None
+    ) -> asyncio.Handle:
+        context = contextvars.copy_context() if context is None else context
+        handle = asyncio.Handle(callback, args, self, context)
+        frozen = self._frozen.get(context.get(OWNER))
+        if frozen is None:
+            self._ready.append(handle)
+        else:
+            frozen.append((handle, None))
+        return handle
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> NoReturn:
         """Refuse.

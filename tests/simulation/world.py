@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import json
 import random
@@ -15,7 +16,7 @@ from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.store import ExecutionFilter, Record
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
-from reasond_server.types import ExecutionState, ToolResult, Usage
+from reasond_server.types import ToolResult, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -32,6 +33,10 @@ ResultT = TypeVar("ResultT")
 TENANT = "acme"
 COMMIT_ONLY_TOOL = "transfer"
 REPEATABLE_TOOL = "look_up"
+WORKS_ON: contextvars.ContextVar[str] = contextvars.ContextVar("execution", default="")
+# A stream that is open is closed a tenth of a lease after the last moment at which a call may begin, or after the
+# process has woken up; clocks differ by a few percent of a lease.
+CLOSED_WITHIN_S = 2.5
 
 
 class ViolationError(AssertionError):
@@ -43,6 +48,7 @@ class Rates:
     """How often what goes wrong: chances per operation or per call, and seconds."""
 
     crash: float = 0.015
+    freeze: float = 0.0
     outage: float = 0.0
     outage_s: float = 0.0
     lost_answer: float = 0.01
@@ -57,6 +63,7 @@ class Rates:
         """Return the weather of one simulation: often calm in some respect, sometimes rough in all."""
         return cls(
             crash=chance.choice((0.0, 0.005, 0.02, 0.05)),
+            freeze=chance.choice((0.0, 0.0, 0.02, 0.1)),
             outage=chance.choice((0.0, 0.0, 0.005, 0.02)),
             outage_s=chance.choice((3.0, 20.0, 40.0)),
             lost_answer=chance.choice((0.0, 0.0, 0.02)),
@@ -66,6 +73,15 @@ class Rates:
             slowest_store_s=chance.choice((0.0, 0.02, 0.5)),
             slowest_model_s=chance.choice((0.01, 1.0, 8.0, 20.0)),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who has the lease of an execution: since when, and until when unless it is renewed."""
+
+    process: str
+    since_s: float
+    until_s: float
 
 
 @dataclass(slots=True)
@@ -102,7 +118,8 @@ class World:
         )
         self.answers: dict[str, list[ExecutionView]] = defaultdict(list)
         self.interrupted: set[str] = set()
-        self.workers: dict[str, str] = {}
+        self.leases: dict[str, Holder] = {}
+        self._left_alone: set[str] = set()
         self._tags: dict[str, str] = {}
         self._ids = 0
 
@@ -157,17 +174,43 @@ class World:
             if isinstance(entry, Record):
                 self.committed[part.execution.execution_id].add(entry.body)
 
-    def works_on(self, process: str, tag: str) -> bool:
-        """Return whether `process` holds the lease of an execution that works on the question `tag`."""
-        return any(
-            self.workers.get(execution.execution_id) == process
-            for execution in self.all_executions()
-            if execution.state is ExecutionState.RUNNING and self.tag_of(execution.execution_id) == tag
-        )
+    def was_leased(self, execution_ids: Sequence[str], seconds: float, process: Process) -> None:
+        """Note who may work on executions, and for how long."""
+        now_s = self.loop.time()
+        for execution_id in execution_ids:
+            before = self.leases.get(execution_id)
+            is_same = before is not None and before.process == process.name
+            since_s = before.since_s if before is not None and is_same else now_s
+            self.leases[execution_id] = Holder(process=process.name, since_s=since_s, until_s=now_s + seconds)
 
-    def was_created(self, execution_id: str, plan: str, inherits: str, by: str) -> None:
-        """Note whose question an execution works on, and what it takes over."""
-        self.workers[execution_id] = by
+    def require_right(self, process: Process, execution_id: str, what: str) -> None:
+        """A call begins: nobody else may have the lease, nor be able to get it.
+
+        Executions that nobody can go on with are left out, and those whose caller deleted them: nobody else will make
+        their calls.
+        """
+        holder = self.leases.get(execution_id)
+        if holder is None or execution_id in self._left_alone or execution_id in self.deleted:
+            return
+        now_s = self.loop.time()
+        if holder.process != process.name:
+            self.violated(f"{process.name} began {what} of {execution_id}, whose lease {holder.process} has")
+        elif now_s >= holder.until_s:
+            self.violated(f"{process.name} began {what} of {execution_id} {now_s - holder.until_s:.3f} s too late")
+
+    def require_closed(self, process: Process, execution_id: str, what: str) -> None:
+        """A call goes on: that may be for a moment after somebody else has got the lease."""
+        holder = self.leases.get(execution_id)
+        if holder is None or execution_id in self._left_alone or holder.process == process.name:
+            return
+        passed_s = self.loop.time() - max(holder.since_s, process.awake_since_s)
+        if passed_s > CLOSED_WITHIN_S:
+            self.violated(f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over")
+
+    def was_created(self, execution_id: str, plan: str, inherits: str) -> None:
+        """Note whose question an execution works on, what it takes over, and whether anybody can go on with it."""
+        if "reason" in json.loads(plan):
+            self._left_alone.add(execution_id)
         for tag in self.queries:
             if f'\\"{tag}\\"' in plan:
                 self._tags[execution_id] = tag
@@ -262,17 +305,19 @@ class Upstream:
         await self._process.point("model called")
         marker = marker_of(prompt)
         earlier = world.is_on_record(f"{marker} done")
-        if earlier and not world.works_on(self._process.name, prompt.partition("/")[0]):
-            world.happened["call by a process that had lost its lease"] += 1
-        elif earlier:
+        execution_id = WORKS_ON.get()
+        world.require_right(self._process, execution_id, f"the call {prompt!r}")
+        if earlier:
             world.violated(f"the call {prompt!r} was completed and committed by {earlier}, and was sent again")
         calls = world.calls[prompt]
         calls.begun += 1
         world.note(f"call {prompt}")
         await world.latency(world.rates.slowest_model_s)
+        world.require_closed(self._process, execution_id, f"the call {prompt!r}")
         await self._process.point("model answers")
         yield Text(text=marker)
         await world.latency(world.rates.slowest_model_s)
+        world.require_closed(self._process, execution_id, f"the call {prompt!r}")
         if world.happens(world.rates.model_failure, "model failure"):
             raise ModelFailedError("the model failed")
         yield Text(text=" done")
@@ -308,6 +353,7 @@ class Tools:
     async def call(self, call: ToolCall) -> ToolResult:
         """Have the effect, which a crash may follow at once."""
         world = self._world
+        world.require_right(self._process, WORKS_ON.get(), f"the tool call {call.name} {call.arguments_json}")
         await world.latency(0.5)
         await self._process.point("tool called")
         effect = f"{call.name} {call.arguments_json}"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from reasond_server.executions.clock import Clock
+    from reasond_server.executions.fencing import Tenure
     from reasond_server.executions.store import Record, Recovery
     from reasond_server.executions.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
@@ -47,6 +48,10 @@ AccountOf = Callable[[str, str], TokenAccount | None]
 def no_account(_tenant: str, _subject: str) -> TokenAccount | None:
     """Bound nobody's tokens."""
     return None
+
+
+def no_tenure() -> None:
+    """Count nothing: no other process can take over what this one is at work on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,8 @@ class Maker:
     """Makes runs that call `model` and write through `writer`.
 
     Without `records_content` nothing that callers, model or tools wrote is kept, and no run can be gone on with. In a
-    store that is not durable only a retry of the same request can go on with what was cancelled.
+    store that is not durable only a retry of the same request can go on with what was cancelled. `new_tenure` makes
+    what a run that others may take over counts its lease with.
     """
 
     def __init__(
@@ -87,7 +93,9 @@ class Maker:
         records_content: bool,
         is_durable: bool,
         account_of: AccountOf = no_account,
+        new_tenure: Callable[[], Tenure | None] = no_tenure,
     ) -> None:
+        self._new_tenure = new_tenure
         self._account_of = account_of
         self._model = model
         self._clock = clock
@@ -213,12 +221,15 @@ class Maker:
         inherited: Sequence[str] = (),
     ) -> Run:
         limit_s, monotonic = assignment.limit_s, self._clock.monotonic
+        # What nobody goes on with is never called for by two, whoever holds its lease.
+        tenure = self._new_tenure() if is_recoverable else None
         model = MeteredModel(
             model=self._model,
             budget=assignment.task.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
             account=self._account_of(assignment.tenant, assignment.subject),
+            hold=None if tenure is None else tenure.hold,
         )
         journal = None
         if is_recoverable:
@@ -235,6 +246,7 @@ class Maker:
             new_nonce=nonces(nonce),
             began_s=began_s,
             journal=journal,
+            tenure=tenure,
             known=known,
             inherited=inherited,
         )

@@ -76,6 +76,7 @@ class MemoryExecutionStore:
     """
 
     is_durable = False
+    is_shared = False
 
     def __init__(
         self,

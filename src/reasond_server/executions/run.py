@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
     from reasond_server.executions.admission import Place
     from reasond_server.executions.endings import Ending
+    from reasond_server.executions.fencing import Tenure
     from reasond_server.executions.log import RunLog
     from reasond_server.executions.mailbox import Mailbox
     from reasond_server.executions.replay.journal import Journal
@@ -62,11 +63,15 @@ class Assignment:
 
 
 class Stop(StrEnum):
-    """Why a run is stopped from outside: the last two end nothing, because another process goes on."""
+    """Why a run is stopped from outside: only the first ends its log, with the others another process may go on.
+
+    FENCED: this process cannot know any more whether one has, because it is out of touch with the store.
+    """
 
     CANCELLED = "cancelled"
     HANDED_OVER = "handed_over"
     LOST = "lost"
+    FENCED = "fenced"
 
 
 class Run:
@@ -74,7 +79,7 @@ class Run:
 
     When the last follower leaves, the run is cancelled, unless somebody asked to keep it running or somebody follows it
     in another process. `known` are the steps that are logged from an earlier life, `inherited` says what was taken over
-    from another execution. `journal` is None where nobody can go on with the run.
+    from another execution. `journal` is None where nobody can go on with the run, `tenure` where no other process can.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class Run:
         new_nonce: Callable[[], str],
         began_s: float,
         journal: Journal | None = None,
+        tenure: Tenure | None = None,
         known: Sequence[Iteration] = (),
         inherited: Sequence[str] = (),
     ) -> None:
@@ -95,6 +101,7 @@ class Run:
         self.log = log
         self.model = model
         self.journal = journal
+        self.tenure = tenure
         self.new_nonce = new_nonce
         self.began_s = began_s
         self.known = known
@@ -178,6 +185,14 @@ class Run:
         if not self.stopped.done():
             self.stopped.set_result(None)
 
+    def fence(self) -> None:
+        """Stop the run because another process may be at work on it; not while a tool is.
+
+        What a tool has begun it does anyhow, and its result is kept if nobody has taken the run over.
+        """
+        if self.journal is None or not self.journal.is_acting:
+            self.stop(Stop.FENCED)
+
     def fail(self, error: ReasondError) -> None:
         """End the run because of `error`. Does nothing once it is ending."""
         if not self.is_ending and not self.told.done():
@@ -200,6 +215,8 @@ class Run:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.tenure is not None:
+            self.tenure.close()
         if not self.concluded.done():
             self.concluded.set_result(None)
         for mailbox in self._followers:

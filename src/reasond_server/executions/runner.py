@@ -14,8 +14,9 @@ from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailabl
 from reasond_server.executions.admission import Admission, Place
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
+from reasond_server.executions.fencing import Tenure
 from reasond_server.executions.leases import Upkeep
-from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account
+from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account, no_tenure
 from reasond_server.executions.replay.plan import PlanError
 from reasond_server.executions.request_ids import RequestIds, stands
 from reasond_server.executions.run import Run, Stop
@@ -114,6 +115,9 @@ class Runner:
             records_content=limits.records_content,
             is_durable=store.is_durable,
             account_of=account_of,
+            new_tenure=partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
+            if store.is_shared
+            else no_tenure,
         )
         self._driver = Driver(
             clock=clock, tools=tools, retention_of=limits.retention_of, unwinding_s=limits.unwinding_s
@@ -122,9 +126,11 @@ class Runner:
             store=store,
             lease=self._lease,
             random=clock.random,
+            monotonic=clock.monotonic,
             fences=self._fences,
             room=lambda: 0 if self.is_draining else self._admission.free_places,
             adopt=self._adopt,
+            on_renewed=self._prolong,
             on_lost=lambda execution_id: self._stop(execution_id, Stop.LOST),
             on_cancelled=lambda execution_id: self._stop(execution_id, Stop.CANCELLED),
             on_kept=self._keep,
@@ -195,10 +201,11 @@ class Runner:
                 return self._start_unseen(assignment, own)
             prepared = self._maker.prepare(assignment)
             for _ in range(_MOST_ATTEMPTS):
-                execution = self._new_execution(assignment)
+                execution, since_s = self._new_execution(assignment), self._clock.monotonic()
                 claim = await self._create_whole(execution, prepared, own)
                 if claim.execution_id == execution.execution_id:
-                    return self._begin(self._maker.fresh(prepared, execution, inherited=claim.inherited), own).execution
+                    run = self._maker.fresh(prepared, execution, inherited=claim.inherited)
+                    return self._begin(run, own, since_s=since_s).execution
                 held = await self.request_ids.held_by(
                     claim, assignment.tenant, request_id=assignment.request_id, digest=assignment.digest
                 )
@@ -289,6 +296,7 @@ class Runner:
 
         What was committed without a run would be taken for left behind, and be gone on with for nobody.
         """
+        since_s = self._clock.monotonic()
         creating = asyncio.create_task(self._create(execution, prepared), name=f"creation of {execution.execution_id}")
         try:
             return await asyncio.shield(creating)
@@ -299,7 +307,8 @@ class Runner:
             if not creating.cancelled() and creating.exception() is None:
                 claim = creating.result()
                 if claim.execution_id == execution.execution_id:
-                    self._begin(self._maker.fresh(prepared, execution, inherited=claim.inherited), place).cancel()
+                    run = self._maker.fresh(prepared, execution, inherited=claim.inherited)
+                    self._begin(run, place, since_s=since_s).cancel()
             raise
 
     def _start_unseen(self, assignment: Assignment, place: Place) -> Execution:
@@ -315,7 +324,7 @@ class Runner:
         )
         self._tasks.add(creating)
         creating.add_done_callback(self._tasks.discard)
-        return self._begin(run, place).execution
+        return self._begin(run, place, since_s=self._clock.monotonic()).execution
 
     async def _create_unseen(self, run: Run, execution: Execution, prepared: Prepared) -> None:
         await asyncio.wait([run.concluded], timeout=_MOMENT_S)
@@ -332,8 +341,11 @@ class Runner:
         else:
             run.log.open()
 
-    def _begin(self, run: Run, place: Place) -> Run:
+    def _begin(self, run: Run, place: Place, *, since_s: float) -> Run:
+        """Let `run` work; its lease was asked for at `since_s`."""
         name = run.execution.execution_id
+        if run.tenure is not None:
+            run.tenure.begin(since_s, ask=self._upkeep.hurry, end=run.fence)
         place.take()
         run.place = place
         self._runs[name] = run
@@ -379,14 +391,21 @@ class Runner:
         except ReasondError:
             _log.warning("a lease could not be given back; it runs out by itself")
 
-    def _adopt(self, recovery: Recovery) -> None:
+    def _prolong(self, fences: Mapping[str, int], since_s: float) -> None:
+        """Note whose leases were renewed, by a request that began at `since_s`."""
+        for name, fence in fences.items():
+            run = self._runs.get(name)
+            if run is not None and run.tenure is not None and run.log.fence == fence:
+                run.tenure.prolong(since_s)
+
+    def _adopt(self, recovery: Recovery, since_s: float) -> None:
         """Go on with what a process left behind, or end it where that cannot be."""
         name = recovery.execution.execution_id
         own = self._runs.get(name)
         if own is not None:
             # This process was out of touch for longer than its lease lasted, and is its own heir.
             own.stop(Stop.LOST)
-            task = asyncio.create_task(self._adopt_after(own, recovery), name=f"adoption of {name}")
+            task = asyncio.create_task(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
@@ -399,17 +418,17 @@ class Runner:
             run.keep()
         if not run.keeps_running:
             run.await_follower(within_s=self._limits.reattach_s)
-        self._begin(run, self._admission.force())
+        self._begin(run, self._admission.force(), since_s=since_s)
         for mailbox in self._waiting.get(name, ()):
             mailbox.log_grew()
 
-    async def _adopt_after(self, own: Run, recovery: Recovery) -> None:
+    async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:
         await own.ended()
         name = recovery.execution.execution_id
         if self.is_draining:
             await self._give_back(name, recovery.fence)
         elif name not in self._runs:
-            self._adopt(recovery)
+            self._adopt(recovery, since_s)
 
 
 def _log_end(run: Run) -> None:

@@ -22,7 +22,7 @@ from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.types import Budget
@@ -75,7 +75,8 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
     own, by default the model's (`llm.counting.fork_of` makes one that other runs do not teach); `warnings_of_calls`
-    are those of the calls that ended, each once.
+    are those of the calls that ended, each once. `hold` is awaited last before each call: it waits while none may be
+    made.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
     (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing.
@@ -91,8 +92,10 @@ class MeteredModel(WrappedModel[ChatModel]):
         time_left: Callable[[], float | None] = lambda: None,
         counter: TokenCounter | None = None,
         account: TokenAccount | None = None,
+        hold: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(model=model)
+        self._until_allowed = hold
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
@@ -165,6 +168,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         call = await self._opened(request)
         spent: Usage | None = Usage()
         try:
+            if self._until_allowed is not None:
+                await self._until_allowed()
             # The run may have ended while tokens were set aside.
             self._require_open()
             spent = None

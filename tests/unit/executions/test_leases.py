@@ -1,7 +1,7 @@
 """The rounds of the upkeep: what is renewed, taken over and forgotten, and in which order."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -38,15 +38,26 @@ class Store(MemoryExecutionStore):
         return Renewal(lost=["a"], cancelled=["b"], kept=["c"])
 
 
-def upkeep(store: Store, *, room: int = 5, told: list[str] | None = None) -> Upkeep:
+def upkeep(
+    store: Store,
+    *,
+    room: int = 5,
+    told: list[str] | None = None,
+    renewed: list[tuple[dict[str, int], float]] | None = None,
+    monotonic: Callable[[], float] | None = None,
+) -> Upkeep:
     told = [] if told is None else told
     return Upkeep(
         store=store,
         lease=Lease(owner="me", seconds=15),
         random=lambda: 1.0,
+        monotonic=passed_s if monotonic is None else monotonic,
         fences=lambda: {"a": 1, "b": 1, "c": 1},
         room=lambda: room,
-        adopt=lambda recovery: told.append(recovery.execution.execution_id),
+        adopt=lambda recovery, _: told.append(recovery.execution.execution_id),
+        on_renewed=(lambda *_: None)
+        if renewed is None
+        else lambda fences, since_s: renewed.append((dict(fences), since_s)),
         on_lost=lambda name: told.append(f"lost {name}"),
         on_cancelled=lambda name: told.append(f"cancelled {name}"),
         on_kept=lambda name: told.append(f"kept {name}"),

@@ -7,7 +7,7 @@ that is gone on with asks the same again, and is answered from the records.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import InternalError, ReasondError, ToolOutcomeUnknownError, shown
@@ -33,7 +33,7 @@ from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, ToolSpec
     from reasond_server.tools.toolbox import Toolbox
@@ -67,6 +67,7 @@ class Journal:
         self._write = write
         self._recorder = recorder
         self._is_closed = False
+        self._acting = 0
         self.recalled = 0
 
     @property
@@ -78,6 +79,20 @@ class Journal:
     def has_tool_calls(self) -> bool:
         """Whether a tool call has begun, in this life of the run or an earlier one."""
         return any(key.startswith(_STARTED) for key in (*self._kept, *self._asked))
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether a tool is at work."""
+        return self._acting > 0
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Let a tool be at work while the context lasts."""
+        self._acting += 1
+        try:
+            yield
+        finally:
+            self._acting -= 1
 
     @property
     def is_closed(self) -> bool:
@@ -197,11 +212,17 @@ class JournaledModel(WrappedModel[MeteredModel]):
 
 
 class JournaledToolbox:
-    """The tools of a run that can be gone on with: a call that has begun is on record before it has an effect."""
+    """The tools of a run that can be gone on with: a call that has begun is on record before it has an effect.
 
-    def __init__(self, *, toolbox: Toolbox, journal: Journal) -> None:
+    `hold` waits while the process cannot be sure that no other one is at work on the run.
+    """
+
+    def __init__(
+        self, *, toolbox: Toolbox, journal: Journal, hold: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._toolbox = toolbox
         self._journal = journal
+        self._hold = hold
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
@@ -231,16 +252,24 @@ class JournaledToolbox:
         if kept is not None:
             return self._recalled(call, kept)
         if self._journal.find(started) is None:
+            await self._held()
             await self._journal.keep_safely(started, "{}")
         elif not self.is_idempotent(call.name):
             raise _unknown(call)
+        # Once more: the commit may have taken long.
+        await self._held()
         try:
-            outcome = await self._toolbox.call(call)
+            with self._journal.acting():
+                outcome = await self._toolbox.call(call)
         except ReasondError as error:
             await self._journal.keep_safely(result, encode_result(error))
             raise
         await self._journal.keep_safely(result, encode_result(outcome))
         return outcome
+
+    async def _held(self) -> None:
+        if self._hold is not None:
+            await self._hold()
 
     def _recalled(self, call: ToolCall, kept: str) -> ToolResult:
         outcome = decode_result(kept)
