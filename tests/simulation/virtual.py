@@ -1,19 +1,19 @@
 """An event loop whose time is its own: it jumps to the next timer when nothing else is to be done.
 
 Everything that happens on it follows from the code and the random numbers that it draws, so the same seed gives the
-same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads. What runs in contexts
-with the same `OWNER` can be made to stand still together, as a process does that is stopped by a signal.
+same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads. What runs in
+contexts with the same `OWNER` can be made to stand still together, as a process does that is stopped by a signal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Coroutine, Sequence
 
 ResultT = TypeVar("ResultT")
@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._selector = _Jump()
         self.faults: list[str] = []
-        self._frozen: dict[object, list[tuple[asyncio.Handle, asyncio.Handle | None]]] = {}
+        self._frozen: dict[object, list[asyncio.Handle]] = {}
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
@@ -75,9 +75,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def thaw(self, owner: object) -> None:
         """Let happen what should have happened meanwhile, in that order."""
-        for handle, timer in self._frozen.pop(owner, ()):
-            if timer is None or not timer.cancelled():
-                self._ready.append(handle)
+        self._ready.extend(self._frozen.pop(owner, ()))
 
     def call_at(  # type: ignore[override]  # typeshed's says more of the callback than can be passed on
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
@@ -90,8 +88,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
         def due() -> None:
             if owner in self._frozen:
-                self._frozen[owner].append((asyncio.Handle(callback, args, self, context), timer))
-            else:
+                self._frozen[owner].append(asyncio.Handle(due, (), self, context))
+            elif not timer.cancelled():
                 callback(*args)
 
         timer = super().call_at(when, due, context=context)
@@ -106,7 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if frozen is None:
             self._ready.append(handle)
         else:
-            frozen.append((handle, None))
+            frozen.append(handle)
         return handle
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> NoReturn:
