@@ -56,9 +56,9 @@ class TokenAccount(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
-    """What is known of a call before it ends."""
+    """What is known of a call before it ends; no other call is the same, however much is alike."""
 
     prompt_tokens: int
     reserved_tokens: int
