@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.context.fences import nonce_of
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
-from tests.simulation.scripted import Listed
+from tests.simulation.questions import STRATEGIES
 
 if TYPE_CHECKING:
     from reasond_server.executions.store import ExecutionStore
@@ -47,17 +48,17 @@ def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools
         now=world.loop.now,
         monotonic=lambda: rate * world.loop.time(),
         new_id=lambda: world.new_id("e"),
-        new_nonce=lambda: f"{chance.getrandbits(128):032x}",
+        new_nonce=lambda: nonce_of(chance.getrandbits(130)),
         random=chance.random,
     )
-    registry = StrategyRegistry([Listed()])
+    registry = StrategyRegistry(STRATEGIES)
     runner = Runner(
         store=store,
         model=model,
         clock=clock,
         limits=RunnerLimits(
             max_concurrent=chance.choice((2, 8, 8)),
-            retention_s=100_000.0,
+            retention_s=world.retention_s,
             max_queued=chance.choice((0, 4)),
             queue_timeout_s=5.0,
             lease_s=LEASE_S,

@@ -8,6 +8,7 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reasond_server.errors import ReasondError, StoreUnavailableError
+from reasond_server.executions.driving import Driver
 from reasond_server.types import ExecutionState
 from tests.simulation.assembly import assembled
 from tests.simulation.virtual import OWNER
@@ -15,7 +16,9 @@ from tests.simulation.world import WORKS_ON, Tools, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+    from types import FrameType
 
+    from reasond_server.executions.run import Run
     from reasond_server.executions.store import (
         Append,
         Change,
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _CALM_BETWEEN_S = 20.0
-_STRATEGY_OF = "strategy of "
+_WORK_ON_A_RUN = Driver._work_and_tell.__qualname__
 
 
 def current_process() -> Process | None:
@@ -227,7 +230,7 @@ class FaultyStore:
         async def create() -> Claim:
             claim = await self._inner.create(execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
             if claim.execution_id == execution.execution_id:
-                self._world.was_created(execution.execution_id, plan, inherits)
+                self._world.was_created(execution.execution_id, execution.request_id, plan, inherits)
                 self._world.was_leased([execution.execution_id], lease.seconds, self._process)
             self._world.note(
                 f"create {execution.execution_id} {inherits!r} {execution.request_id}: {claim.execution_id}"
@@ -331,7 +334,9 @@ class FaultyStore:
         """See ExecutionStore."""
 
         async def forget() -> int:
-            return await self._inner.forget(limit=limit)
+            count = await self._inner.forget(limit=limit)
+            self._world.require_kept()
+            return count
 
         return await self._done("forget", forget)
 
@@ -353,6 +358,7 @@ class FaultyStore:
     async def _done(self, what: str, operation: Callable[..., Awaitable[ResultT]], *arguments: object) -> ResultT:
         """Do `operation`, with all that may come between a process and its store."""
         world, process = self._world, self._process
+        world.expire()
         await process.point(f"before {what}")
         await world.latency(world.rates.slowest_store_s)
         # Not one after the other without an end: whoever waits must get through between two of them.
@@ -387,16 +393,24 @@ class FaultyStore:
             self._world.violated(f"{running} run for the request id {request_id!r}")
 
 
+def _worked_on_by(work: Coroutine[Any, Any, Any]) -> str:
+    """Return the execution whose strategy a task is to run; the name of a task is given to it later only."""
+    frame: FrameType | None = getattr(work, "cr_frame", None)
+    if frame is None or frame.f_code.co_qualname != _WORK_ON_A_RUN:
+        return ""
+    run: Run = frame.f_locals["run"]
+    return run.execution.execution_id
+
+
 def task_factory(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
     """Make a task that belongs to the process in whose context it is made."""
-    task = asyncio.Task(work, loop=loop, **options)
     context = options.get("context")
     context = contextvars.copy_context() if context is None else context
     process = context.run(current_process)
-    name = options.get("name") or ""
-    if name.startswith(_STRATEGY_OF):
-        context.run(WORKS_ON.set, name.removeprefix(_STRATEGY_OF))
-    options["context"] = context
+    execution_id = _worked_on_by(work)
+    if execution_id:
+        context.run(WORKS_ON.set, execution_id)
+    task = asyncio.Task(work, loop=loop, **{**options, "context": context})
     if process is not None:
         process.adopt(task)
         if process.is_dead:

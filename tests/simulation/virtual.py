@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections import deque
@@ -45,12 +45,16 @@ class _Jump:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop. Built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it."""
+    """The loop. Built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it.
+
+    Work for threads is refused, or done on the spot where `has_threads`, in no time.
+    """
 
     _ready: deque[asyncio.Handle]
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_threads: bool = False) -> None:
         super().__init__()
+        self._has_threads = has_threads
         self._selector = _Jump()
         self.faults: list[str] = []
         self._frozen: dict[object, list[asyncio.Handle]] = {}
@@ -107,14 +111,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
             frozen.append(handle)
         return handle
 
-    def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> NoReturn:
-        """Refuse.
+    def run_in_executor(  # type: ignore[override]  # typeshed's says more of the function than can be passed on
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Do the work now.
 
         Raises:
-            ThreadError: always.
+            ThreadError: there are no threads.
         """
-        del executor, args
-        raise ThreadError(f"{func!r} was handed to a thread")
+        del executor
+        if not self._has_threads:
+            raise ThreadError(f"{func!r} was handed to a thread")
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it is for whoever waits
+            done.set_exception(error)
+        return done
 
     def run(self, main: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run `main` to its end, cancel what is left, and close the loop."""

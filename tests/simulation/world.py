@@ -8,7 +8,7 @@ import hashlib
 import json
 import random
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reasond_server.errors import ModelFailedError
@@ -17,21 +17,25 @@ from reasond_server.executions.store import ExecutionFilter, Record
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.types import ToolResult, Usage
+from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, calculated, courses, reply_to
+from tests.simulation.questions import marker_of as request_marker
+from tests.simulation.scripted import is_of_list
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+    from datetime import datetime
 
     from reasond_server.executions.store import Append
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.reasoning.service import ExecutionView
     from reasond_server.tools.toolbox import Toolbox
-    from reasond_server.types import Budget, Execution, LoggedEvent, StreamEvent, ToolCall
+    from reasond_server.types import Execution, LoggedEvent, StreamEvent, ToolCall
     from tests.simulation.processes import Process
+    from tests.simulation.questions import Question
     from tests.simulation.virtual import VirtualLoop
 
 ResultT = TypeVar("ResultT")
 TENANT = "acme"
-COMMIT_ONLY_TOOL = "transfer"
 REPEATABLE_TOOL = "look_up"
 WORKS_ON: contextvars.ContextVar[str] = contextvars.ContextVar("execution", default="")
 # A stream that is open is closed a tenth of a lease after the last moment at which a call may begin, or after the
@@ -84,15 +88,6 @@ class Holder:
     until_s: float
 
 
-@dataclass(slots=True)
-class Calls:
-    """What the model's server was asked of one prompt."""
-
-    begun: int = 0
-    completed: int = 0
-    usage: Usage = field(default_factory=Usage)
-
-
 class World:
     """One simulation; every choice is drawn from `chance`."""
 
@@ -107,12 +102,19 @@ class World:
         self.happened: Counter[str] = Counter()
         self.violations: list[str] = []
         self.seen: dict[str, dict[int, StreamEvent]] = defaultdict(dict)
-        self.calls: dict[str, Calls] = defaultdict(Calls)
+        self.begun: Counter[str] = Counter()
         self.committed: dict[str, set[str]] = defaultdict(set)
         self.deleted: set[str] = set()
         self.effects: Counter[str] = Counter()
-        self.queries: dict[str, str] = {}
-        self.budgets: dict[str, Budget] = {}
+        self.questions: dict[str, Question] = {}
+        # Tags of which a call failed: what came of them is another thing than undisturbed.
+        self.failed: set[str] = set()
+        self.retention_s = self.chance.choice((100_000.0, 100_000.0, 60.0, 5.0))
+        self.created: set[str] = set()
+        self.expired: set[str] = set()
+        self._expiries: dict[str, datetime] = {}
+        self._holders: dict[str, str] = {}
+        self.on_end: Callable[[str], None] = lambda _: None
         self.store = MemoryExecutionStore(
             max_executions=1000, max_bytes=64 * 1024 * 1024, now=loop.now, monotonic=loop.time
         )
@@ -153,7 +155,7 @@ class World:
 
     def saw(self, event: StreamEvent) -> None:
         """Compare what a client sees with what is committed, and with what anybody has seen at that place before."""
-        if event.execution_id not in self.deleted and event.sequence > len(self.log_of(event.execution_id)):
+        if not self.is_gone(event.execution_id) and event.sequence > len(self.log_of(event.execution_id)):
             self.violated(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
         before = self.seen[event.execution_id].setdefault(event.sequence, event)
         if before != event:
@@ -170,9 +172,42 @@ class World:
 
     def was_committed(self, part: Append) -> None:
         """Note which replies are on record; each names the prompt that it answers."""
+        execution_id = part.execution.execution_id
         for entry in part.entries:
             if isinstance(entry, Record):
-                self.committed[part.execution.execution_id].add(entry.body)
+                self.committed[execution_id].add(entry.body)
+        if part.execution.expire_time is not None and not self.is_gone(execution_id) and execution_id not in self._expiries:
+            self._expiries[execution_id] = part.execution.expire_time
+            # It may have waited for its commit for longer than it is kept.
+            if not self.is_gone(execution_id):
+                self.on_end(execution_id)
+
+    def is_gone(self, execution_id: str) -> bool:
+        """Return whether a log was deleted, or its time is over."""
+        self.expire()
+        return execution_id in self.deleted or execution_id in self.expired
+
+    def expire(self) -> None:
+        """Note whose time is over; what was done for its request id is forgotten with it."""
+        now = self.loop.now()
+        for execution_id in [one for one, until in self._expiries.items() if until <= now]:
+            del self._expiries[execution_id]
+            if execution_id in self.deleted:
+                continue
+            self.happened["expired"] += 1
+            self.expired.add(execution_id)
+            self.committed.pop(execution_id, None)
+            request_id = next((name for name, holder in self._holders.items() if holder == execution_id), "")
+            if request_id:
+                self._forget_effects(request_id)
+
+    def require_kept(self) -> None:
+        """Nothing may be gone that nobody deleted and whose time is not over."""
+        self.expire()
+        kept = {execution.execution_id for execution in self.all_executions()}
+        for execution_id in sorted(self.created - kept - self.deleted - self.expired):
+            self.violated(f"{execution_id} is gone, but nobody deleted it and its time is not over")
+            self.deleted.add(execution_id)
 
     def was_leased(self, execution_ids: Sequence[str], seconds: float, process: Process) -> None:
         """Note who may work on executions, and for how long."""
@@ -207,13 +242,16 @@ class World:
         if passed_s > CLOSED_WITHIN_S:
             self.violated(f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over")
 
-    def was_created(self, execution_id: str, plan: str, inherits: str) -> None:
+    def was_created(self, execution_id: str, request_id: str, plan: str, inherits: str) -> None:
         """Note whose question an execution works on, what it takes over, and whether anybody can go on with it."""
-        if "reason" in json.loads(plan):
+        kept = json.loads(plan)
+        self.created.add(execution_id)
+        if request_id:
+            self._holders[request_id] = execution_id
+        if "reason" in kept:
             self._left_alone.add(execution_id)
-        for tag in self.queries:
-            if f'\\"{tag}\\"' in plan:
-                self._tags[execution_id] = tag
+        else:
+            self._tags[execution_id] = kept["task"]["agent_capabilities"][0]
         if inherits:
             self.interrupted.add(execution_id)
             self.committed[execution_id] |= self.committed[inherits]
@@ -228,12 +266,16 @@ class World:
         self.deleted.add(execution_id)
         self.committed.pop(execution_id, None)
         if request_id:
-            tag = request_id.removeprefix("r-")
-            for execution in self.all_executions():
-                if execution.request_id == request_id:
-                    self.committed.pop(execution.execution_id, None)
-            for effect in [effect for effect in self.effects if f'"{tag}/' in effect]:
-                del self.effects[effect]
+            self._forget_effects(request_id)
+
+    def _forget_effects(self, request_id: str) -> None:
+        """With the holder of a request id what was done for that is forgotten: it may be done again."""
+        tag = request_id.removeprefix("r-")
+        for execution in self.all_executions():
+            if execution.request_id == request_id:
+                self.committed.pop(execution.execution_id, None)
+        for effect in [effect for effect in self.effects if f'"{tag}/' in effect]:
+            del self.effects[effect]
 
     def all_executions(self) -> Sequence[Execution]:
         """Return every execution that is kept."""
@@ -243,10 +285,17 @@ class World:
         """Return what is committed of a log."""
         return at_once(self.store.read(TENANT, execution_id))
 
+    def has_on_record(self, execution_id: str, marker: str) -> str:
+        """Return the execution if its own records hold as many calls with `marker` as an undisturbed run makes."""
+        question = self.questions.get(self.tag_of(execution_id))
+        most = 1 if question is None else courses()[question.strategy].asked.get(marker, 1)
+        found = sum(marker in body for body in self.committed.get(execution_id, ()))
+        return execution_id if found >= most else ""
+
     def is_on_record(self, marker: str) -> str:
         """Return the execution whose records hold a call that ended with `marker`, unless it was deleted."""
         for execution_id, bodies in self.committed.items():
-            if execution_id not in self.deleted and any(marker in body for body in bodies):
+            if not self.is_gone(execution_id) and any(marker in body for body in bodies):
                 return execution_id
         return ""
 
@@ -280,8 +329,8 @@ class Upstream:
 
     name = "upstream"
     warnings: Sequence[str] = ()
-    context_window = None
-    has_native_tools = False
+    context_window = 32_768
+    has_native_tools = True
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
@@ -301,29 +350,50 @@ class Upstream:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer in two pieces, sometimes not at all."""
-        world, prompt = self._world, request.messages[-1].content
+        world, execution_id = self._world, WORKS_ON.get()
         await self._process.point("model called")
-        marker = marker_of(prompt)
-        earlier = world.is_on_record(f"{marker} done")
-        execution_id = WORKS_ON.get()
-        world.require_right(self._process, execution_id, f"the call {prompt!r}")
-        if earlier:
-            world.violated(f"the call {prompt!r} was completed and committed by {earlier}, and was sent again")
-        calls = world.calls[prompt]
-        calls.begun += 1
-        world.note(f"call {prompt}")
+        what = self._begin(request, execution_id)
+        events = await _reply_to(request)
         await world.latency(world.rates.slowest_model_s)
-        world.require_closed(self._process, execution_id, f"the call {prompt!r}")
+        world.require_closed(self._process, execution_id, what)
         await self._process.point("model answers")
-        yield Text(text=marker)
+        yield events[0]
         await world.latency(world.rates.slowest_model_s)
-        world.require_closed(self._process, execution_id, f"the call {prompt!r}")
+        world.require_closed(self._process, execution_id, what)
         if world.happens(world.rates.model_failure, "model failure"):
+            world.failed.add(world.tag_of(execution_id))
             raise ModelFailedError("the model failed")
-        yield Text(text=" done")
-        calls.completed += 1
-        calls.usage += usage_of(prompt)
-        yield Finished(reason=ModelFinish.STOP, usage=usage_of(prompt))
+        for event in events[1:]:
+            yield event
+
+    def _begin(self, request: ChatRequest, execution_id: str) -> str:
+        """Note that a call begins, unless it may not; return what it is called."""
+        world, tag = self._world, self._world.tag_of(execution_id)
+        prompt = request.messages[-1].content
+        is_listed = is_of_list(prompt)
+        what = f"the call {prompt!r}" if is_listed else f"the call {request_marker(request)} of {tag}"
+        world.require_right(self._process, execution_id, what)
+        if is_listed:
+            tag = prompt.partition("/")[0]
+            earlier = world.is_on_record(f"{marker_of(prompt)} done")
+        else:
+            earlier = world.has_on_record(execution_id, request_marker(request))
+        if earlier:
+            world.violated(f"{what} was completed and committed by {earlier}, and was sent again")
+        world.begun[tag] += 1
+        world.note(what)
+        return what
+
+
+async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
+    prompt = request.messages[-1].content
+    if not is_of_list(prompt):
+        return await reply_to(request)
+    return [
+        Text(text=marker_of(prompt)),
+        Text(text=" done"),
+        Finished(reason=ModelFinish.STOP, usage=usage_of(prompt)),
+    ]
 
 
 class Tools:
@@ -340,12 +410,13 @@ class Tools:
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """None are offered to the model; the strategy of the simulation calls them by itself."""
-        return ()
+        """What is offered to the model; the listed strategy calls others by itself."""
+        return (CALCULATOR_SPEC,)
 
     def is_idempotent(self, name: str) -> bool:
         """Return whether a call may be made again where nobody knows what came of it."""
-        return name == REPEATABLE_TOOL
+        question = self._world.questions.get(self._world.tag_of(WORKS_ON.get()))
+        return name == REPEATABLE_TOOL or (question is not None and question.has_repeatable_tools)
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
         """Nothing is counted here."""
@@ -357,10 +428,16 @@ class Tools:
         await world.latency(0.5)
         await self._process.point("tool called")
         effect = f"{call.name} {call.arguments_json}"
+        if call.name == CALCULATOR:
+            whose = world.tag_of(WORKS_ON.get()) or WORKS_ON.get()
+            effect = f'{call.name} "{whose}/{call.call_id}" {call.arguments_json}'
+        world.expire()
         world.effects[effect] += 1
         world.note(f"effect {effect}")
-        if call.name == COMMIT_ONLY_TOOL and world.effects[effect] > 1:
+        if not self.is_idempotent(call.name) and world.effects[effect] > 1:
             world.violated(f"the tool call {effect} had its effect twice")
         await self._process.point("tool answers")
         await world.latency(0.5)
+        if call.name == CALCULATOR:
+            return calculated(call)
         return ToolResult(call_id=call.call_id, result_json=json.dumps({"of": call.arguments_json}))
