@@ -176,7 +176,11 @@ class World:
         for entry in part.entries:
             if isinstance(entry, Record):
                 self.committed[execution_id].add(entry.body)
-        if part.execution.expire_time is not None and not self.is_gone(execution_id) and execution_id not in self._expiries:
+        if (
+            part.execution.expire_time is not None
+            and not self.is_gone(execution_id)
+            and execution_id not in self._expiries
+        ):
             self._expiries[execution_id] = part.execution.expire_time
             # It may have waited for its commit for longer than it is kept.
             if not self.is_gone(execution_id):

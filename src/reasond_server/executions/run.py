@@ -182,6 +182,9 @@ class Run:
         if self.is_ending or self.stop_reason is not None:
             return
         self.stop_reason = reason
+        if self.journal is not None:
+            # A call that is closed from now on was broken off: it is no answer that the strategy had heard enough of.
+            self.journal.close()
         if not self.stopped.done():
             self.stopped.set_result(None)
 
@@ -194,8 +197,8 @@ class Run:
             self.stop(Stop.FENCED)
 
     def fail(self, error: ReasondError) -> None:
-        """End the run because of `error`. Does nothing once it is ending."""
-        if not self.is_ending and not self.told.done():
+        """End the run because of `error`. Does nothing once it is ending, or was stopped: that came first."""
+        if not self.is_ending and self.stop_reason is None and not self.told.done():
             self.told.set_result(error)
 
     def wrote(self, text: str) -> None:
