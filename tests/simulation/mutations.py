@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-LIMIT_S: Final = 300.0
+LIMIT_S: Final = 900.0
 SEEDS: Final = 2000
 
 
