@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _CALM_LIMIT_S = 300.0
 _STORM_S = 400.0
 _LONG_S = 1000.0
+_UNWINDING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,8 +295,11 @@ class _Listener(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the line; what a dying process says does not count."""
+        """Note the line; what a dying process says does not count, nor what one thinks hangs while it stood still."""
         process = current_process()
+        if process is not None and "left behind" in record.getMessage():
+            if self._world.loop.time() - process.awake_since_s < _UNWINDING_S:
+                return
         if process is None or not process.is_dead:
             error = record.exc_info[1] if record.exc_info else None
             self._world.violated(f"{record.getMessage()} {error!r}")

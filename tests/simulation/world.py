@@ -298,7 +298,8 @@ class World:
 
     def is_on_record(self, marker: str) -> str:
         """Return the execution whose records hold a call that ended with `marker`, unless it was deleted."""
-        for execution_id, bodies in self.committed.items():
+        self.expire()
+        for execution_id, bodies in tuple(self.committed.items()):
             if not self.is_gone(execution_id) and any(marker in body for body in bodies):
                 return execution_id
         return ""
@@ -435,8 +436,8 @@ class Tools:
         if call.name == CALCULATOR:
             whose = world.tag_of(WORKS_ON.get()) or WORKS_ON.get()
             effect = f'{call.name} "{whose}/{call.call_id}" {call.arguments_json}'
-        world.expire()
-        world.effects[effect] += 1
+        # A process that stood still may have begun for a request whose time is over by now.
+        world.effects[effect] += not world.is_gone(WORKS_ON.get())
         world.note(f"effect {effect}")
         if not self.is_idempotent(call.name) and world.effects[effect] > 1:
             world.violated(f"the tool call {effect} had its effect twice")

@@ -183,8 +183,7 @@ class Run:
             return
         self.stop_reason = reason
         if self.journal is not None:
-            # A call that is closed from now on was broken off: it is no answer that the strategy had heard enough of.
-            self.journal.close()
+            self.journal.begin_to_close()
         if not self.stopped.done():
             self.stopped.set_result(None)
 

@@ -67,6 +67,7 @@ class Journal:
         self._write = write
         self._recorder = recorder
         self._is_closed = False
+        self._is_closing = False
         self._acting = 0
         self.recalled = 0
 
@@ -93,6 +94,11 @@ class Journal:
             yield
         finally:
             self._acting -= 1
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the run was stopped: a call that is closed now was broken off."""
+        return self._is_closing
 
     @property
     def is_closed(self) -> bool:
@@ -127,6 +133,10 @@ class Journal:
     def note_cut(self) -> None:
         """Keep nothing but what was spent until now, calls that were broken off included; also after `close`."""
         self._write(Record(key=self.next_key(_CUT, ""), body="{}"))
+
+    def begin_to_close(self) -> None:
+        """Keep only what ends by itself from now on."""
+        self._is_closing = True
 
     def close(self) -> None:
         """Keep nothing from now on."""
@@ -177,8 +187,9 @@ class JournaledModel(WrappedModel[MeteredModel]):
                     else:
                         yield event
         except GeneratorExit:
-            # The strategy has heard enough: for it the call is complete.
-            self._journal.note(key, self._body(heard))
+            # The strategy has heard enough: for it the call is complete, unless it is closed with the run.
+            if not self._journal.is_closing:
+                self._journal.note(key, self._body(heard))
             raise
         except ReasondError as error:
             await self._journal.keep(key, self._body(heard, error))
