@@ -8,10 +8,10 @@ INTERPRETER = $(shell $(FIND))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check generate docs format bench clean environment environment-dev
+.PHONY: help demo serve test check generate docs format bench bench-peers clean environment environment-dev
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: environment ## start a server with the embedded model and watch it reason
 	@$(BIN)/reasond demo
@@ -33,6 +33,7 @@ docs: environment-dev ## regenerate the generated parts of docs/
 	@$(BIN)/python -m scripts.api_docs
 	@$(BIN)/python -m scripts.error_docs
 	@$(BIN)/python -m scripts.config_docs
+	@$(BIN)/python -m scripts.metrics_docs
 	@$(BIN)/python -m scripts.profile_docs
 	@$(BIN)/python -m scripts.strategy_docs
 	@$(BIN)/python -m scripts.performance_docs
@@ -43,7 +44,10 @@ format: environment-dev ## format the code and the protos, and mend what ruff ca
 	@$(BIN)/buf format -w
 
 bench: environment-dev ## run every benchmark; results go to benchmarks/results/
-	@for each in startup adapter deltas log_cost streams slow_readers cancel search_budget attacks; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
+	@for each in startup adapter deltas log_cost streams slow_readers cancel search_budget attacks access_cost mixed_load; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
+
+bench-peers: environment-dev ## compare with other programs, in environments of their own under .cache/peers (1 GB)
+	@for each in peers agent_loops; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
 
 clean: ## remove the environment, the caches and everything built
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist .coverage .coverage.*

@@ -1,4 +1,4 @@
-"""Measure how fast the command answers and the server starts, and what it takes: `make bench`.
+"""Measure how fast the command answers and the server starts, what it takes and what it grows by: `make bench`.
 
 Prints a table and writes results/startup.json beside this file; with `--readme` it measures nothing and writes the
 figures of that file into README.md, between its markers.
@@ -7,6 +7,7 @@ figures of that file into README.md, between its markers.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import signal
@@ -15,14 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.machine import circumstances
+from benchmarks.loading import GrpcCall, load
+from benchmarks.machine import circumstances, new_event_loop
+from benchmarks.peer_environments import wheels_megabytes
+from benchmarks.selecting import AGENTS, STRATEGIES, measured_ms
+from reasond.v1 import reasoning_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "startup.json"
@@ -30,6 +36,9 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- numbers:begin -->", "<!-- numbers:end -->"
 COMMAND = str(Path(sys.executable).with_name("reasond"))
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "pydantic", "starlette", "uvicorn", "typer")
+PATH = "/reasond.v1.ReasoningService/Reason"
+MEMORY, SQLITE = "memory:", "sqlite:///{folder}/bench.db"
+CALLS, CALLERS = 10_000, 16
 LIMIT_S = 60.0
 POLL_S = 0.002
 KIBI = 1024
@@ -87,14 +96,16 @@ def time_of(*arguments: str) -> float:
     return time.perf_counter() - begun
 
 
-def start_server() -> tuple[float, float]:
-    """Return the seconds from the start of `reasond serve --dev` until it serves, and its megabytes then."""
+@contextmanager
+def running(store: str) -> Iterator[tuple[float, int, dict[str, str]]]:
+    """Run `reasond serve --dev` with that store; yields the seconds until it served, its process, its addresses."""
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.json"
+        settings = {"REASOND__SERVER__DRAIN_DELAY_S": "0", "REASOND__STORE__URL": store.format(folder=folder)}
         begun = time.perf_counter()
         process = subprocess.Popen(
             [COMMAND, "serve", "--dev", "--ready-file", str(ready)],
-            env={**clean_environment(), "REASOND__SERVER__DRAIN_DELAY_S": "0"},
+            env={**clean_environment(), **settings},
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -105,13 +116,31 @@ def start_server() -> tuple[float, float]:
                     raise SystemExit("the server did not get ready")
                 time.sleep(POLL_S)
             seconds = time.perf_counter() - begun
-            megabytes = resident_megabytes(process.pid)
+            yield seconds, process.pid, json.loads(ready.read_text(encoding="utf-8"))
             process.send_signal(signal.SIGTERM)
             process.wait(LIMIT_S)
         finally:
             process.kill()
             process.wait()
-    return seconds, megabytes
+
+
+def start_server(store: str) -> tuple[float, float]:
+    """Return the seconds from the start of the server until it serves, and its megabytes then."""
+    with running(store) as (seconds, process_id, _):
+        return seconds, resident_megabytes(process_id)
+
+
+def growth(store: str) -> float:
+    """Return by how many megabytes a server grows over 10,000 calls of `Reason` by 16 callers."""
+    request = reasoning_service_pb2.ReasonRequest()
+    request.task.query, request.task.strategy = "How much is six times seven?", "chain_of_thought"
+    with running(store) as (_, process_id, told):
+        metadata = (("authorization", f"Bearer {told['token']}"),)
+        call = GrpcCall(path=PATH, metadata=metadata, message=request.SerializeToString())
+        before = resident_megabytes(process_id)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(load(told["grpc"], call, callers=CALLERS, total=CALLS))
+        return resident_megabytes(process_id) - before
 
 
 def resident_megabytes(process_id: int) -> float:
@@ -131,12 +160,20 @@ def repeat(run: Callable[[], Any], times: int) -> list[Any]:
 def measure() -> list[Measure]:
     """Measure everything."""
     helps = repeat(lambda: time_of("--help"), 10)
-    starts = repeat(start_server, 5)
+    starts = repeat(lambda: start_server(MEMORY), 5)
+    kept = repeat(lambda: start_server(SQLITE), 5)
     demos = repeat(lambda: time_of("demo"), 3)
+    wheels, count = wheels_megabytes()
+    selections = f"choosing among {STRATEGIES} strategies for one of {AGENTS:,} agents, parameters included"
     return [
         measure_of("`reasond --help`", [1000 * one for one in helps], unit="ms", goal=150),
         measure_of("`reasond serve --dev`, from process start to ready", [one[0] for one in starts], unit="s", goal=1),
+        measure_of("the same with a new SQLite file", [one[0] for one in kept], unit="s", goal=1),
         measure_of("resident memory when ready", [one[1] for one in starts], unit="MB", goal=100),
+        measure_of("the same with SQLite", [one[1] for one in kept], unit="MB", goal=100),
+        measure_of(f"growth over {CALLS:,} calls, with SQLite", [growth(SQLITE)], unit="MB", goal=5),
+        measure_of(f"wheels of the base install, {count} of them", [wheels], unit="MB", goal=35),
+        measure_of(selections, repeat(lambda: measured_ms(1)[0], 5), unit="ms", goal=1),
         measure_of("`reasond demo`, from start to end", demos, unit="s", goal=30),
     ]
 
@@ -152,8 +189,8 @@ def print_table(measures: list[Measure]) -> None:
 
 
 def shown(value: float, unit: str) -> str:
-    """Return a figure with its unit, seconds with two places and others with none."""
-    return f"{value:.2f} {unit}" if unit == "s" else f"{value:.0f} {unit}"
+    """Return a figure with its unit: two places for seconds and what is less than ten, none for others."""
+    return f"{value:.2f} {unit}" if unit == "s" or value < 10 else f"{value:.0f} {unit}"  # noqa: PLR2004 - as said
 
 
 def block(report: Mapping[str, Any]) -> str:

@@ -1,10 +1,11 @@
 """Measure streams and unary calls on each store: events per second and core, how late a step comes, what a call costs.
 
 Prints a table and writes results/streams.json beside this file. A server in a process of its own runs strategies that
-need no model; clients of this process follow them over gRPC. Three rounds alternate between memory, an SQLite file and,
+need no model; clients of this process follow them over gRPC. Rounds alternate between memory, an SQLite file and,
 where it is installed, a PostgreSQL of this benchmark's own:
 
-    flood   16 streams of 400 steps as fast as they come: the server's processor time per event
+    flood   16 streams of 400 steps of 1 KB as fast as they come: the server's processor time per event, and the same
+            messages from a bare grpc.aio server that has them ready
     paced   32 streams of 50 steps, one every 20 ms: from the end of a step until the client has it
     unary   300 calls of Reason without request id, one after the other: processor time and wall time per call
 """
@@ -13,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.serving import ServerProcess, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.executions.opening import migrate_stores
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
@@ -36,21 +36,23 @@ from reasond_server.types import CustomMetrics, FinishReason, Thought
 from tests.engines.postgres import is_postgres_here, running_postgres
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator
 
     from reasond_server.strategies.strategy import StrategyEvent
     from reasond_server.types import Task
 
 RESULTS = Path(__file__).resolve().parent / "results" / "streams.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "sqlalchemy", "psycopg")
-ROUNDS: Final = 3
+MODULE: Final = "benchmarks.streams"
+ROUNDS: Final = 5
 FLOOD_STREAMS, FLOOD_STEPS = 16, 400
 PACED_STREAMS, PACED_STEPS, GAP_S = 32, 50, 0.02
 UNARY_CALLS, UNARY_WARM = 300, 50
-STOP_LIMIT_S = 20.0
 MICRO = 1_000_000
 MILLI = 1000
-TEXT: Final = "a step of a few words, as strategies write them; " * 8
+TEXT: Final = "a step of a few words, as strategies write them; " * 20
+BARE: Final = "bare"
+BARE_GOAL: Final = 2.0
 
 
 class Steps(ReasoningStrategy[StrategyConfig]):
@@ -78,6 +80,8 @@ class Figures:
     """What one round on one store took; times in the unit that the name says."""
 
     cpu_us_per_event: float
+    bare_ratio: float
+    bare_us: float
     events_per_core_s: float
     latency_p50_ms: float
     latency_p99_ms: float
@@ -85,56 +89,35 @@ class Figures:
     unary_p50_ms: float
 
 
+async def serve_bare() -> None:
+    """Serve the least that grpc.aio and the generated code can do: as many messages as asked, made once."""
+    message = reasoning_service_pb2.ReasonIterationsResponse(execution_id="0" * 32, sequence=1)
+    message.iteration.thought.text = f"{time.monotonic()} {TEXT}"
+
+    class Bare(reasoning_service_pb2_grpc.ReasoningServiceServicer):
+        async def ReasonIterations(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines that write
+            self,
+            request: reasoning_service_pb2.ReasonIterationsRequest,
+            context: Any,  # noqa: ANN401 - no type
+        ) -> None:
+            for _ in range(json.loads(request.task.query)[0]):
+                await context.write(message)
+
+    server = grpc.aio.server()
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # one of its methods is asked
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await serve_until_told(target=f"127.0.0.1:{port}")
+    await server.stop(0)
+
+
 async def serve(store_url: str) -> None:
     """Serve, and answer every line on standard input with the processor time so far, in nanoseconds."""
     environ = {"REASOND__STORE__URL": store_url, "REASOND__SERVER__HTTP_ADDRESS": ""}
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-
-    def answer() -> None:
-        if os.read(sys.stdin.fileno(), 1):
-            print(time.process_time_ns(), flush=True)
-        else:
-            ended.set()
-
     async with running_server(strategies=[Steps()], environ=environ) as listening:
-        print(json.dumps({"target": listening.grpc, "token": listening.token}), flush=True)
-        loop.add_reader(sys.stdin, answer)
-        await ended.wait()
-
-
-class ServerProcess:
-    """A server that is measured from outside."""
-
-    def __init__(self, process: subprocess.Popen[str], told: dict[str, str]) -> None:
-        self._process = process
-        self.target = told["target"]
-        self.metadata = (("authorization", f"Bearer {told['token']}"),)
-
-    def cpu_s(self) -> float:
-        """Return the processor time that it has taken so far."""
-        if self._process.stdin is None or self._process.stdout is None:
-            raise SystemExit("the server has no pipes")
-        self._process.stdin.write("?")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline()) / 1e9
-
-
-@contextmanager
-def running(store_url: str, *, core: int) -> Iterator[ServerProcess]:
-    """Run a server on that store and processor."""
-    command = [sys.executable, "-m", "benchmarks.streams", "--serve", store_url, "--core", str(core)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        if process.stdin is None or process.stdout is None:
-            raise SystemExit("the server has no pipes")
-        try:
-            yield ServerProcess(process, json.loads(process.stdout.readline() or "{}"))
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        # As `reasond serve` does.
+        gc.freeze()
+        await serve_until_told(target=listening.grpc, token=listening.token)
 
 
 async def followed(stub: Any, server: ServerProcess, query: str) -> list[float]:  # noqa: ANN401 - a generated stub
@@ -150,22 +133,36 @@ def completed_at(event: Any) -> float:  # noqa: ANN401 - a generated message
     return float(event.iteration.thought.text.partition(" ")[0])
 
 
-async def measure(server: ServerProcess) -> Figures:
-    """Measure one server in all three ways."""
+async def flooded(stub: Any, server: ServerProcess, *, beside: int) -> float:  # noqa: ANN401 - a generated stub
+    """Return the processor time per event, in seconds; each stream has `beside` events that are no steps."""
+    await followed(stub, server, json.dumps([50, 0]))
+    begun = server.cpu_s()
+    floods = (followed(stub, server, json.dumps([FLOOD_STEPS, 0])) for _ in range(FLOOD_STREAMS))
+    events = sum(len(late) + beside for late in await asyncio.gather(*floods))
+    return (server.cpu_s() - begun) / events
+
+
+async def measure_bare(server: ServerProcess) -> float:
+    """Return the processor time of a message of the bare server, in microseconds."""
     async with grpc.aio.insecure_channel(server.target) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
-        await followed(stub, server, json.dumps([50, 0]))
-        begun = server.cpu_s()
-        floods = (followed(stub, server, json.dumps([FLOOD_STEPS, 0])) for _ in range(FLOOD_STREAMS))
-        events = sum(len(late) + 2 for late in await asyncio.gather(*floods))
-        cpu_s = server.cpu_s() - begun
+        return await flooded(stub, server, beside=0) * MICRO
+
+
+async def measure(server: ServerProcess, bare_us: float) -> Figures:
+    """Measure one server in all three ways; `bare_us` is what a message of the bare one took."""
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
+        event_s = await flooded(stub, server, beside=2)
         paced = (followed(stub, server, json.dumps([PACED_STEPS, GAP_S])) for _ in range(PACED_STREAMS))
         late_ms = sorted(MILLI * one for each in await asyncio.gather(*paced) for one in each)
         unary_cpu_us, unary_p50_ms = await unary(stub, server)
     cuts = statistics.quantiles(late_ms, n=100, method="inclusive")
     return Figures(
-        cpu_us_per_event=cpu_s / events * MICRO,
-        events_per_core_s=events / cpu_s,
+        cpu_us_per_event=event_s * MICRO,
+        bare_ratio=event_s * MICRO / bare_us,
+        bare_us=bare_us,
+        events_per_core_s=1 / event_s,
         latency_p50_ms=cuts[49],
         latency_p99_ms=cuts[98],
         unary_cpu_us=unary_cpu_us,
@@ -187,20 +184,23 @@ async def unary(stub: Any, server: ServerProcess) -> tuple[float, float]:  # noq
     return (server.cpu_s() - begun) / UNARY_CALLS * MICRO, statistics.median(taken)
 
 
-def rounds(stack: ExitStack, folder: Path) -> dict[str, list[Figures]]:
+def rounds(stack: ExitStack, folder: Path, count: int) -> dict[str, list[Figures]]:
     """Measure every store in turn, several times."""
     measured, other = two_processors()
     pin(other)
     postgres = stack.enter_context(running_postgres()) if is_postgres_here() else None
     figures: dict[str, list[Figures]] = {}
-    for number in range(ROUNDS):
+    for number in range(count):
         urls = {"memory": "memory:", "SQLite": f"sqlite:///{folder / f'{number}.db'}"}
         if postgres is not None:
             urls["PostgreSQL"] = postgres.new_database()
             migrate_stores(url=urls["PostgreSQL"], data_dir="")
-        for name, url in urls.items():
-            with running(url, core=measured) as server, asyncio.Runner(loop_factory=new_event_loop) as runner:
-                figures.setdefault(name, []).append(runner.run(measure(server)))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            with running(MODULE, BARE, core=measured) as server:
+                bare_us = runner.run(measure_bare(server))
+            for name, url in urls.items():
+                with running(MODULE, url, core=measured) as server:
+                    figures.setdefault(name, []).append(runner.run(measure(server, bare_us)))
     return figures
 
 
@@ -224,25 +224,27 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve is not None:
         pin(arguments.core)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(arguments.serve))
+            runner.run(serve_bare() if arguments.serve == BARE else serve(arguments.serve))
         return
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        figures = rounds(stack, Path(name))
+        figures = rounds(stack, Path(name), max(1, arguments.rounds))
     memory = medians(figures["memory"])
     rows = [row_of(name, found, memory) for name, found in figures.items()]
     for row in rows:
         print(
-            f"{row['store']:<11} {row['events_per_core_s']:7,.0f} events/s per core, a step comes after "
+            f"{row['store']:<11} {row['events_per_core_s']:7,.0f} events/s per core, {row['bare_ratio']:.2f} times the "
+            "CPU of a bare message, a step comes after "
             f"{row['latency_p50_ms']:.2f} ms (p99 {row['latency_p99_ms']:.2f}); unary "
             f"{row['unary_cpu_us']:.0f} us, {row['unary_p50_ms']:.2f} ms, {row['unary_ratio']:.2f} times memory"
         )
     load = {
-        "rounds": ROUNDS,
+        "rounds": arguments.rounds,
         "flood_streams": FLOOD_STREAMS,
         "flood_steps": FLOOD_STEPS,
         "paced_streams": PACED_STREAMS,

@@ -8,6 +8,7 @@ asked. The model name tells what it does: `fake?chunks=100&gap_ms=10` answers wi
     latency_ms   time before the first byte (0)
     gap_ms       time between two pieces (0)
     apart        1 writes every piece by itself even without a gap (0: the whole stream in one write)
+    tools        calls of the first tool that is offered, one in each answer, before the text (0)
 
 `python -m benchmarks.upstream PORT` runs it alone; port 0 picks one, which is printed.
 """
@@ -20,9 +21,9 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 WORDS = ("light ", "is ", "refracted ", "by ", "glass ", "in ", "its ", "own ", "degree, ", "each ", "ray ", "apart. ")
 PROMPT_TOKENS = 512
 STOP_LIMIT_S = 10.0
+ARGUMENTS = '{"expression": "6 * 7"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Manner:
     latency_s: float
     gap_s: float
     is_apart: bool
+    tools: int = 0
 
 
 def text_of(size: int) -> str:
@@ -89,7 +92,7 @@ def manner_of(model: str) -> Manner:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return server_sent({**common, "object": "chat.completion.chunk", "choices": [choice]})
 
-    message = {"role": "assistant", "content": text, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     whole = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     edges = [len(text) * number // chunks for number in range(chunks + 1)]
     return Manner(
@@ -105,7 +108,44 @@ def manner_of(model: str) -> Manner:
         latency_s=options.get("latency_ms", 0) / 1000,
         gap_s=options.get("gap_ms", 0) / 1000,
         is_apart=bool(options.get("apart", 0)),
+        tools=options.get("tools", 0),
     )
+
+
+@lru_cache(maxsize=256)
+def manner_of_call(model: str, tool: str, number: int) -> Manner:
+    """Return how `model` answers with its `number`th call of `tool`."""
+    common = {"id": "chatcmpl-bench", "created": 1_760_000_000, "model": model}
+    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": 16, "total_tokens": PROMPT_TOKENS + 16}
+    call = {"id": f"call_{number}", "type": "function", "function": {"name": tool, "arguments": ARGUMENTS}}
+    message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+    whole = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
+    delta = {"role": "assistant", "content": None, "tool_calls": [{"index": 0, **call}]}
+    part = {**common, "object": "chat.completion.chunk"}
+    begun = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    ended = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "tool_calls"}
+    return replace(
+        manner_of(model),
+        unary=response(b"200 OK", compact({**common, "object": "chat.completion", "choices": [whole], "usage": usage})),
+        pieces=tuple(server_sent({**part, "choices": [choice]}) for choice in (begun, ended)),
+        usage=server_sent({**part, "choices": [], "usage": usage}),
+    )
+
+
+def manner_for(request: dict[str, Any]) -> Manner:
+    """Return how `request` is answered: by its model name, and by the results of tools since the user spoke.
+
+    Raises:
+        KeyError, TypeError: it is no request.
+    """
+    manner = manner_of(request["model"])
+    if not manner.tools or not request.get("tools"):
+        return manner
+    roles = [message["role"] for message in request["messages"]]
+    done = len(list(takewhile(lambda role: role != "user", reversed(roles)))) // 2
+    if done >= manner.tools:
+        return manner
+    return manner_of_call(request["model"], request["tools"][0]["function"]["name"], done)
 
 
 def server_sent(value: Any) -> bytes:  # noqa: ANN401 - any JSON
@@ -153,7 +193,7 @@ class Conversation(asyncio.Protocol):
         self._is_last = not self._parser.should_keep_alive()
         try:
             request = json.loads(self._body)
-            manner = manner_of(request["model"])
+            manner = manner_for(request)
         except (ValueError, KeyError, TypeError):
             self._end(response(b"400 Bad Request", compact({"error": {"message": "no request", "type": "bench"}})))
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.pages import ROOT, cell, page, settle, table
+from scripts.peer_docs import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 PATH = Path("docs") / "performance.md"
 RESULTS = Path("benchmarks") / "results"
 Report = dict[str, Any]
+COMPARED = {"peers": peers_lines, "agent_loops": agent_loops_lines, "mixed_load": mixed_load_lines}
+"""Sections that stand in the page once they were measured: they need other programs, or minutes."""
 
 
 def circumstances(report: Report) -> str:
@@ -42,7 +45,8 @@ def adapter_lines(report: Report) -> list[str]:
     goals = [
         [cell(goal["what"]), f"{goal['goal']:g}", f"{goal['ratio']:.3f}", verdict(goal)] for goal in report["goals"]
     ]
-    return [*lines, "", *table(["goal: share of `create()`", "at most", "measured", ""], goals)]
+    lines += ["", *table(["goal: share of `create()`", "at most", "measured", ""], goals)]
+    return [*lines, *history_lines(report)]
 
 
 def cells_of(rows: Sequence[Mapping[str, Any]], what: str, clients: Sequence[str]) -> list[str]:
@@ -206,7 +210,8 @@ def made(reports: Mapping[str, Report]) -> str:
     """Return the page for the reports by name."""
     intro = [
         "Figures of one machine, to be compared with each other and not with other machines. `make bench` measures",
-        "everything again in a few minutes and writes `benchmarks/results/`; `make docs` makes this page from it.",
+        "everything again in a few minutes and writes `benchmarks/results/`; what other programs are part of is",
+        "measured by `make bench-peers`, which first makes environments for them. `make docs` makes this page.",
         "[Decision 0015](decisions/0015-transport-under-create.md) says what follows from the first table.",
         "",
     ]
@@ -216,6 +221,7 @@ def made(reports: Mapping[str, Report]) -> str:
         log_cost_lines(reports["log_cost"]),
         streams_lines(reports["streams"]),
         slow_readers_lines(reports["slow_readers"]),
+        *(lines(reports[name], circumstances(reports[name])) for name, lines in COMPARED.items() if name in reports),
         startup_lines(reports["startup"]),
         elsewhere_lines(),
     ]
@@ -225,7 +231,8 @@ def made(reports: Mapping[str, Report]) -> str:
 
 def main() -> int:
     """Write the page, or with --check compare it."""
-    names = ("adapter", "deltas", "log_cost", "streams", "slow_readers", "startup")
+    names = ["adapter", "deltas", "log_cost", "streams", "slow_readers", "startup"]
+    names += [name for name in COMPARED if (ROOT / RESULTS / f"{name}.json").exists()]
     reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     return settle({PATH: made(reports)}, description=__doc__ or "")
 

@@ -19,6 +19,7 @@ OWN_STAGE_FOLDERS = ("docs", "packaging")
 GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
 POSTGRES = "debian:postgresql=initdb"
 REDIS = "debian:redis-server"
+PROMETHEUS = "debian:prometheus"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 
 
@@ -56,7 +57,7 @@ def static_stages(root: Path) -> list[Stage]:
             name="docs as generated",
             commands=tuple(
                 module(f"scripts.{kind}_docs", "--check")
-                for kind in ("api", "error", "config", "profile", "strategy", "performance")
+                for kind in ("api", "error", "config", "metrics", "profile", "strategy", "performance")
             ),
         ),
     ]
@@ -114,7 +115,7 @@ def stages(root: Path, *, fast: bool) -> list[Stage]:
         *first,
         Stage(
             name="programs",
-            commands=(module("scripts.programs", GRPCURL, POSTGRES, REDIS), module("coverage", "erase")),
+            commands=(module("scripts.programs", GRPCURL, POSTGRES, REDIS, PROMETHEUS), module("coverage", "erase")),
         ),
         pytest_stage("fast tests", *workers, *quick, with_coverage=True),
         pytest_stage("integration", *workers, *slow, with_coverage=True),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require
-from reasond_server.addresses import split_address
+from reasond_server.addresses import is_loopback, split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
-from reasond_server.backends import backend_problems, model_of
+from reasond_server.backends import backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
 from reasond_server.config.reloading import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
@@ -23,34 +25,45 @@ from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
 from reasond_server.grpc_api.server import SERVICES, GrpcServer
 from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
+from reasond_server.http_api.calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.methods import ALIASES, METHODS
+from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
 from reasond_server.http_api.server import HttpServer
 from reasond_server.limiting import limiting_of
+from reasond_server.llm.observing import ObservedModel
 from reasond_server.llm.tracing import traced
+from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
+from reasond_server.telemetry.observers import Snapshot
+from reasond_server.tracing import provider_name, span_sink_of
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
-from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
 
-    from reasond_server.config import LoadedSettings, ServerSettings
+    from reasond_server.config import LoadedSettings
     from reasond_server.core import Core
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.opening import Stores
     from reasond_server.llm.model import ChatModel
+    from reasond_server.measuring import Counting
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.types import Json
 
 _log = logging.getLogger("reasond.app")
 # All executions have ended by then; this is for their last events to reach the clients.
 _LAST_WRITES_S = 2.0
+_LAST_SPANS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where a started server answers, and its store; `token` is set under --dev only. Empty: that side is off."""
+    """Where a started server answers, and its store; `token` is set under --dev only. Empty: that side is off.
+
+    `metrics` is where they are served apart from everything else.
+    """
 
     grpc: str
     http: str
@@ -58,13 +71,14 @@ class Listening:
     model: str
     store: str
     warnings: tuple[str, ...]
+    metrics: str = ""
 
 
 class Server:
     """One process: the core, gRPC and HTTP on one event loop.
 
-    `dev` signs with a key of its own and hands out a token that may do everything. `registry`, `model` and `clock`
-    replace what the settings would give.
+    `dev` signs with a key of its own and hands out a token that may do everything. `registry`, `model`, `clock`
+    and `spans` replace what the settings would give.
     """
 
     def __init__(
@@ -76,6 +90,7 @@ class Server:
         model: ChatModel | None = None,
         registry: StrategyRegistry | None = None,
         clock: Clock | None = None,
+        spans: SpanSink | None = None,
     ) -> None:
         """Check everything that can be checked before the store is opened; nothing listens yet.
 
@@ -87,19 +102,44 @@ class Server:
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()
-        self._model = traced(model or model_of(settings, environ, loaded.folder))
+        self._spans = spans or span_sink_of(settings, environ, instance_id=self._clock.new_id())
+        self._tracing = None if self._spans is None else self._spans.tracing
         self._registry = registry_of(settings) if registry is None else registry
+        self._measuring = measuring_of(
+            settings,
+            environ,
+            strategies=[strategy.name for strategy in self._registry],
+            model=model_name_of(settings, environ) if model is None else model.name,
+            look=self._snapshot,
+        )
+        observer = self._measuring.observer
+        model = model or model_of(settings, environ, loaded.folder, observer=observer)
+        self._model = traced(
+            model if self._counting is None else ObservedModel(model=model, observer=observer),
+            tracing=self._tracing,
+            provider=provider_name(settings, environ),
+        )
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
-        self._limiting = limiting_of(settings.limits)
+        self._limiting = limiting_of(settings.limits, observer=observer)
         self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
         self._watching: asyncio.Task[None] | None = None
         self._health = HealthServicer(services=SERVICES)
         self._is_ready = False
+        self._is_draining = False
         self._stores: Stores | None = None
         self._core: Core | None = None
         self._grpc: GrpcServer | None = None
+        self._http_app: HttpApp | None = None
         self._http: HttpServer | None = None
+        gate = ReaderGate(authenticate=self._verification.verifier.verify, peers=self._verification.peers)
+        self._metrics_page = page_of(settings, self._counting, gate)
+        self._metrics_http = listener_of(settings, self._counting, gate, new_request_id=self._clock.new_id)
+
+    @property
+    def _counting(self) -> Counting | None:
+        """What counts, if anything does."""
+        return self._measuring.counting
 
     async def start(self) -> Listening:
         """Open the store, bind the listeners, report ready, and return where they answer.
@@ -124,6 +164,7 @@ class Server:
             model=self._model.name,
             store=self._stores.place if self._stores is not None else "",
             warnings=tuple(self._model.warnings),
+            metrics=self._metrics_url(),
         )
 
     async def drain(self) -> None:
@@ -131,6 +172,7 @@ class Server:
         server = self._settings.server
         # Work is still taken meanwhile: load balancers need this long to send theirs elsewhere.
         self._is_ready = False
+        self._is_draining = True
         if self._grpc is not None:
             self._grpc.begin_drain()
         await asyncio.sleep(server.drain_delay_s)
@@ -144,7 +186,10 @@ class Server:
         self._is_ready = False
         if self._core is not None:
             await self._core.runner.stop()
-        await asyncio.gather(*(each.stop(grace_s) for each in (self._grpc, self._http) if each is not None))
+        listeners = (self._grpc, self._http, self._metrics_http)
+        await asyncio.gather(*(each.stop(grace_s) for each in listeners if each is not None))
+        if self._counting is not None:
+            await self._counting.sampler.aclose()
         if self._core is not None:
             await self._core.tools.aclose()
         if self._watching is not None:
@@ -155,6 +200,9 @@ class Server:
         stores, self._stores = self._stores, None
         if stores is not None:
             await stores.aclose()
+        spans, self._spans = self._spans, None
+        if spans is not None:
+            await spans.aclose(within_s=_LAST_SPANS_S)
 
     async def _open(self) -> None:
         """Open the store, put together what needs it, and bind the listeners."""
@@ -168,6 +216,8 @@ class Server:
             store=stores.executions,
             directory=stores.agents,
             limits=self._limiting.callers,
+            observer=self._measuring.observer,
+            tracing=self._tracing,
         )
         agents = AgentService(
             directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
@@ -176,10 +226,12 @@ class Server:
         if settings.server.http_address:
             self._http = self._http_server(core, agents)
         await core.tools.start()
-        await core.tools.start()
         await self._grpc.start()
-        if self._http is not None:
-            await self._http.start()
+        for listener in (self._http, self._metrics_http):
+            if listener is not None:
+                await listener.start()
+        if self._counting is not None:
+            self._counting.sampler.begin()
         core.runner.begin()
 
     def _file_watch(self, file: Path, environ: Mapping[str, str]) -> FileWatch:
@@ -196,11 +248,14 @@ class Server:
             require=require,
             new_request_id=self._clock.new_id,
             write_timeout_s=self._settings.server.write_timeout_s,
+            observer=self._measuring.observer,
+            tracing=self._tracing,
         )
 
     def _http_server(self, core: Core, agents: AgentService) -> HttpServer:
         server = self._settings.server
-        app = HttpApp(
+        observer = self._measuring.observer
+        self._http_app = app = HttpApp(
             reasoning=core.reasoning,
             agents=agents,
             authenticate=self._verification.verifier.verify,
@@ -209,11 +264,35 @@ class Server:
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,
             new_request_id=self._clock.new_id,
+            tracing=self._tracing,
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
+            observer=observer,
+            metrics=self._metrics_page,
         )
         host, port = split_address(server.http_address)
         limits = ConnectionLimits(write_timeout_s=server.write_timeout_s)
-        return HttpServer(app=app, host=host, port=port, tls=_http_tls(server), limits=limits)
+        return HttpServer(
+            app=app,
+            host=host,
+            port=port,
+            tls=tls_files_of(server),
+            limits=limits,
+            on_slow=partial(observer.slow_consumer, JSONRPC),
+        )
+
+    def _snapshot(self) -> Snapshot:
+        """Return how the server is now."""
+        load = None if self._core is None else self._core.runner.load
+        return Snapshot(
+            rpcs=0 if self._grpc is None else self._grpc.in_flight,
+            http_requests=0 if self._http_app is None else self._http_app.in_flight,
+            running=0 if load is None else load.running,
+            queued=0 if load is None else load.queued,
+            places=0 if load is None else load.places,
+            is_ready=self._is_ready,
+            is_draining=self._is_draining,
+            is_limits_degraded=self._limiting.health.is_degraded,
+        )
 
     def _card(self) -> Json:
         """Return this server's card, with the addresses that others reach it at; an A2A card holds URLs."""
@@ -247,6 +326,14 @@ class Server:
         scheme = "https" if server.tls == "files" else "http"
         return f"{scheme}://{_with_port(server.http_address, self._http.port)}"
 
+    def _metrics_url(self) -> str:
+        """Return where the metrics are served by themselves; empty where they are not."""
+        address, own = self._settings.metrics.address, self._metrics_http
+        if own is None:
+            return ""
+        scheme = "https" if self._settings.server.tls == "files" and not is_loopback(address) else "http"
+        return f"{scheme}://{_with_port(address, own.port)}{METRICS_PATH}"
+
     def _dev_token(self) -> str:
         """Return a token that may do everything for a day at most."""
         auth = self._settings.auth
@@ -256,15 +343,6 @@ class Server:
         return minter_of(auth, signing).mint(
             subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()
         )
-
-
-def _http_tls(server: ServerSettings) -> TlsFiles | None:
-    """Return the TLS files of HTTP; None where TLS is off or ends at a proxy."""
-    if server.tls != "files":
-        return None
-    return TlsFiles(
-        certificate=server.tls_certificate, private_key=server.tls_private_key, client_ca=server.tls_client_ca
-    )
 
 
 def _with_port(address: str, port: int) -> str:
@@ -283,6 +361,8 @@ async def serve(
     server = Server(loaded, environ=environ, dev=dev)
     async with _stop_signals() as signals:
         on_ready(await server.start())
+        # What stands now stays: the collector need not go through it again and again.
+        gc.freeze()
         await signals.get()
         draining = asyncio.create_task(server.drain())
         again = asyncio.create_task(signals.get())

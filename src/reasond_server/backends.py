@@ -16,6 +16,7 @@ from reasond_server.errors import SettingsError, Violation, shown
 from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import is_hosted, merge, needs_responses, profile_for
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.config import BackendSettings, Settings
     from reasond_server.llm.model import ChatModel
     from reasond_server.llm.profiles import ModelProfile
+    from reasond_server.telemetry.observers import BackendObserver
 
 MAIN = "llm"
 OPENAI_URL = "https://api.openai.com/v1"
@@ -30,7 +32,13 @@ _BASE_URL_VARIABLE = "OPENAI_BASE_URL"
 _KEY = re.compile(r"[\x21-\x7e]{1,8192}")
 
 
-def model_of(settings: Settings, environ: Mapping[str, str], folder: Path = Path()) -> ChatModel:
+def model_of(
+    settings: Settings,
+    environ: Mapping[str, str],
+    folder: Path = Path(),
+    *,
+    observer: BackendObserver = UNOBSERVED,
+) -> ChatModel:
     """Return the language model that the settings name; files in them are relative to `folder`.
 
     Raises:
@@ -48,7 +56,13 @@ def model_of(settings: Settings, environ: Mapping[str, str], folder: Path = Path
         counter_kind=llm.count,
         tokenizer_file=folder / llm.tokenizer_file if llm.tokenizer_file else None,
         rank_folders=rank_folders(environ),
+        observer=observer,
     )
+
+
+def model_name_of(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the name of the model that `model_of` gives."""
+    return DemoModel().name if choose_provider(settings, environ) == "demo" else settings.llm.model
 
 
 def backend_options(settings: Settings, environ: Mapping[str, str], name: str = "") -> BackendOptions:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.directory import MemoryAgentDirectory
@@ -14,9 +15,11 @@ from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.opening import MEMORY_URL, open_stores
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
 
 if TYPE_CHECKING:
@@ -27,12 +30,14 @@ if TYPE_CHECKING:
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.telemetry.observers import Observer
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools
 
 
 def system_clock() -> Clock:
-    """Return the real clock and random ids."""
-    return Clock(now=lambda: datetime.now(UTC), monotonic=time.monotonic, new_id=lambda: uuid.uuid4().hex)
+    """Return the real clock and random ids of 32 hexadecimal digits."""
+    return Clock(now=lambda: datetime.now(UTC), monotonic=time.monotonic, new_id=lambda: os.urandom(16).hex())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,8 @@ def assemble(
     directory: AgentDirectory | None = None,
     limits: CallerLimits = NO_LIMITS,
     tools: Tools | None = None,
+    observer: Observer = UNOBSERVED,
+    tracing: Tracing | None = None,
 ) -> Core:
     """Put the core together as `settings` say; `registry` and `tools` replace the discovery by entry points.
 
@@ -113,7 +120,7 @@ def assemble(
     clock = clock or system_clock()
     tables = settings.reasoning.strategies
     registry = registry_of(settings) if registry is None else registry
-    tools = tools_of(settings.tools) if tools is None else tools
+    tools = tools_of(settings.tools, observer=observer) if tools is None else tools
     store = store or MemoryExecutionStore(
         max_executions=settings.store.max_executions,
         max_bytes=settings.store.max_bytes,
@@ -127,7 +134,10 @@ def assemble(
         limits=_limits(settings),
         find_strategy=registry.get,
         tools=tools,
-        account_of=limits.account,
+        account_of=partial(audited_account, limits),
+        carry_over=limits.carry_over,
+        observer=observer,
+        tracing=tracing,
     )
     directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
     reasoning = ReasoningService(

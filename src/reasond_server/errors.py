@@ -58,8 +58,20 @@ if TYPE_CHECKING:
 _MAX_SHOWN_CHARACTERS = 120
 
 
+def _without_user(text: str) -> str:
+    """Return `text` without user and password, where it is a URL that has them."""
+    scheme, found, rest = text.partition("://")
+    place = rest.rfind("@")
+    return f"{scheme}://***{rest[place:]}" if found and place >= 0 and not any(map(str.isspace, rest[:place])) else text
+
+
 def shown(value: object) -> str:
-    """Return `value` as error messages show it: `repr`, at most 120 characters, no control characters."""
+    """Return `value` as error messages show it: `repr`, at most 120 characters, no control characters.
+
+    What stands before the host of a URL is left out: it may be a password.
+    """
+    if isinstance(value, str):
+        value = _without_user(value)
     if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARACTERS:
         value = value[:_MAX_SHOWN_CHARACTERS]
     text = repr(value)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from reasond_server.errors import SettingsError
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.limits.health import SharedHealth
+from reasond_server.limits.observing import ObservedLedger
 from reasond_server.limits.tokens import MemoryTokenLedger, TokenLimits
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.config import LimitsSettings
     from reasond_server.limits.requests import RequestGate
     from reasond_server.limits.tokens import TokenLedger
+    from reasond_server.telemetry.observers import LimitObserver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +37,18 @@ class Limiting:
             await self.redis.aclose()
 
 
-def limiting_of(settings: LimitsSettings) -> Limiting:
-    """Return the limits that `settings` ask for; what sets no bound costs nothing.
+def limiting_of(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVED) -> Limiting:
+    """Return the limits that `settings` ask for, with `observer` told; what sets no bound costs nothing.
 
     Raises:
         SettingsError: Redis is asked for, but its package is not installed or its address is no address.
     """
     health = SharedHealth(monotonic=time.monotonic)
     redis = _redis(settings) if settings.storage == "redis" else None
+    ledger = _ledger(settings, health, redis)
     callers = CallerLimits(
-        gate=_gate(settings, health, redis),
-        ledger=_ledger(settings, health, redis),
+        gate=_gate(settings, health, redis, observer),
+        ledger=None if ledger is None else ObservedLedger(ledger=ledger, observer=observer),
         weights=settings.weights,
         by=settings.by,
     )
@@ -92,25 +96,26 @@ def _ledger(settings: LimitsSettings, health: SharedHealth, redis: Redis | None)
     return FallbackLedger(shared=RedisTokenLedger(redis=redis, limits=limits), local=alone, fallback=fallback)
 
 
-def _gate(settings: LimitsSettings, health: SharedHealth, redis: Redis | None) -> RequestGate | None:
+def _gate(
+    settings: LimitsSettings, health: SharedHealth, redis: Redis | None, observer: LimitObserver
+) -> RequestGate | None:
     """Return what admits requests; None where nothing bounds them, so that nothing is imported for it."""
     if not (settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests):
         return None
-    from limits.aio.storage import MemoryStorage  # noqa: PLC0415 - a server without limits starts without it
-
-    from reasond_server.limits.concurrency import MemorySlots, RedisSlots  # noqa: PLC0415 - as above
+    from reasond_server.limits.concurrency import MemorySlots, RedisSlots  # noqa: PLC0415 - starts without it
     from reasond_server.limits.requests import FallbackRates, RequestGate, RequestLimits, WindowRates  # noqa: PLC0415 - as above
+    from reasond_server.limits.windows import MemoryRates  # noqa: PLC0415 - as above
 
-    def rates_of(storage: Any, share: int) -> WindowRates:  # noqa: ANN401 - storages have no common type
-        limits = RequestLimits(
+    def limits_of(share: int) -> RequestLimits:
+        return RequestLimits(
             per_minute=_share(settings.requests_per_minute, share), per_hour=_share(settings.requests_per_hour, share)
         )
-        return WindowRates(storage=storage, limits=limits)
 
     most = settings.concurrent_requests or None
     if redis is None:
         slots = MemorySlots(most=most) if most else None
-        return RequestGate(rates=rates_of(MemoryStorage(), 1), slots=slots, most_at_once=most)
+        rates = MemoryRates(limits=limits_of(1), monotonic=time.monotonic)
+        return RequestGate(rates=rates, slots=slots, most_at_once=most, observer=observer)
     from limits.aio.storage import RedisStorage  # noqa: PLC0415 - as above
 
     from reasond_server.limits.fallback import Fallback, FallbackSlots  # noqa: PLC0415 - as above
@@ -129,7 +134,9 @@ def _gate(settings: LimitsSettings, health: SharedHealth, redis: Redis | None) -
         if most
         else None
     )
-    rates = FallbackRates(
-        shared=rates_of(storage, 1), local=rates_of(MemoryStorage(), settings.replicas), fallback=fallback
+    shared_rates = FallbackRates(
+        shared=WindowRates(storage=storage, limits=limits_of(1)),
+        local=MemoryRates(limits=limits_of(settings.replicas), monotonic=time.monotonic),
+        fallback=fallback,
     )
-    return RequestGate(rates=rates, slots=shared_slots, most_at_once=most)
+    return RequestGate(rates=shared_rates, slots=shared_slots, most_at_once=most, observer=observer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import ToolLimits
 from reasond_server.tools.http_get import FetchLimits, HttpGet
 from reasond_server.tools.mcp import McpOptions, McpServer
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.config import ToolsSettings
+    from reasond_server.telemetry.observers import ToolObserver
     from reasond_server.tools.tool import Tool
 
 
-def tools_of(settings: ToolsSettings) -> Tools:
-    """Return the tools of [tools]; nothing is connected yet.
+def tools_of(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) -> Tools:
+    """Return the tools of [tools], whose calls `observer` hears of; nothing is connected yet.
 
     Raises:
         SettingsError: a tool cannot be loaded, two have one name, or a package is missing.
@@ -39,6 +41,7 @@ def tools_of(settings: ToolsSettings) -> Tools:
             max_shown_bytes=settings.max_shown_bytes,
             max_kept_bytes=settings.max_kept_bytes,
         ),
+        observer=observer,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, is_secret_hash
-from reasond_server.access.claims import ClaimNames
+from reasond_server.access.claims import OWN_TENANT, ClaimNames, is_free_tenant
 from reasond_server.access.issuing import AgentTokens
 from reasond_server.access.jwks import JwksKeys
 from reasond_server.access.jwks_http import HttpJwksFetcher
@@ -117,6 +117,9 @@ def require_known_grants(settings: Settings) -> None:
         unknown = [strategy for strategy in role.strategies if strategy not in enabled]
         found += _unknown(f"auth.roles.{name}.strategies", unknown, enabled)
     for owner, holder in holders:
+        if not is_free_tenant(holder.tenant):
+            text = f"is {shown(holder.tenant)}; {OWN_TENANT!r} begins the tenants of subjects without one"
+            found.append(Violation(field=f"auth.{owner}.tenant", description=text))
         found += _unknown(f"auth.{owner}.roles", [one for one in holder.roles if one not in auth.roles], auth.roles)
     if found:
         raise SettingsError(

@@ -121,6 +121,18 @@ async def test_the_last_place_goes_to_one_of_many_and_comes_back(redis: Redis) -
         assert await slots.take("alice", "next")
 
 
+async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_given_back_or_not(redis: Redis) -> None:
+    for slots in (MemorySlots(most=1), RedisSlots(redis=redis, most=1)):
+        assert await slots.take("alice", "run")
+        await slots.move("alice", "run:2", earlier=["run"])
+        assert not await slots.take("alice", "next")
+        await slots.give_back("alice", "run")
+        assert not await slots.take("alice", "next")
+        await slots.move("alice", "run:4", earlier=["run", "run:2", "run:3"])
+        await slots.give_back("alice", "run:4")
+        assert await slots.take("alice", "next")
+
+
 def stored(server: RedisServer, redis: Redis) -> RedisStorage:
     """Return a storage over the connections of `redis`, which its fixture closes."""
     pool: Any = redis.connection_pool

@@ -15,11 +15,13 @@ from reasond_server.llm.openai.model import OpenAIModel
 from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.transport import OpenAITransport
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from reasond_server.llm.model import ModelEvent, TokenCounter
+    from reasond_server.telemetry.observers import BackendObserver
     from tests.faults.upstream import Upstream
 
 NOW = 1_800_000_000.0
@@ -81,7 +83,11 @@ class Outcome:
 
 @asynccontextmanager
 async def backend(
-    server: Upstream | str, *, counter: TokenCounter | None = None, **options: Any
+    server: Upstream | str,
+    *,
+    counter: TokenCounter | None = None,
+    observer: BackendObserver = UNOBSERVED,
+    **options: Any,
 ) -> AsyncIterator[Backend]:
     """Make a model over `server`, with one attempt unless `retries` says otherwise."""
     address = server if isinstance(server, str) else server.address
@@ -102,6 +108,7 @@ async def backend(
         monotonic=clock,
         random=lambda: 0.5,
         sleep=sleep,
+        observer=observer,
     )
     try:
         yield Backend(model=model, sleep=sleep, clock=clock)

@@ -108,6 +108,21 @@ async def test_a_call_that_never_ends_is_stopped_and_the_connection_goes_on(opti
         assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
 
 
+@pytest.mark.parametrize("tool", ["t__misfit", "t__malformed"])
+async def test_a_result_that_cannot_be_read_costs_its_call_and_no_other(options: McpOptions, tool: str) -> None:
+    async with connected(options) as server:
+        waiting = asyncio.create_task(called(server, "t__wait"))
+        await asyncio.sleep(0)
+        failed = await called(server, tool)
+        assert failed.is_error
+        assert "cannot be read" in failed.result_json
+        assert server.is_connected
+        assert not waiting.done(), "the calls of other runs share the connection"
+        assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
 async def test_a_program_that_dies_costs_a_call_and_is_started_again() -> None:
     async with connected(stdio()) as server:
         dead = await called(server, "t__die")

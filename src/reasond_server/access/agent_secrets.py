@@ -77,6 +77,7 @@ class AgentSecrets:
         self._nobody = hash_secret("nobody has this secret")
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
+        self._trials: set[asyncio.Task[AgentAccount]] = set()
 
     async def tell(self, *, agent_id: str, secret: str, address: str) -> AgentAccount:
         """Return the account of `agent_id`, which proved itself.
@@ -86,33 +87,54 @@ class AgentSecrets:
             RateLimitedError: too many failed before.
             OverloadedError: too many wait to be verified.
         """
-        waits = (self._by_agent.wait_s(agent_id), self._by_address.wait_s(address))
-        if max(waits) > 0:
-            raise RateLimitedError(
-                "Too many attempts with a wrong agent_id or secret",
-                remedy="Wait for the time given; check the secret.",
-                retry_after_s=max(waits),
-            )
-        account = self._accounts.get(agent_id)
-        is_right = await self._verified(self._nobody if account is None else account.secret_hash, secret)
-        if account is None or not is_right:
-            self._by_agent.failed(agent_id)
-            self._by_address.failed(address)
-            raise TokenInvalidError(
-                "Authentication failed: agent_id or secret is wrong", remedy="Check both with the operator."
-            )
-        self._by_agent.succeeded(agent_id)
-        return account
-
-    async def _verified(self, secret_hash: str, secret: str) -> bool:
-        """Return whether `secret` has that hash; computed beside the event loop."""
+        self._require_patience(agent_id, address)
         if self._waiting >= _MOST_WAITING:
             raise OverloadedError(
                 f"{self._waiting} agents wait to be verified", remedy="Retry after the time given.", retry_after_s=1.0
             )
         self._waiting += 1
+        # Not the caller's own: one that leaves would free a place in which a thread works on, and count for nothing.
+        trial = asyncio.create_task(self._tried(agent_id, secret, address), name="secret of an agent")
+        self._trials.add(trial)
+        trial.add_done_callback(self._note_end)
+        return await asyncio.shield(trial)
+
+    async def _tried(self, agent_id: str, secret: str, address: str) -> AgentAccount:
+        """Verify once there is a place, beside the event loop. Raises as `tell`."""
+        account = self._accounts.get(agent_id)
         try:
             async with self._places:
-                return await asyncio.to_thread(self._verify, secret_hash, secret)
+                # Again: of many tries at once the first ones may have failed since.
+                self._require_patience(agent_id, address)
+                secret_hash = self._nobody if account is None else account.secret_hash
+                is_right = await asyncio.to_thread(self._verify, secret_hash, secret)
+                if account is not None and is_right:
+                    self._by_agent.succeeded(agent_id)
+                    return account
+                self._by_agent.failed(agent_id)
+                self._by_address.failed(address)
         finally:
             self._waiting -= 1
+        raise TokenInvalidError(
+            "Authentication failed: agent_id or secret is wrong", remedy="Check both with the operator."
+        )
+
+    def _note_end(self, trial: asyncio.Task[AgentAccount]) -> None:
+        self._trials.discard(trial)
+        if not trial.cancelled():
+            # Whoever left does not ask how it ended; asyncio would call that an error.
+            trial.exception()
+
+    def _require_patience(self, agent_id: str, address: str) -> None:
+        """Refuse who failed too often.
+
+        Raises:
+            RateLimitedError: with the time to wait.
+        """
+        wait_s = max(self._by_agent.wait_s(agent_id), self._by_address.wait_s(address))
+        if wait_s > 0:
+            raise RateLimitedError(
+                "Too many attempts with a wrong agent_id or secret",
+                remedy="Wait for the time given; check the secret.",
+                retry_after_s=wait_s,
+            )

@@ -3,20 +3,87 @@
 Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `outcome` ("allowed" or "denied"),
 `reason` (of the error table; empty where allowed), `subject`, `tenant`, `request_id` and, where one is concerned,
 `execution_id`.
+
+A transport begins a decision once it knows who calls; whoever decides last ends it: the core where an execution is
+concerned, else the transport. What comes after the end of a decision is no part of it.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import OPERATIONS
+from reasond_server.errors import AccessError, LimitError, LookupFailedError, ReasondError, SlowConsumerError
 
 if TYPE_CHECKING:
-    from reasond_server.errors import ReasondError
     from reasond_server.types import Principal
 
+_DENIALS: Final = (AccessError, LimitError, LookupFailedError)
+_EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger("reasond.audit")
+
+
+@dataclass(slots=True, kw_only=True)
+class Decision:
+    """Whether `principal` may do `operation`; told once."""
+
+    operation: str
+    principal: Principal
+    request_id: str
+    is_told: bool = False
+
+    def allow(self, execution_id: str = "") -> None:
+        """Note that it is allowed, for an execution if one is concerned."""
+        if not self.is_told:
+            self.is_told = True
+            allowed(self.operation, principal=self.principal, request_id=self.request_id, execution_id=execution_id)
+
+    def end(self, error: ReasondError, execution_id: str = "") -> None:
+        """Note how it ended with `error`: what refuses a caller is a denial, a faulty request is none."""
+        if not isinstance(error, _DENIALS) or isinstance(error, SlowConsumerError):
+            self.allow(execution_id)
+        elif not self.is_told:
+            self.is_told = True
+            denied(
+                self.operation,
+                error,
+                principal=self.principal,
+                request_id=self.request_id,
+                execution_id=execution_id or error.execution_id or "",
+            )
+
+
+_CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decision", default=None)
+
+
+def begin(operation: str, *, principal: Principal, request_id: str = "") -> Decision:
+    """Begin the decision of the call in progress; it lives as long as the call's context."""
+    decision = Decision(operation=operation, principal=principal, request_id=request_id)
+    _CURRENT.set(decision)
+    return decision
+
+
+def current() -> Decision | None:
+    """Return the decision of the call in progress; None where nobody has begun one."""
+    return _CURRENT.get()
+
+
+def concern(execution_id: str) -> None:
+    """Note that the call in progress is allowed and concerns the execution."""
+    decision = _CURRENT.get()
+    if decision is not None:
+        decision.allow(execution_id)
+
+
+def refuse(error: ReasondError, execution_id: str = "") -> None:
+    """Note that the call in progress is denied by `error`; `execution_id` is what the caller wrote."""
+    decision = _CURRENT.get()
+    if decision is not None:
+        decision.end(error, execution_id)
 
 
 def allowed(operation: str, *, principal: Principal, request_id: str = "", execution_id: str = "") -> None:
@@ -43,5 +110,7 @@ def _write(
     operation: str, fields: dict[str, str], *, principal: Principal | None, request_id: str, execution_id: str
 ) -> None:
     who = {"subject": principal.subject if principal else "", "tenant": principal.tenant if principal else ""}
-    what = {"operation": operation, "request_id": request_id, "execution_id": execution_id}
+    # A caller may write anything where an id belongs; what has another form is no execution, and may be content.
+    about = execution_id if not execution_id or _EXECUTION_ID.fullmatch(execution_id) else "malformed"
+    what = {"operation": operation, "request_id": request_id, "execution_id": about}
     _log.info("%s %s", operation, fields["outcome"], extra={**what, **who, **fields})

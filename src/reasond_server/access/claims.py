@@ -17,6 +17,8 @@ REQUIRED: Final = ("exp", "iat", "sub", "aud", "iss")
 _SPACED: Final = frozenset({"scope", "scp"})
 _MAX_SUBJECT_CHARACTERS = 256
 _MAX_TENANT_CHARACTERS = 128
+OWN_TENANT: Final = "sub:"
+"""How the tenant of a subject without one begins; no tenant that anybody names may begin so."""
 
 
 def invalid(reason: str) -> TokenInvalidError:
@@ -73,21 +75,33 @@ class Times:
 
 
 def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, roles: Roles | None = None) -> Principal:
-    """Return whom verified `claims` stand for; without a tenant the subject is its own.
+    """Return whom verified `claims` stand for; without a tenant the subject has one of its own.
 
     Raises:
         TokenInvalidError: subject, tenant, permissions or roles are not what they must be.
     """
     subject = claims["sub"]
-    tenant = claims.get(names.tenant, subject)
     if not _is_name(subject, _MAX_SUBJECT_CHARACTERS):
         raise invalid(f"Token subject must have 1-{_MAX_SUBJECT_CHARACTERS} printable characters")
-    if names.tenant in claims and not _is_name(tenant, _MAX_TENANT_CHARACTERS):
-        raise invalid(f"Token tenant must have 1-{_MAX_TENANT_CHARACTERS} printable characters")
+    tenant = claims[names.tenant] if names.tenant in claims else own_tenant(subject)
+    if names.tenant in claims and not (_is_name(tenant, _MAX_TENANT_CHARACTERS) and is_free_tenant(tenant)):
+        raise invalid(
+            f"Token tenant must have 1-{_MAX_TENANT_CHARACTERS} printable characters and not begin with '{OWN_TENANT}'"
+        )
     granted = frozenset(_words(claims, names.permissions, "permissions"))
     if roles is not None:
         granted |= roles.granted(_words(claims, names.roles, "roles"))
     return Principal(subject=subject, tenant=tenant, permissions=granted)
+
+
+def own_tenant(subject: str) -> str:
+    """Return the tenant of a subject that has none: in a space of names that no claim and no setting reaches."""
+    return f"{OWN_TENANT}{subject}"
+
+
+def is_free_tenant(tenant: str) -> bool:
+    """Return whether somebody may be given the tenant: it is not one that a subject has for itself."""
+    return not tenant.startswith(OWN_TENANT)
 
 
 def token_id_of(claims: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reasond_server.access.claims import own_tenant
 from reasond_server.types import Principal
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class AgentTokens:
         )
         principal = Principal(
             subject=account.agent_id,
-            tenant=account.tenant or account.agent_id,
+            tenant=account.tenant or own_tenant(account.agent_id),
             permissions=frozenset(account.permissions),
         )
         return IssuedToken(token=token, principal=principal, lifetime_s=self.lifetime_s)

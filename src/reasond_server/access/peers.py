@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.access.claims import own_tenant
 from reasond_server.types import Principal
 
 if TYPE_CHECKING:
@@ -33,10 +34,15 @@ class Peers:
         self._trust_domain = trust_domain
         self._rules = tuple(rules)
 
+    @property
+    def are_known(self) -> bool:
+        """Whether anybody is known by a certificate."""
+        return bool(self._trust_domain and self._rules)
+
     def recognise(self, uris: Sequence[str]) -> Principal | None:
         """Return whom the URIs of a verified certificate stand for; None where they say nothing to this server.
 
-        The subject is the SPIFFE id; without a tenant in the rule it is a tenant of its own.
+        The subject is the SPIFFE id; without a tenant in the rule it has one of its own.
         """
         # An SVID has exactly one URI; which of several counts would be a guess.
         if not self._trust_domain or len(uris) != 1 or len(uris[0]) > MAX_ID_BYTES:
@@ -46,5 +52,7 @@ class Peers:
             return None
         for rule in self._rules:
             if fnmatchcase(found["path"], rule.path):
-                return Principal(subject=uris[0], tenant=rule.tenant or uris[0], permissions=rule.permissions)
+                return Principal(
+                    subject=uris[0], tenant=rule.tenant or own_tenant(uris[0]), permissions=rule.permissions
+                )
         return None

@@ -17,6 +17,7 @@ EXECUTE = "reasoning:execute"
 TOOLS = "reasoning:tools"
 READ_EXECUTIONS = "executions:read"
 WRITE_AGENTS = "agents:write"
+METRICS = "metrics:read"
 ADMIN = "admin"
 
 _EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
@@ -39,7 +40,7 @@ OPERATIONS: Mapping[str, str] = MappingProxyType(
 )
 
 
-KNOWN: Sequence[str] = tuple(sorted({ADMIN, TOOLS, *OPERATIONS.values()}))
+KNOWN: Sequence[str] = tuple(sorted({ADMIN, METRICS, TOOLS, *OPERATIONS.values()}))
 """Every permission but those for single strategies."""
 
 
@@ -98,6 +99,16 @@ def require_tools(principal: Principal) -> None:
     """
     if not principal.permissions & {TOOLS, ADMIN}:
         raise _missing(TOOLS)
+
+
+def require_metrics(principal: Principal) -> None:
+    """Refuse a reader of metrics that may not.
+
+    Raises:
+        PermissionMissingError: the token lacks `metrics:read`.
+    """
+    if not principal.permissions & {METRICS, ADMIN}:
+        raise _missing(METRICS)
 
 
 def _missing(permission: str) -> PermissionMissingError:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from reasond_server.app import Listening
+    from reasond_server.config import LogsSettings
 
 EXAMPLE = "Calculate the compound interest on $10,000 at 5% for 3 years"
 
@@ -43,7 +44,7 @@ def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None) -> Exit
         CommandError: the ready file cannot be written.
     """
     loaded = load(config, os.environ)
-    configure(sys.stderr, is_human=is_dev or sys.stderr.isatty())
+    _write_logs(loaded.settings.logs, is_dev=is_dev)
     is_encrypted = loaded.settings.server.tls == "files"
 
     def announce(listening: Listening) -> None:
@@ -56,6 +57,17 @@ def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None) -> Exit
             runner.run(serve_until_stopped(loaded, environ=os.environ, dev=is_dev, on_ready=announce))
         _end_within(_CLOSING_S)
     return ExitCode.OK
+
+
+def _write_logs(logs: LogsSettings, *, is_dev: bool) -> None:
+    """Let the process log to stderr as the settings say."""
+    is_terminal = sys.stderr.isatty()
+    configure(
+        sys.stderr,
+        is_human=logs.format == "human" or (logs.format == "auto" and (is_dev or is_terminal)),
+        level=logging.getLevelNamesMapping()[logs.level.upper()],
+        has_colors=is_terminal and not os.environ.get("NO_COLOR"),
+    )
 
 
 def _end_within(seconds: float) -> None:
@@ -84,6 +96,7 @@ def write_ready_file(path: Path, listening: Listening) -> None:
         "grpc": listening.grpc,
         "http": listening.http.partition("://")[2],
         "token": listening.token,
+        "metrics": listening.metrics,
     }
     try:
         # mkstemp makes the file with mode 0600, so that the token is never readable for others
@@ -105,6 +118,7 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
         "reasond is ready",
         f"  gRPC   {listening.grpc}",
         f"  HTTP   {listening.http or 'off'}",
+        *([f"  counts {listening.metrics}"] if listening.metrics else []),
         f"  model  {listening.model}",
         *(line for warning in listening.warnings for line in _wrapped(warning)),
         f"  store  {listening.store}",
@@ -128,6 +142,8 @@ def _announce(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> None
         write("\n".join(banner(listening, is_dev=is_dev, is_encrypted=is_encrypted)), stream=stream)
     else:
         fields = {"grpc": listening.grpc, "http": listening.http, "model": listening.model, "store": listening.store}
+        if listening.metrics:
+            fields["metrics"] = listening.metrics
         _log.info("ready", extra={**fields, "warnings": "; ".join(listening.warnings)})
 
 

@@ -16,6 +16,7 @@ from reasond_server.config.models import (
     ServerSettings,
     Settings,
 )
+from reasond_server.config.observing import LogsSettings, TracingSettings
 from reasond_server.config.sections import BackendSettings
 from reasond_server.config.signing import AuthKey
 from reasond_server.config.sources import LoadedSettings, load
@@ -32,6 +33,7 @@ __all__ = [
     "LimitsSettings",
     "LlmSettings",
     "LoadedSettings",
+    "LogsSettings",
     "PerformanceSettings",
     "ReasoningSettings",
     "RoleSettings",
@@ -39,6 +41,7 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "ToolsSettings",
+    "TracingSettings",
     "choose_provider",
     "key_docs",
     "load",

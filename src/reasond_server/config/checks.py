@@ -36,11 +36,11 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
     if dev:
         problems += [
             Violation(
-                field=f"server.{name}",
+                field=name,
                 description=f"{address!r} can be reached from other machines, which --dev forbids; "
                 "bind to 127.0.0.1 or start without --dev and with a key in auth.keys",
             )
-            for name, address in _bound(settings.server)
+            for name, address in (*_bound(settings.server), *_bound_metrics(settings))
             if not is_loopback(address)
         ]
     elif not settings.auth.keys and not settings.auth.jwks_url:
@@ -57,7 +57,7 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
 
 def cross_check(settings: Settings) -> Iterator[Violation]:
     """Yield what is wrong between the keys of `settings`."""
-    yield from _bind_problems(settings.server)
+    yield from _bind_problems(settings)
     yield from _tls_problems(settings.server)
     yield from _peer_problems(settings)
     yield from _limits_problems(settings)
@@ -67,23 +67,30 @@ def cross_check(settings: Settings) -> Iterator[Violation]:
 
 
 def _bound(server: ServerSettings) -> Iterator[tuple[str, str]]:
-    """Yield name and value of the addresses that are set."""
+    """Yield key and value of the addresses that are set."""
     for name in _ADDRESSES:
         address = getattr(server, name)
         if address:
-            yield name, address
+            yield f"server.{name}", address
 
 
-def _bind_problems(server: ServerSettings) -> Iterator[Violation]:
+def _bound_metrics(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the same of the metrics, if they have an address."""
+    if settings.metrics.address:
+        yield "metrics.address", settings.metrics.address
+
+
+def _bind_problems(settings: Settings) -> Iterator[Violation]:
     """Refuse addresses that would be public without TLS, and a server without gRPC."""
+    server = settings.server
     if not server.grpc_address and not server.grpc_unix_socket:
         yield Violation(
             field="server.grpc_address", description="is empty and server.grpc_unix_socket as well; set one"
         )
-    for name, address in _bound(server):
+    for name, address in (*_bound(server), *_bound_metrics(settings)):
         if server.tls == "off" and not is_loopback(address):
             yield Violation(
-                field=f"server.{name}",
+                field=name,
                 description=f"{address!r} can be reached from other machines, but server.tls is off: bind to "
                 '127.0.0.1, or set server.tls = "files" with a certificate, or "terminated-upstream" where a proxy '
                 "ends TLS",

@@ -13,10 +13,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
 
-from reasond_server.addresses import split_address
 from reasond_server.config.auth import AuthSettings
 from reasond_server.config.limits import LimitsSettings
-from reasond_server.config.sections import BackendSettings, BaseUrl, Section
+from reasond_server.config.metrics import MetricsSettings
+from reasond_server.config.observing import LogsSettings, TracingSettings
+from reasond_server.config.sections import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.storing import StoreSettings
 from reasond_server.config.tools import ToolsSettings
 
@@ -27,13 +28,6 @@ _MEBI = 1024 * _KIBI
 _DAY_S = 86_400
 
 Scalar = bool | int | float | str
-
-
-def _address(value: str) -> str:
-    """Return `value` if it is an address or empty."""
-    if value:
-        split_address(value)
-    return value
 
 
 def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -76,7 +70,6 @@ def _frozen_backends(backends: Mapping[str, BackendSettings]) -> Mapping[str, Ba
     return MappingProxyType(dict(backends))
 
 
-Address = Annotated[str, AfterValidator(_address)]
 BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 StrategyName = Annotated[str, StringConstraints(pattern=STRATEGY_NAME, max_length=64)]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
@@ -167,6 +160,15 @@ class ServerSettings(Section):
         le=100_000,
         description="Most calls at once on one connection; further ones wait for a place or are refused.",
     )
+    max_grpc_connections: int = Field(
+        default=1000, ge=1, le=100_000, description="Most gRPC connections at once; further ones are closed at once."
+    )
+    max_pending_calls: int = Field(
+        default=20_000,
+        ge=100,
+        le=1_000_000,
+        description="Most gRPC calls that are begun and wait to be looked at; further ones end as CANCELLED.",
+    )
     keepalive_time_s: float = Field(
         default=60.0, ge=1, le=7200, description="Seconds of silence after which a connection is probed."
     )
@@ -254,7 +256,7 @@ class PerformanceSettings(Section):
     )
     enable_metrics: bool = Field(
         default=True,
-        description="Whether measurements are collected. This release collects none, whatever it says.",
+        description="Whether what happens is counted, for Prometheus to read as [metrics] says.",
     )
 
 
@@ -304,3 +306,6 @@ class Settings(Section):
     limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    logs: LogsSettings = Field(default_factory=LogsSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)

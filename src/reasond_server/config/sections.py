@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
+from reasond_server.addresses import split_address
+
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _MAX_CAPABILITIES = 32
@@ -51,6 +53,14 @@ def _frozen(table: Mapping[str, Capability]) -> Mapping[str, Capability]:
     return MappingProxyType(dict(table))
 
 
+def _address(value: str) -> str:
+    """Return `value` if it is an address or empty."""
+    if value:
+        split_address(value)
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
 BaseUrl = Annotated[str, AfterValidator(checked_base_url)]
 CapabilityTable = Annotated[
     Mapping[CapabilityName, Annotated[Capability, PlainValidator(_capability)]],

@@ -75,7 +75,8 @@ class StoreSettings(Section):
         default=30.0,
         ge=0,
         le=3600,
-        description="Seconds that a recovered run waits for somebody to follow it again, unless it is kept running.",
+        description="Seconds that a recovered run waits for somebody to follow it again, unless it is kept running; "
+        "also one that was left by a unary call with a request id, if its calls are not kept.",
     )
     synchronous: Literal["normal", "full"] = Field(
         default="normal",

@@ -40,11 +40,12 @@ async def hear(
     kinds: Sequence[TagKind] = (TagKind.ANSWER, TagKind.CONTINUE),
     tools: Sequence[ToolSpec] = (),
     tool_choice: str = "auto",
+    label: str = "",
 ) -> AsyncGenerator[Fragment | Reply, None]:
     """Call `model` and yield fragments as they become certain, then one Reply.
 
     The closing tags of `kinds` are the stop strings; where the provider ignores those, the call is closed
-    as soon as a tag is, and its usage is counted here (UsageSource.ESTIMATED).
+    as soon as a tag is, and its usage is counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
 
     Raises:
         ModelProtocolError: the model ended without saying how.
@@ -59,6 +60,7 @@ async def hear(
         is_stop_advice=True,
         tools=tools,
         tool_choice=tool_choice,
+        label=label,
     )
     parser = TagParser(kinds=kinds)
     written: list[str] = []

@@ -11,8 +11,8 @@ tag, with a nonce or without, is neutralised.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import string
 
 from reasond_server.context.tags import neutralize
@@ -21,11 +21,18 @@ from reasond_server.errors import shown
 # 26^28 > 2^128. Letters, because tokenizers cut them into fewer tokens than digits.
 _NONCE_LETTERS = 28
 _NONCE = re.compile(r"[a-z]{16,64}")
+# Each letter stands for nine bytes; the few that are over would make some letters likelier.
+_LETTER_OF_BYTE = (string.ascii_lowercase.encode() * 10)[:256]
+_UNFIT_BYTES = bytes(range(9 * len(string.ascii_lowercase), 256))
+_SPARE_BYTES = 20
 
 
 def new_nonce() -> str:
     """Return a random mark of at least 128 bits: 28 small letters."""
-    return nonce_of(secrets.randbelow(len(string.ascii_lowercase) ** _NONCE_LETTERS))
+    letters = b""
+    while len(letters) < _NONCE_LETTERS:
+        letters += os.urandom(_NONCE_LETTERS + _SPARE_BYTES).translate(_LETTER_OF_BYTE, _UNFIT_BYTES)
+    return letters[:_NONCE_LETTERS].decode()
 
 
 def nonce_of(number: int) -> str:

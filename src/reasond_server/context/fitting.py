@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.context.windows import plan_windows
 from reasond_server.errors import ContextExhaustedError, InvalidConfigError
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _UNIT = 1000
 _MOST_ATTEMPTS = 5
-# Counting a text longer than this takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT = 50_000
 
 
 class StretchedCounter:
@@ -131,7 +130,7 @@ async def _replanned(plan: WindowPlan, window: Window, *, counter: TokenCounter,
         )
 
     try:
-        made = await asyncio.to_thread(plan_again) if len(unread) > _LONG_TEXT else plan_again()
+        made = await asyncio.to_thread(plan_again) if len(unread) > LONG_TEXT_CHARACTERS else plan_again()
     except InvalidConfigError as error:
         raise _no_room(tokens, plan, error) from error
     return replace(made, is_question_clipped=plan.is_question_clipped or made.is_question_clipped)

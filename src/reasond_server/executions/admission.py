@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import DrainingError, OverloadedError
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from reasond_server.telemetry.observers import RunObserver
 
 _RETRY_AFTER_S = 1.0
 
@@ -33,8 +36,10 @@ class Place:
         self._permit: Leavable | None = None
 
     def keep(self, permit: Leavable | None) -> None:
-        """Leave `permit` together with the place."""
+        """Leave `permit` together with the place, at once if that was left already."""
         self._permit = permit
+        if self._is_left and permit is not None:
+            permit.leave()
 
     def take(self) -> None:
         """Keep it beyond `holding`: a run works in it now and leaves it."""
@@ -64,7 +69,15 @@ class Admission:
     Tenants take turns; those of one tenant come in the order in which they asked.
     """
 
-    def __init__(self, *, max_running: int, max_queued: int = 0, queue_timeout_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        max_running: int,
+        max_queued: int = 0,
+        queue_timeout_s: float = 0.0,
+        observer: RunObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
         self._max_running = max_running
         self._max_queued = max_queued
         self._queue_timeout_s = queue_timeout_s
@@ -73,9 +86,19 @@ class Admission:
         self.is_draining = False
 
     @property
+    def running(self) -> int:
+        """Places that are held."""
+        return self._running
+
+    @property
+    def queued(self) -> int:
+        """Those who wait for a place."""
+        return sum(map(len, self._queues.values()))
+
+    @property
     def free_places(self) -> int:
         """Places that nobody has or waits for."""
-        return max(0, self._max_running - self._running - self._queued())
+        return max(0, self._max_running - self._running - self.queued)
 
     async def enter(self, tenant: str, *, within_s: float | None = None) -> Place:
         """Return a place, after a wait if need be; `within_s` bounds it further than the queue does.
@@ -87,8 +110,8 @@ class Admission:
         self.require_open()
         if self._running < self._max_running and not self._queues:
             return self.force()
-        if self._queued() >= self._max_queued:
-            raise self._overloaded(f"and {self._queued()} more wait" if self._max_queued else "")
+        if self.queued >= self._max_queued:
+            raise self._overloaded(f"and {self.queued} more wait" if self._max_queued else "")
         timeout_s = self._queue_timeout_s if within_s is None else min(within_s, self._queue_timeout_s)
         return await self._wait(tenant, timeout_s)
 
@@ -124,19 +147,27 @@ class Admission:
                 waiter.set_result(None)
 
     async def _wait(self, tenant: str, timeout_s: float) -> Place:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self._queues.setdefault(tenant, deque()).append(waiter)
+        outcome, since_s = "gone", loop.time()
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter
+            outcome = "admitted"
         except TimeoutError:
+            outcome = "timeout"
             self._give_up(waiter)
             raise self._overloaded(f"and no place became free within {timeout_s:g} s") from None
+        except DrainingError:
+            outcome = "draining"
+            raise
         except BaseException:
             self._give_up(waiter)
             raise
         finally:
             self._leave_queue(tenant, waiter)
+            self._observer.queue_left(outcome, loop.time() - since_s)
         return Place(self)
 
     def _give_up(self, waiter: asyncio.Future[None]) -> None:
@@ -160,9 +191,6 @@ class Admission:
         else:
             del self._queues[tenant]
         return waiter
-
-    def _queued(self) -> int:
-        return sum(map(len, self._queues.values()))
 
     def _overloaded(self, waiting: str) -> OverloadedError:
         text = f"{self._running} executions are running, as many as max_concurrent_requests allows"

@@ -31,6 +31,9 @@ class Head:
     has_ended: bool
 
 
+_BEGINNING = Head(version=0, fence=1, last_sequence=0, size=0, has_ended=False)
+
+
 def events_of(part: Append) -> list[LoggedEvent]:
     """Return the events among the entries."""
     return [entry for entry in part.entries if isinstance(entry, LoggedEvent)]
@@ -49,8 +52,9 @@ def may_repeat(part: Append, head: Head) -> bool:
 def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> ReasondError | None:
     """Return why the log does not take `part`, which has `size` bytes; None if it does."""
     execution_id = part.execution.execution_id
-    if head is None:
-        return not_found(execution_id)
+    if (head is None) is (part.creation is None):
+        return not_found(execution_id) if head is None else id_taken(execution_id)
+    head = head or _BEGINNING
     if part.fence != head.fence:
         return LeaseLostError(f"the lease of {execution_id} with fence {part.fence} was taken: it is {head.fence} now")
     if head.has_ended or part.version != head.version:
@@ -67,6 +71,11 @@ def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> Reas
             metadata={"max_log_bytes": str(largest)},
         )
     return None
+
+
+def id_taken(execution_id: str) -> InternalError:
+    """Make the error of a creation whose id stands for another execution."""
+    return InternalError(f"there is another execution {execution_id} already")
 
 
 def not_found(execution_id: str) -> ExecutionNotFoundError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
 from reasond_server.executions.endings import (
+    ABANDONED,
     Ending,
     cancelled,
     ending_of_error,
@@ -21,6 +22,7 @@ from reasond_server.executions.replay.journal import JournaledModel, JournaledTo
 from reasond_server.executions.replay.recorded import ReplayError
 from reasond_server.executions.run import Stop
 from reasond_server.executions.stored.codec import detail_json
+from reasond_server.executions.traced_runs import enter_run, leave_run
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import ExecutionFailure, Iteration, Metrics, Result
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.types import Usage
 
@@ -54,11 +57,13 @@ class Driver:
         tools: ToolSource,
         retention_of: Callable[[str], timedelta],
         unwinding_s: float,
+        tracing: Tracing | None = None,
     ) -> None:
         self._clock = clock
         self._tools = tools
         self._retention_of = retention_of
         self._unwinding_s = unwinding_s
+        self._tracing = tracing
 
     async def drive(self, run: Run) -> None:
         """Work until the end and write it down; never raises.
@@ -66,6 +71,7 @@ class Driver:
         A run that another process goes on with is left without an end. One that is handed over is written down as
         far as it came.
         """
+        run.trace = enter_run(run, self._tracing)
         try:
             ending = await self._ending_of(run)
             if ending is not None:
@@ -75,6 +81,8 @@ class Driver:
                 await run.log.settled()
         except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.execution.execution_id})
+        finally:
+            leave_run(run)
 
     async def _ending_of(self, run: Run) -> Ending | None:
         """Let the strategy work in a task of its own and return how that ended, within its limits of time.
@@ -84,15 +92,13 @@ class Driver:
         """
         limit_s = run.assignment.limit_s
         work: asyncio.Task[None] | None = None
-        if not run.told.done() and not run.stopped.done():
+        if run.told is None and run.stop_reason is None:
             work = asyncio.create_task(self._work_and_tell(run), name=f"strategy of {run.execution.execution_id}")
-            left_s = None if limit_s is None else max(0.0, limit_s - self._elapsed_s(run))
-            watched: set[asyncio.Future[Any]] = {run.told, run.stopped}
-            await asyncio.wait(watched, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await run.told_or_stopped(within_s=None if limit_s is None else max(0.0, limit_s - self._elapsed_s(run)))
         run.is_ending = True
         if run.journal is not None:
             run.journal.close()
-        has_stopped = work is None or await self._stopped(work, at_once=not run.told.done())
+        has_stopped = work is None or await self._stopped(work, at_once=run.told is None)
         run.model.close()
         if run.stop_reason in {Stop.LOST, Stop.FENCED, Stop.HANDED_OVER}:
             return None
@@ -100,11 +106,11 @@ class Driver:
         return ending if has_stopped else _left_behind(run, ending)
 
     def _told_ending(self, run: Run, limit_s: float | None) -> Ending:
-        if run.told.done():
-            told = run.told.result()
+        told = run.told
+        if told is not None:
             return told if isinstance(told, Ending) else ending_of_error(told, usage=run.usage)
         if run.is_cancelled or limit_s is None:
-            return cancelled()
+            return cancelled(*([ABANDONED] if run.is_abandoned else []))
         return ending_of_limit(limit_s, usage=run.usage)
 
     async def _stopped(self, work: asyncio.Task[None], *, at_once: bool) -> bool:
@@ -112,7 +118,9 @@ class Driver:
         for is_cancelled in (True,) if at_once else (False, True):
             if is_cancelled:
                 work.cancel()
-            await asyncio.wait({work}, timeout=self._unwinding_s)
+            # Most have ended in the very step in which they told how.
+            if not work.done():
+                await asyncio.wait({work}, timeout=self._unwinding_s)
             if work.done():
                 return True
         return False
@@ -141,7 +149,7 @@ class Driver:
         spent, since, fragments = run.model.usage, self._clock.monotonic(), 0
         async with aclosing(run.assignment.strategy.run(run.assignment.task, self._context(run))) as events:
             async for event in events:
-                if run.is_ending or run.stopped.done() or run.told.done():
+                if run.is_ending or run.stop_reason is not None or run.told is not None:
                     return
                 if isinstance(event, Wrote):
                     run.wrote(require_wrote(event, strategy=name).text)
@@ -156,12 +164,11 @@ class Driver:
                         _stop_at_step(run, run.stops_at_step)
                         return
                 else:
-                    outcome = require_outcome(event, strategy=name)
+                    outcome = require_outcome(event, strategy=name, before=run.metrics)
                     run.metrics = outcome.metrics
                     ending = ending_of_outcome(outcome, is_clamped=run.model.is_clamped)
                     self._require_all_known(run)
-                    if not run.told.done():
-                        run.told.set_result(ending)
+                    run.tell(ending)
                     return
                 # A strategy that never waits for anything would keep all others from working.
                 await asyncio.sleep(0)
@@ -172,6 +179,8 @@ class Driver:
         source = self._tools if run.assignment.config.uses_tools else NO_TOOLS
         toolbox = source.toolbox(max_calls=run.assignment.task.budget.max_tool_calls)
         run.has_tools = bool(toolbox.specs)
+        if run.trace is not None:
+            toolbox = run.trace.tools(toolbox)
         journal = run.journal
         return RunContext(
             config=run.assignment.config,
@@ -199,11 +208,15 @@ class Driver:
             if detail_json(kept.detail) != detail_json(run.known[index].detail):
                 raise _differs(f"its step {index} is another one than before")
             run.step_count += 1
+            if run.trace is not None:
+                run.trace.step_left()
             return
         iteration = Iteration(
             index=index, answer_found=kept.answer_found, usage=used, elapsed_s=elapsed_s, detail=kept.detail
         )
         run.step_count += 1
+        if run.trace is not None:
+            run.trace.step_made(iteration)
         run.log.append(iteration, now=self._clock.now(), usage=run.usage)
         await run.log.room()
 
@@ -223,7 +236,7 @@ class Driver:
             run.place.leave()
         await run.log.settled()
         for wait_s in _WAITS_FOR_ROOM_S:
-            if not isinstance(run.log.error, StoreFullError) or not run.log.is_open:
+            if not isinstance(run.log.error, StoreFullError) or not run.log.is_created:
                 return
             await asyncio.sleep(wait_s)
             warning = "The store was full: the last steps are not kept."
@@ -236,16 +249,16 @@ class Driver:
         run.log.append(result, now=now, usage=run.usage, expire_time=now + self._retention_of(run.assignment.tenant))
 
     def _result(self, run: Run, ending: Ending) -> Result:
-        error, model = ending.error, run.model
+        error, model, execution = ending.error, run.model, run.execution
         return Result(
-            execution_id=run.execution.execution_id,
+            execution_id=execution.execution_id,
             answer=ending.answer,
-            strategy_used=run.execution.strategy,
-            strategy_source=run.execution.strategy_source,
+            strategy_used=execution.strategy,
+            strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=run.usage, execution_time_s=self._elapsed_s(run), strategy_specific=run.metrics),
             warnings=(*model.warnings, *model.warnings_of_calls, *run.inherited, *ending.warnings),
-            model=run.execution.model,
+            model=execution.model,
             error=None if error is None else ExecutionFailure(reason=error.reason, message=error.full_message),
         )
 
@@ -256,8 +269,8 @@ class Driver:
 def _stop_at_step(run: Run, reason: Stop) -> None:
     if reason is Stop.HANDED_OVER:
         run.stop(reason)
-    elif not run.told.done():
-        run.told.set_result(cancelled("The server was shut down; the steps until then are kept."))
+    else:
+        run.tell(cancelled("The server was shut down; the steps until then are kept."))
 
 
 def _differs(how: str) -> ReplayError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import (
     UNSPENT,
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
     from reasond_server.strategies.strategy import Outcome
     from reasond_server.types import Usage
+
+
+ABANDONED: Final = "Nobody waited for the result any more."
+"""What the result of a run says that was cancelled because its callers had left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ExecutionNotFoundError, StoreFullError
+from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
 from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Append, LeaseLostError, Record
 from reasond_server.types import ExecutionState, FinishReason, LoggedEvent, Result
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.errors import ReasondError
+    from reasond_server.executions.store import Creation
     from reasond_server.types import Event, Execution, Usage
 
 MAX_PENDING = 64
 MAX_PENDING_BYTES = 1024 * 1024
 _MAX_TAIL = 256
 _MAX_TAIL_BYTES = 1024 * 1024
+# More than any transport takes in one answer.
+_ANSWER_BYTES = 8 * 1024 * 1024
+_ANSWER_WAITS_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +46,14 @@ class _Pending:
 class RunLog:
     """What is appended to one log by this process.
 
-    `execution` is as it will be once all is committed. `error` is set once nothing can be appended any more. `submit`
+    `error` is set once nothing can be appended any more. `submit`
     is called whenever there is something to commit, `on_change` after every commit and when `error` is set.
 
-    Nothing is submitted before it `is_open`. With `keeps_records` the records of a run that is cancelled outlive it.
+    Nothing is submitted before it `is_open`. With a `creation` the store does not know the execution before the first
+    commit. With `keeps_records` the records of a run that is cancelled outlive it.
     With `store_as` what is stored of an event differs from what followers see; then all events are kept in memory,
-    else the last 256 or 1 MiB of them.
+    else the last 256 or 1 MiB of them. With `is_for_one_answer` nobody reads them before the end: then the last 8 MiB
+    are kept, and as much may wait for a commit.
     """
 
     def __init__(
@@ -59,13 +65,17 @@ class RunLog:
         fence: int = 1,
         store_as: Callable[[Event], Event] | None = None,
     ) -> None:
-        self.execution = execution
+        self._execution = execution
+        self._last_sequence = execution.last_sequence
+        self._usage = execution.usage
         self.fence = fence
         self.committed = execution.last_sequence
         self.error: ReasondError | None = None
         self.on_change: Callable[[], None] = lambda: None
         self.is_open = True
+        self.creation: Creation | None = None
         self.keeps_records = False
+        self.is_for_one_answer = False
         self._submit = submit
         self._version = version
         self._store_as = store_as
@@ -74,7 +84,15 @@ class RunLog:
         self._taken: Append | None = None
         self._tail: deque[LoggedEvent] = deque()
         self._tail_bytes = 0
-        self._moved = asyncio.Event()
+        self._moved: asyncio.Event | None = None
+
+    @property
+    def execution(self) -> Execution:
+        """The execution as it will be once all is committed."""
+        known = self._execution
+        if known.last_sequence != self._last_sequence or known.usage is not self._usage:
+            self._execution = known = replace(known, last_sequence=self._last_sequence, usage=self._usage)
+        return known
 
     @property
     def is_settled(self) -> bool:
@@ -84,52 +102,71 @@ class RunLog:
     @property
     def has_ended(self) -> bool:
         """Whether the last event was appended, committed or not."""
-        return self.execution.state is not ExecutionState.RUNNING
+        return self._execution.state is not ExecutionState.RUNNING
+
+    @property
+    def is_created(self) -> bool:
+        """Whether the store knows the execution."""
+        return self.creation is None
 
     @property
     def is_late(self) -> bool:
         """Whether the store does not know the beginning or the end of what callers may know."""
-        return not self.is_open or self.has_ended
+        return not self.is_created or self.has_ended
 
     def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
         """Append `event`; a Result ends the log, which is kept until `expire_time`."""
-        sequence = self.execution.last_sequence + 1
-        execution = replace(self.execution, last_sequence=sequence, usage=usage)
+        sequence = self._last_sequence + 1
+        shown = LoggedEvent(sequence=sequence, create_time=now, event=event)
+        stored = shown if self._store_as is None else replace(shown, event=self._store_as(event))
+        self._last_sequence, self._usage = sequence, usage
         if isinstance(event, Result):
-            execution = replace(
-                execution,
+            self._execution = replace(
+                self._execution,
                 state=_state_after(event.finish_reason),
                 finish_reason=event.finish_reason,
                 end_time=now,
                 expire_time=expire_time,
+                last_sequence=sequence,
+                usage=usage,
             )
-        shown = LoggedEvent(sequence=sequence, create_time=now, event=event)
-        stored = shown if self._store_as is None else replace(shown, event=self._store_as(event))
-        self.execution = execution
         self._add(_Pending(entry=stored, event=shown, size=size_of(shown)))
 
     def record(self, record: Record, *, usage: Usage) -> None:
         """Append a record of a call; nothing happens to a log that has ended."""
         if not self.has_ended:
-            self.execution = replace(self.execution, usage=usage)
+            self._usage = usage
             self._add(_Pending(entry=record, event=None, size=size_of(record)))
 
     def open(self) -> None:
-        """Let what is pending be committed: the execution is in the store now."""
+        """Let what is pending, and what is appended from now on, be committed."""
         self.is_open = True
         if self._pending:
             self._submit(self)
 
     async def room(self) -> None:
-        """Wait until little enough is pending.
+        """Wait until little enough is pending; where the log is for one answer, not for ever.
 
         Raises:
             ReasondError: nothing can be appended any more.
+            StoreUnavailableError: the answer cannot wait any longer.
         """
-        while len(self._pending) > MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES:
-            await self._moved.wait()
+        if self._is_full():
+            await self._wait_for_room()
         if self.error is not None:
             raise self.error
+
+    async def _wait_for_room(self) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_WAITS_S if self.is_for_one_answer else None):
+                while self._is_full():
+                    await self._movement()
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"The store took nothing for {_ANSWER_WAITS_S:g} s, and {_ANSWER_BYTES} bytes wait for it",
+                remedy="Ask for less, or stream the task with keep_running and resume it later.",
+                retry_after_s=_ANSWER_WAITS_S,
+            ) from None
 
     async def flush(self) -> None:
         """Wait until everything that was appended is committed. Raises as `room`."""
@@ -140,7 +177,7 @@ class RunLog:
     async def settled(self) -> None:
         """Wait until everything that was appended is committed, or never will be."""
         while not self.is_settled:
-            await self._moved.wait()
+            await self._movement()
 
     def after(self, sequence: int) -> Sequence[LoggedEvent] | None:
         """Return the committed events above `sequence`; None where they reach back further than what is in memory."""
@@ -150,6 +187,10 @@ class RunLog:
         """Return all events, committed or not; None where some of them are in the store only."""
         pending = [each.event for each in self._pending if each.event is not None]
         return _above(0, deque((*self._tail, *pending)), last=self.execution.last_sequence)
+
+    def recent(self) -> Sequence[LoggedEvent]:
+        """Return the events that are in memory, committed or not: the last ones."""
+        return (*self._tail, *(each.event for each in self._pending if each.event is not None))
 
     def take(self) -> Append | None:
         """Return what is to be committed next; None where there is nothing."""
@@ -162,13 +203,14 @@ class RunLog:
                 version=self._version,
                 fence=self.fence,
                 keeps_records=self.keeps_records and self.execution.state is ExecutionState.CANCELLED,
+                creation=self.creation,
             )
         return self._taken
 
     def was_committed(self) -> None:
         """Note that what was taken is in the store."""
         count = 0 if self._taken is None else len(self._taken.entries)
-        self._taken = None
+        self._taken = self.creation = None
         self._version += count
         for _ in range(count):
             each = self._pending.popleft()
@@ -189,7 +231,7 @@ class RunLog:
 
     def reopen(self) -> None:
         """Take an end after all, though what came before it was refused for want of room."""
-        if isinstance(self.error, StoreFullError) and self.is_open:
+        if isinstance(self.error, StoreFullError) and self.is_created:
             self.error = None
 
     def _add(self, pending: _Pending) -> None:
@@ -206,14 +248,24 @@ class RunLog:
         self._tail_bytes += size
         if self._store_as is not None:
             return
-        while len(self._tail) > _MAX_TAIL or (self._tail_bytes > _MAX_TAIL_BYTES and len(self._tail) > 1):
+        while self._remembers_too_much() and len(self._tail) > 1:
             self._tail_bytes -= size_of(self._tail.popleft())
+
+    def _remembers_too_much(self) -> bool:
+        if self.is_for_one_answer:
+            return self._tail_bytes > _ANSWER_BYTES
+        return len(self._tail) > _MAX_TAIL or self._tail_bytes > _MAX_TAIL_BYTES
+
+    def _is_full(self) -> bool:
+        if self.is_for_one_answer:
+            return self._pending_bytes > _ANSWER_BYTES
+        return len(self._pending) > MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES
 
     def _give_up(self, error: ReasondError) -> None:
         self._drop()
-        self.execution = replace(
+        self._last_sequence = self.committed
+        self._execution = replace(
             self.execution,
-            last_sequence=self.committed,
             state=ExecutionState.RUNNING,
             finish_reason=None,
             end_time=None,
@@ -228,9 +280,16 @@ class RunLog:
         self._pending.clear()
         self._pending_bytes = 0
 
+    async def _movement(self) -> None:
+        """Wait until something was committed or refused."""
+        if self._moved is None:
+            self._moved = asyncio.Event()
+        await self._moved.wait()
+
     def _tell(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            moved.set()
         self.on_change()
 
 

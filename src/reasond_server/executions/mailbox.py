@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Protocol
 
 from reasond_server.types import TextDelta
 
@@ -11,6 +12,28 @@ from reasond_server.types import TextDelta
 _MAX_ITEMS = 256
 _MAX_DELTA_CHARACTERS = 65_536
 _FLUSHED_CHARACTERS = 8192
+
+
+class Listener(Protocol):
+    """Who wants a run: without any it is cancelled."""
+
+    def log_grew(self) -> None:
+        """Note that there are new events in the log."""
+        ...
+
+    def wrote(self, delta: TextDelta) -> None:
+        """Note that text was written."""
+        ...
+
+
+class Patience:
+    """Listens to nothing and waits for the end."""
+
+    def log_grew(self) -> None:
+        """Do nothing."""
+
+    def wrote(self, delta: TextDelta) -> None:
+        """Do nothing."""
 
 
 class Mailbox:

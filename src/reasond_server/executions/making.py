@@ -17,8 +17,8 @@ from reasond_server.executions.replay.journal import Journal
 from reasond_server.executions.replay.plan import Plan, PlanError, decode_plan, encode_plan, nonces, without_plan
 from reasond_server.executions.replay.spending import NOTHING, Spending
 from reasond_server.executions.run import Assignment, Run
-from reasond_server.llm.counting.template import Forkable
 from reasond_server.llm.metering import MeteredModel, TokenAccount
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import (
     ExecutionFailure,
     ExecutionStarted,
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.fencing import Tenure
-    from reasond_server.executions.store import Record, Recovery
+    from reasond_server.executions.store import Creation, Record, Recovery
     from reasond_server.executions.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.telemetry.observers import RunObserver
     from reasond_server.types import Execution, Json, Usage
 
 
-AccountOf = Callable[[str, str], TokenAccount | None]
-"""Returns the budget that the tokens of a tenant's subject come from; None where nothing bounds them."""
+AccountOf = Callable[[str, str, str], TokenAccount | None]
+"""Returns the budget that a tenant's subject has for an execution; None where nothing bounds its tokens."""
 
 
-def no_account(_tenant: str, _subject: str) -> TokenAccount | None:
+def no_account(_tenant: str, _subject: str, _execution_id: str) -> TokenAccount | None:
     """Bound nobody's tokens."""
     return None
 
@@ -94,17 +95,17 @@ class Maker:
         is_durable: bool,
         account_of: AccountOf = no_account,
         new_tenure: Callable[[], Tenure | None] = no_tenure,
+        observer: RunObserver = UNOBSERVED,
     ) -> None:
         self._new_tenure = new_tenure
         self._account_of = account_of
+        self._observer = observer
         self._model = model
         self._clock = clock
         self._writer = writer
         self._find_strategy = find_strategy
         self._records_content = records_content
         self._is_durable = is_durable
-        # Asking a counter what it can do takes 50 microseconds.
-        self._is_learning = isinstance(model.counter, Forkable)
 
     def prepare(self, assignment: Assignment, predecessor: Predecessor | None = None) -> Prepared:
         """Decide on what a run depends on; the same as in its predecessor, if it has one."""
@@ -113,28 +114,29 @@ class Maker:
         counter = self._counter(calibration)
         nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
         obstacle = self._obstacle(assignment)
-        learnt = calibration_of(counter) if self._is_learning else {}
-        plan = without_plan(obstacle) if obstacle else encode_plan(_plan_of(assignment, nonce, learnt))
         return Prepared(
             assignment=assignment,
-            plan=plan,
+            plan=without_plan(obstacle) if obstacle else _plan_of(assignment, nonce, calibration_of(counter)),
             nonce=nonce,
             counter=counter,
             is_recoverable=not obstacle,
             predecessor=predecessor,
         )
 
-    def fresh(self, prepared: Prepared, execution: Execution, *, inherited: int = 0, is_open: bool = True) -> Run:
+    def fresh(
+        self, prepared: Prepared, execution: Execution, *, inherited: int = 0, creation: Creation | None = None
+    ) -> Run:
         """Return the run of a new execution, with its first event appended; its log has `inherited` records already.
 
-        It is not `is_open` while the execution is not in the store.
+        With a `creation` the execution is not in the store, and its log is not open.
         """
         assignment, earlier = prepared.assignment, prepared.predecessor
         if earlier is not None and inherited != len(earlier.records):
             # Deleted between the look at its records and the copy of them: nothing is left to go on from.
             earlier = None
         log = self._log(execution, version=inherited)
-        log.is_open = is_open
+        log.is_open, log.creation = creation is None, creation
+        log.is_for_one_answer = not assignment.can_be_resumed
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
         run = self._run(
             assignment=assignment,
@@ -148,6 +150,7 @@ class Maker:
             before=NOTHING if earlier is None else earlier.execution.usage,
             is_recoverable=prepared.is_recoverable,
             inherited=() if earlier is None else (_inheritance(earlier.execution),),
+            links=() if earlier is None or earlier.plan is None else (earlier.plan.trace,),
         )
         started = ExecutionStarted(
             strategy=assignment.strategy.name,
@@ -163,7 +166,10 @@ class Maker:
 
         Raises:
             PlanError: that cannot be.
+            ReplayError: its records cannot be read.
         """
+        if recovery.damage:
+            raise PlanError("its log is damaged")
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
         assignment = self._assignment_of(plan, execution)
@@ -180,6 +186,7 @@ class Maker:
             before=execution.usage,
             is_recoverable=True,
             known=[logged.event for logged in recovery.events if isinstance(logged.event, Iteration)],
+            is_takeover=True,
         )
         if not recovery.events:
             log.append(_started(execution, plan.config), now=self._clock.now(), usage=run.usage)
@@ -189,7 +196,7 @@ class Maker:
         """End a log that nobody can go on with: FAILED, with what it has; return the log."""
         execution, now = recovery.execution, self._clock.now()
         log = self._log(execution, version=recovery.version, fence=recovery.fence)
-        if not recovery.events:
+        if not execution.last_sequence:
             log.append(_started(execution, {}), now=now, usage=execution.usage)
         last = recovery.events[-1].create_time if recovery.events else execution.create_time
         result = Result(
@@ -219,6 +226,8 @@ class Maker:
         is_recoverable: bool,
         known: Sequence[Iteration] = (),
         inherited: Sequence[str] = (),
+        links: Sequence[str] = (),
+        is_takeover: bool = False,
     ) -> Run:
         limit_s, monotonic = assignment.limit_s, self._clock.monotonic
         # What nobody goes on with is never called for by two, whoever holds its lease.
@@ -228,7 +237,8 @@ class Maker:
             budget=assignment.task.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
-            account=self._account_of(assignment.tenant, assignment.subject),
+            account=self._account_of(assignment.tenant, assignment.subject, log.execution.execution_id),
+            on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
             hold=None if tenure is None else tenure.hold,
         )
         journal = None
@@ -249,11 +259,12 @@ class Maker:
             tenure=tenure,
             known=known,
             inherited=inherited,
+            links=links,
+            is_takeover=is_takeover,
         )
 
     def _counter(self, calibration: Json) -> TokenCounter:
-        counter = self._model.counter
-        return fork_of(counter, calibration) if self._is_learning else counter
+        return fork_of(self._model.counter, calibration)
 
     def _log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
         return RunLog(
@@ -296,12 +307,15 @@ class Maker:
             shown_config=plan.config,
             request_id=execution.request_id,
             keep_running=plan.keep_running,
+            is_unary=plan.is_unary,
             time_limit_s=plan.limit_s,
             subject=plan.subject,
+            trace=plan.trace,
+            permit=plan.permit,
         )
 
 
-def failure_of(error: PlanError) -> InternalError:
+def failure_of(error: InternalError) -> InternalError:
     """Return what the caller of an execution is told that cannot be gone on with."""
     return InternalError(
         f"The server that worked on this execution went down, and no other can go on: {error.message}",
@@ -309,8 +323,8 @@ def failure_of(error: PlanError) -> InternalError:
     )
 
 
-def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> Plan:
-    return Plan(
+def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> str:
+    plan = Plan(
         task=assignment.task,
         strategy=assignment.strategy.name,
         source=assignment.strategy_source,
@@ -319,9 +333,13 @@ def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> Plan:
         limit_s=assignment.time_limit_s,
         keep_running=assignment.keep_running,
         has_request_id=bool(assignment.request_id),
+        is_unary=assignment.is_unary,
         subject=assignment.subject,
+        permit=assignment.permit,
         calibration=calibration,
+        trace=assignment.trace,
     )
+    return encode_plan(plan)
 
 
 def _started(execution: Execution, config: Json) -> ExecutionStarted:

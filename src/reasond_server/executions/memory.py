@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -12,13 +13,14 @@ from reasond_server.executions.appending import (
     Head,
     ends,
     events_of,
+    id_taken,
     may_repeat,
     no_longer_kept,
     not_found,
     refusal,
 )
 from reasond_server.executions.sizes import size_of
-from reasond_server.executions.store import Change, Claim, Kept, Record, Recovery, Renewal
+from reasond_server.executions.store import Change, Claim, Creation, Kept, Record, Recovery, Renewal
 from reasond_server.executions.watching import Watchers
 from reasond_server.types import ExecutionState
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from reasond_server.types import Execution, LoggedEvent
 
 _FORGOTTEN_KEPT = 10_000
+# Ends of logs that are gone already are swept out once they are this many more than there are logs.
+_STALE_ENDS = 1000
 
 
 @dataclass(slots=True)
@@ -94,6 +98,8 @@ class MemoryExecutionStore:
         self._logs: OrderedDict[str, _Log] = OrderedDict()
         self._claims: dict[tuple[str, str], str] = {}
         self._forgotten: OrderedDict[str, str] = OrderedDict()
+        # A heap: who asks for anything must not pay for looking at every log.
+        self._expiring: list[tuple[datetime, str]] = []
         self._watchers = Watchers()
         self._size = 0
 
@@ -121,18 +127,7 @@ class MemoryExecutionStore:
             return self._claim(holder)
         records = tuple(parent.records) if parent else ()
         self._make_room(for_new=1, sparing=inherits)
-        log = _Log(
-            execution=execution,
-            digest=digest,
-            plan=plan,
-            owner=lease.owner,
-            lease_until=self._monotonic() + lease.seconds,
-            records=[*records],
-            version=len(records),
-            size=len(plan) + sum(map(size_of, records)),
-        )
-        self._logs[name] = log
-        self._size += log.size
+        self._keep(execution, Creation(plan=plan, lease=lease), digest=digest, records=records)
         if execution.request_id:
             self._claims[key] = name
         return replace(self._claim(name), inherited=len(records))
@@ -143,6 +138,8 @@ class MemoryExecutionStore:
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
+        if any(part.creation is not None for part in batch):
+            self._forget_expired()
         refusals = [self._append(part) for part in batch]
         if self._size > self._max_bytes:
             self._make_room(for_new=0, sparing=batch[-1].execution.execution_id)
@@ -266,6 +263,8 @@ class MemoryExecutionStore:
             return None
         size = sum(map(size_of, part.entries))
         refused = refusal(part, log.head() if log else None, size=size, largest=self._largest_log)
+        if refused is None and part.creation is not None:
+            log, refused = self._created(part.execution, part.creation)
         if refused is not None or log is None:
             return refused
         log.events += events_of(part)
@@ -274,9 +273,39 @@ class MemoryExecutionStore:
         log.version += len(part.entries)
         log.size += size
         self._size += size
+        if part.execution.expire_time is not None:
+            self._expire_at(part.execution.expire_time, name)
         if ends(part):
             self._end(log, keeps_records=part.keeps_records)
         return None
+
+    def _created(self, execution: Execution, creation: Creation) -> tuple[_Log | None, ReasondError | None]:
+        """Return a new log, or why there is none."""
+        if execution.execution_id in self._logs:
+            return None, id_taken(execution.execution_id)
+        try:
+            self._make_room(for_new=1)
+        except StoreFullError as error:
+            return None, error
+        return self._keep(execution, creation), None
+
+    def _keep(
+        self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
+    ) -> _Log:
+        """Keep a new log that begins with `records`."""
+        log = _Log(
+            execution=execution,
+            digest=digest,
+            plan=creation.plan,
+            owner=creation.lease.owner,
+            lease_until=self._monotonic() + creation.lease.seconds,
+            records=[*records],
+            version=len(records),
+            size=len(creation.plan) + sum(map(size_of, records)),
+        )
+        self._logs[execution.execution_id] = log
+        self._size += log.size
+        return log
 
     def _end(self, log: _Log, *, keeps_records: bool) -> None:
         """Let go of what only a running execution needs."""
@@ -325,15 +354,20 @@ class MemoryExecutionStore:
             self._forgotten.popitem(last=False)
 
     def _forget_expired(self, limit: int | None = None) -> int:
-        now = self._now()
-        expired = [
-            execution_id
-            for execution_id, log in self._logs.items()
-            if log.execution.expire_time is not None and log.execution.expire_time <= now
-        ][:limit]
-        for execution_id in expired:
-            self._forget(execution_id)
-        return len(expired)
+        now, forgotten, expiring = self._now(), 0, self._expiring
+        while expiring and expiring[0][0] <= now and (limit is None or forgotten < limit):
+            _, execution_id = heapq.heappop(expiring)
+            if execution_id in self._logs:
+                self._forget(execution_id)
+                forgotten += 1
+        return forgotten
+
+    def _expire_at(self, moment: datetime, execution_id: str) -> None:
+        """Have a log forgotten then."""
+        if len(self._expiring) > 2 * len(self._logs) + _STALE_ENDS:
+            self._expiring = [(at, name) for at, name in self._expiring if name in self._logs]
+            heapq.heapify(self._expiring)
+        heapq.heappush(self._expiring, (moment, execution_id))
 
     def _make_room(self, *, for_new: int, sparing: str = "") -> None:
         """Forget what ended longest ago until the bounds hold with `for_new` executions more."""

@@ -83,18 +83,23 @@ def require_step(step: Step, *, strategy: str, before: StrategyMetrics | None = 
         raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
     if not isinstance(step.answer_found, bool):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose answer_found is neither True nor False")
-    return replace(step, detail=_kept(step.detail, strategy), metrics=_kept(step.metrics, strategy, before))
+    detail, metrics = _kept(step.detail, strategy), _kept(step.metrics, strategy, before)
+    return step if detail is step.detail and metrics is step.metrics else replace(step, detail=detail, metrics=metrics)
 
 
-def require_outcome(outcome: Outcome, *, strategy: str) -> Outcome:
-    """Return `outcome` as it is kept. Raises as `require_step`; how a run fails, an error says."""
+def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics | None = None) -> Outcome:
+    """Return `outcome` as it is kept. Raises as `require_step`; how a run fails, an error says.
+
+    `before` are the metrics of the last step, as they were kept.
+    """
     if not all(map(is_unicode, (outcome.answer, *outcome.warnings))):
         raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
     if not _is_one_of(outcome.finish_reason, (FinishReason,)) or outcome.finish_reason in _NOT_ITS_OWN:
         raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")
     if not _is_one_of(outcome.metrics, _METRICS):
         raise InternalError(f"strategy {strategy!r} ended with metrics of no known kind")
-    return replace(outcome, metrics=_kept(outcome.metrics, strategy))
+    metrics = _kept(outcome.metrics, strategy, before)
+    return outcome if metrics is outcome.metrics else replace(outcome, metrics=metrics)
 
 
 def carriable(error: ReasondError) -> ReasondError:
@@ -108,9 +113,9 @@ def carriable(error: ReasondError) -> ReasondError:
 
 def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
     """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
-    kind = type(value).__name__
-    if value is None:
+    if value is None or (value is before and not isinstance(value, CustomMetrics)):
         return value
+    kind = type(value).__name__
     if not isinstance(value, CustomStep | CustomMetrics):
         try:
             return settled(value, before=before)

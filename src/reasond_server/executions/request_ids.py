@@ -16,6 +16,7 @@ from reasond_server.errors import (
 )
 from reasond_server.executions.making import Predecessor
 from reasond_server.executions.replay.plan import PlanError, decode_plan
+from reasond_server.executions.replay.recorded import ReplayError, usage_in
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ class RequestIds:
         kept = await self._store.kept(held.tenant, held.execution_id)
         try:
             plan = decode_plan(kept.plan)
-        except PlanError:
+            for record in kept.records:
+                usage_in(record.body)
+        except (PlanError, ReplayError):
             plan = None
         return Predecessor(execution=held, plan=plan, records=kept.records)

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from reasond_server.executions.endings import Ending
     from reasond_server.executions.fencing import Tenure
     from reasond_server.executions.log import RunLog
-    from reasond_server.executions.mailbox import Mailbox
+    from reasond_server.executions.mailbox import Listener
     from reasond_server.executions.replay.journal import Journal
     from reasond_server.executions.replay.spending import Spending
+    from reasond_server.executions.tracing import RunTrace
     from reasond_server.llm.metering import MeteredModel
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Execution, Iteration, Json, Result, StrategyMetrics, StrategySource, Task, Usage
 
 _MAX_HELD_CHARACTERS = 65_536
+# Another process that was asked again says so within that; who comes later finds the calls on record.
+_RETURN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +36,10 @@ class Assignment:
     """What to run, for whom, and how: everything is decided and checked.
 
     `digest` identifies the request that `request_id` stands for. `time_limit_s` bounds the run from outside
-    the task's own budget, such as by the caller's deadline. The caller of a run that `is_unary` is told nothing before
-    the end, not even its id: without a request id it cannot come back for it.
+    the task's own budget, such as by the caller's deadline; `permit` names the right by which its caller was admitted.
+    The caller of a run that `is_unary` is told nothing before
+    the end, not even its id: without a request id it cannot come back for it, and with one it can only ask again.
+    `trace` is where in a trace its caller stands (`TraceContext.text`).
     """
 
     tenant: str
@@ -49,6 +54,8 @@ class Assignment:
     keep_running: bool = False
     time_limit_s: float | None = None
     is_unary: bool = False
+    trace: str = ""
+    permit: str = ""
 
     @property
     def limit_s(self) -> float | None:
@@ -78,8 +85,11 @@ class Run:
     """The live side of an execution. The driver works on it; followers attach and detach.
 
     When the last follower leaves, the run is cancelled, unless somebody asked to keep it running or somebody follows it
-    in another process. `known` are the steps that are logged from an earlier life, `inherited` says what was taken over
-    from another execution. `journal` is None where nobody can go on with the run, `tenure` where no other process can.
+    in another process. One that `spares_calls` begins no more of them then, and is cancelled when those under way are
+    on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
+    waits `patience_s` for that instead. `known` are the steps that are logged from an earlier life, `inherited` says
+    what was taken over from another execution. `links` are places in the traces of executions whose place it takes.
+    `tenure` is None where no other process can go on with the run.
     """
 
     def __init__(
@@ -95,6 +105,8 @@ class Run:
         tenure: Tenure | None = None,
         known: Sequence[Iteration] = (),
         inherited: Sequence[str] = (),
+        links: Sequence[str] = (),
+        is_takeover: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.assignment = assignment
@@ -106,6 +118,9 @@ class Run:
         self.began_s = began_s
         self.known = known
         self.inherited = inherited
+        self.links = links
+        self.is_takeover = is_takeover
+        self.trace: RunTrace | None = None
         self.driver: asyncio.Task[None] | None = None
         self.place: Place | None = None
         self.metrics: StrategyMetrics | None = None
@@ -113,16 +128,19 @@ class Run:
         self.error: ReasondError | None = None
         self.stops_at_step: Stop | None = None
         self.stop_reason: Stop | None = None
+        self.is_abandoned = False
         self.is_ending = False
         self.is_free_failure = False
         self.has_tools = False
-        self.told: asyncio.Future[Ending | ReasondError] = loop.create_future()
-        self.stopped: asyncio.Future[None] = loop.create_future()
+        self.told: Ending | ReasondError | None = None
+        self._over: asyncio.Future[None] = loop.create_future()
         self.concluded: asyncio.Future[Result | None] = loop.create_future()
         self._spending = spending
         self.keeps_running = assignment.keep_running
         # In the order in which they came, so that a simulation can be repeated.
-        self._followers: dict[Mailbox, None] = {}
+        self._followers: dict[Listener, None] = {}
+        self.spares_calls = assignment.is_unary and bool(assignment.request_id)
+        self.patience_s = 0.0
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._held: TextDelta | None = None
@@ -153,18 +171,23 @@ class Run:
         """Whether the step in progress is one that is logged already."""
         return self.step_count < len(self.known)
 
-    def attach(self, mailbox: Mailbox) -> None:
-        """Let `mailbox` hear of everything from now on."""
-        self._followers[mailbox] = None
-
-    def detach(self, mailbox: Mailbox) -> None:
-        """Forget `mailbox`; cancel the run if nobody is left who wants it."""
-        self._followers.pop(mailbox, None)
+    def attach(self, listener: Listener) -> None:
+        """Let `listener` hear of everything from now on."""
+        self._followers[listener] = None
         self._cancel_if_unwanted()
+
+    def detach(self, listener: Listener) -> None:
+        """Forget `listener`; cancel the run if nobody is left who wants it."""
+        self._followers.pop(listener, None)
+        if self.spares_calls and self.journal is None and not self._followers:
+            self.await_follower(within_s=self.patience_s)
+        else:
+            self._cancel_if_unwanted()
 
     def keep(self) -> None:
         """Go on even when nobody follows; that cannot be taken back."""
         self.keeps_running = True
+        self._cancel_if_unwanted()
 
     def await_follower(self, *, within_s: float) -> None:
         """Somebody may come within `within_s` seconds, or follows from another process: do not stop before that."""
@@ -184,8 +207,22 @@ class Run:
         self.stop_reason = reason
         if self.journal is not None:
             self.journal.begin_to_close()
-        if not self.stopped.done():
-            self.stopped.set_result(None)
+        self._note_over()
+
+    def tell(self, ending: Ending | ReasondError) -> None:
+        """Note how the strategy's work ended; what was told first counts."""
+        if self.told is None:
+            self.told = ending
+            self._note_over()
+
+    async def told_or_stopped(self, *, within_s: float | None) -> None:
+        """Wait until the strategy's work is over, somebody stops it, or so many seconds have passed."""
+        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self._note_over)
+        try:
+            await self._over
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def fence(self) -> None:
         """Stop the run because another process may be at work on it; not while a tool is.
@@ -197,8 +234,8 @@ class Run:
 
     def fail(self, error: ReasondError) -> None:
         """End the run because of `error`. Does nothing once it is ending, or was stopped: that came first."""
-        if not self.is_ending and self.stop_reason is None and not self.told.done():
-            self.told.set_result(error)
+        if not self.is_ending and self.stop_reason is None:
+            self.tell(error)
 
     def wrote(self, text: str) -> None:
         """Tell the followers what was written in the step in progress, once they were told of those before."""
@@ -223,11 +260,17 @@ class Run:
             self.concluded.set_result(None)
         for mailbox in self._followers:
             mailbox.log_grew()
+        # Else run and log hold each other, and what they hold stays until the collector comes.
+        self.log.on_change = _nothing
 
     async def ended(self) -> None:
         """Wait until the log has its last event, or the run has left this process."""
         if self.driver is not None:
             await asyncio.wait([self.driver])
+
+    def _note_over(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
 
     def _log_changed(self) -> None:
         """Tell the followers that there is something to read, or stop because nothing can be appended any more."""
@@ -252,10 +295,28 @@ class Run:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._followers or self.keeps_running or self.is_ending:
+        if self.is_ending or self.stop_reason is not None:
+            return
+        if self.journal is not None:
+            self.journal.release()
+        if self._followers or self.keeps_running:
             return
         loop = asyncio.get_running_loop()
         if loop.time() < self._awaited_until_s:
             self._timer = loop.call_at(self._awaited_until_s, self._cancel_if_unwanted)
+        elif self.spares_calls and self.journal is not None:
+            self.journal.hold(when_idle=self._abandon_soon)
         else:
-            self.cancel()
+            self._abandon()
+
+    def _abandon_soon(self) -> None:
+        if not self.is_ending:
+            self._timer = asyncio.get_running_loop().call_later(_RETURN_S, self._abandon)
+
+    def _abandon(self) -> None:
+        self.is_abandoned = self.stop_reason is None
+        self.cancel()
+
+
+def _nothing() -> None:
+    """Do nothing about a change of the log: the run is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,22 +12,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailableError, StrategyNotFoundError, shown
-from reasond_server.executions.admission import Admission, Place
+from reasond_server.executions.admission import Admission, Leavable, Place
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
 from reasond_server.executions.fencing import Tenure
 from reasond_server.executions.leases import Upkeep
 from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account, no_tenure
 from reasond_server.executions.replay.plan import PlanError
+from reasond_server.executions.replay.recorded import ReplayError
 from reasond_server.executions.request_ids import RequestIds, stands
 from reasond_server.executions.run import Run, Stop
-from reasond_server.executions.store import Change, Lease
+from reasond_server.executions.store import Change, Creation, Lease
 from reasond_server.executions.writer import LogWriter
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Execution, ExecutionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from reasond_server.executions.mailbox import Mailbox
     from reasond_server.executions.making import Prepared
@@ -34,14 +37,18 @@ if TYPE_CHECKING:
     from reasond_server.executions.store import Claim, ExecutionStore, Recovery
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.telemetry.observers import RunObserver
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
 
-__all__ = ["Clock", "Runner", "RunnerLimits"]
+__all__ = ["CarryOver", "Clock", "Runner", "RunnerLimits"]
+
+CarryOver = Callable[[str, str, str, int], Awaitable[Leavable | None]]
+"""Returns the right to go on for a tenant's subject, from the name of the permit it was admitted by, and the fence."""
 
 _log = logging.getLogger("reasond.executions")
 _NATURAL_SHARE_OF_GRACE = 0.8
 _LAST_COMMITS_S = 5.0
-_MOMENT_S = 0.02
 # Each is lost to another caller who made the same request at the same moment.
 _MOST_ATTEMPTS = 10
 
@@ -51,7 +58,8 @@ class RunnerLimits:
     """How much a runner does at once, and how long what it leaves is kept or waited for.
 
     `max_concurrent` executions run and `max_queued` wait, `queue_timeout_s` at most. A lease lasts `lease_s`; a run
-    that was taken over and that nobody asked to keep is given `reattach_s` for somebody to come back. What ended is
+    that was taken over and that nobody asked to keep is given `reattach_s` for somebody to come back, and so is one
+    whose calls are not on record and whose caller may ask again. What ended is
     kept for `retention_s`, or what `tenant_retention_s` says. Without `records_content` no text is kept.
     """
 
@@ -68,6 +76,19 @@ class RunnerLimits:
     def retention_of(self, tenant: str) -> timedelta:
         """Return how long executions of `tenant` are kept after their end."""
         return timedelta(seconds=self.tenant_retention_s.get(tenant, self.retention_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Executions that hold a place, those that wait for one, and how many places there are."""
+
+    running: int
+    queued: int
+    places: int
+
+
+async def _nothing_to_carry(_tenant: str, _subject: str, _permit: str, _fence: int) -> None:
+    """Bound nobody's executions at once."""
 
 
 def _no_strategy(name: str) -> ReasoningStrategy[Any]:
@@ -91,7 +112,12 @@ class Runner:
         tools: ToolSource = NO_TOOLS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
         account_of: AccountOf = no_account,
+        carry_over: CarryOver = _nothing_to_carry,
+        observer: RunObserver = UNOBSERVED,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._observer = observer
+        self._carry_over = carry_over
         self._store = store
         self._model_name = model.name
         self._clock = clock
@@ -105,8 +131,9 @@ class Runner:
             max_running=limits.max_concurrent,
             max_queued=limits.max_queued,
             queue_timeout_s=limits.queue_timeout_s,
+            observer=observer,
         )
-        self._writer = LogWriter(store=store, random=clock.random)
+        self._writer = LogWriter(store=store, random=clock.random, observer=observer)
         self._maker = Maker(
             model=model,
             clock=clock,
@@ -118,9 +145,14 @@ class Runner:
             new_tenure=partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
             if store.is_shared
             else no_tenure,
+            observer=observer,
         )
         self._driver = Driver(
-            clock=clock, tools=tools, retention_of=limits.retention_of, unwinding_s=limits.unwinding_s
+            clock=clock,
+            tools=tools,
+            retention_of=limits.retention_of,
+            unwinding_s=limits.unwinding_s,
+            tracing=tracing,
         )
         self._upkeep = Upkeep(
             store=store,
@@ -140,6 +172,12 @@ class Runner:
     def is_draining(self) -> bool:
         """Whether nothing new is started any more."""
         return self._admission.is_draining
+
+    @property
+    def load(self) -> Load:
+        """How busy it is."""
+        admission = self._admission
+        return Load(running=admission.running, queued=admission.queued, places=self._limits.max_concurrent)
 
     def begin(self) -> None:
         """Look at once for executions that nobody works on, and again and again from now on."""
@@ -267,7 +305,7 @@ class Runner:
 
     def _fences(self) -> Mapping[str, int]:
         """Return what is at work here, and is in the store."""
-        return {name: run.log.fence for name, run in self._runs.items() if run.log.is_open and run.log.error is None}
+        return {name: run.log.fence for name, run in self._runs.items() if run.log.is_created and run.log.error is None}
 
     def _new_execution(self, assignment: Assignment) -> Execution:
         return Execution(
@@ -314,32 +352,13 @@ class Runner:
     def _start_unseen(self, assignment: Assignment, place: Place) -> Execution:
         """Start a run for which its caller could not come back: nothing that is written of it is waited for.
 
-        What ends within a moment is written down in one go, after its caller was answered.
+        What ends within a moment is created and written down in one go, after its caller was answered.
         """
         prepared = self._maker.prepare(assignment)
-        execution = self._new_execution(assignment)
-        run = self._maker.fresh(prepared, execution, is_open=False)
-        creating = asyncio.create_task(
-            self._create_unseen(run, execution, prepared), name=f"creation of {execution.execution_id}"
-        )
-        self._tasks.add(creating)
-        creating.add_done_callback(self._tasks.discard)
+        creation = Creation(plan=prepared.plan, lease=self._lease)
+        run = self._maker.fresh(prepared, self._new_execution(assignment), creation=creation)
+        self._writer.gather(run.log)
         return self._begin(run, place, since_s=self._clock.monotonic()).execution
-
-    async def _create_unseen(self, run: Run, execution: Execution, prepared: Prepared) -> None:
-        await asyncio.wait([run.concluded], timeout=_MOMENT_S)
-        try:
-            await self._writer.insist(
-                partial(self._create, execution, prepared), until=lambda: run.log.error is not None
-            )
-        except ReasondError as error:
-            self._writer.report(error)
-            run.log.close(error)
-        except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
-            _log.exception("execution could not be created", extra={"execution_id": run.execution.execution_id})
-            run.log.close(StoreUnavailableError("The execution could not be written down", remedy="Retry."))
-        else:
-            run.log.open()
 
     def _begin(self, run: Run, place: Place, *, since_s: float) -> Run:
         """Let `run` work; its lease was asked for at `since_s`."""
@@ -347,7 +366,7 @@ class Runner:
         if run.tenure is not None:
             run.tenure.begin(since_s, ask=self._upkeep.hurry, end=run.fence)
         place.take()
-        run.place = place
+        run.place, run.patience_s = place, self._limits.reattach_s
         self._runs[name] = run
         run.driver = asyncio.create_task(self._drive(run), name=f"execution {name}")
         return run
@@ -367,7 +386,21 @@ class Runner:
             if run.place is not None:
                 run.place.leave()
             run.end()
+            self._tell_left(run)
             _log_end(run)
+
+    def _tell_left(self, run: Run) -> None:
+        """Tell the observer, from what callers were told: a store that took nothing does not know how a run ended."""
+        result = run.concluded.result() if run.concluded.done() and not run.concluded.cancelled() else None
+        if result is None and run.stop_reason is not None:
+            self._observer.run_handed(run.stop_reason.value)
+        self._observer.run_left(
+            run.execution.strategy,
+            "" if result is None or result.finish_reason is None else result.finish_reason.value,
+            steps=run.step_count - len(run.known),
+            duration_s=0.0 if result is None else result.metrics.execution_time_s,
+            metrics=run.metrics,
+        )
 
     def _heard(self, run: Run, change: Change) -> None:
         if change is Change.CANCEL_REQUESTED:
@@ -405,22 +438,38 @@ class Runner:
         if own is not None:
             # This process was out of touch for longer than its lease lasted, and is its own heir.
             own.stop(Stop.LOST)
-            task = asyncio.create_task(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
             return
         try:
             run = self._maker.revived(recovery)
-        except PlanError as error:
+        except (PlanError, ReplayError) as error:
             self._maker.write_off(recovery, failure_of(error), keep_s=self._limits.retention_of)
+            self._observer.run_recovered("written_off")
             return
+        self._observer.run_recovered("resumed")
         if recovery.is_keep_requested:
             run.keep()
         if not run.keeps_running:
             run.await_follower(within_s=self._limits.reattach_s)
-        self._begin(run, self._admission.force(), since_s=since_s)
+        place = self._admission.force()
+        self._begin(run, place, since_s=since_s)
+        self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
         for mailbox in self._waiting.get(name, ()):
             mailbox.log_grew()
+
+    async def _count(self, run: Run, place: Place, fence: int) -> None:
+        """Let a run that was taken over count among those that its caller may have at once."""
+        assignment = run.assignment
+        name = assignment.permit or run.execution.execution_id
+        try:
+            place.keep(await self._carry_over(assignment.tenant, assignment.subject, name, fence))
+        except ReasondError as error:
+            _log.warning("an execution goes on uncounted: %s", error.message, extra={"execution_id": name})
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:
         await own.ended()

@@ -14,10 +14,7 @@ from functools import cache
 from itertools import zip_longest
 from operator import is_
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 ValueT = TypeVar("ValueT")
 
@@ -41,13 +38,16 @@ def settled(value: ValueT, *, before: object = None) -> ValueT:
         ShapeError: a field holds what it does not declare, or what no transport can carry.
     """
     kind: type = type(value)
-    hints, known = _hints(kind), before if type(before) is kind else None
+    known = before if type(before) is kind else None
     changed = {}
-    for field in fields(value):  # type: ignore[arg-type]  # callers pass dataclasses
-        given = getattr(value, field.name)
-        kept = _settled(given, hints[field.name], field.name, getattr(known, field.name, None))
+    for name, hint, items in _fields(kind):
+        given = getattr(value, name)
+        if hint is str and type(given) is str and given.isascii():
+            # Most fields are of this kind: nothing can be wrong with them.
+            continue
+        kept = _settled(given, hint, items, name, None if known is None else getattr(known, name))
         if kept is not given:
-            changed[field.name] = kept
+            changed[name] = kept
     return replace(value, **changed) if changed else value  # type: ignore[type-var]  # likewise
 
 
@@ -60,15 +60,22 @@ def is_unicode(text: object) -> bool:
 
 
 @cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+def _fields(kind: type) -> Sequence[tuple[str, Any, Any]]:
+    """Return the name and annotation of each field, and that of the items of a sequence; None for other fields."""
+    hints = get_type_hints(kind)
+    return [(field.name, hints[field.name], _items_of(hints[field.name])) for field in fields(kind)]
 
 
-def _settled(value: Any, hint: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
+def _items_of(hint: Any) -> Any:  # noqa: ANN401 - an annotation
+    return get_args(hint)[0] if get_origin(hint) is Sequence else None
+
+
+def _settled(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
+    if items is not None:
+        return _settled_items(value, items, name, before if isinstance(before, tuple) else ())
     if isinstance(hint, UnionType):
-        hint = _chosen(value, hint, name)
-    if get_origin(hint) is Sequence:
-        return _settled_items(value, get_args(hint)[0], name, before if isinstance(before, tuple) else ())
+        chosen = _chosen(value, hint, name)
+        return _settled(value, chosen, _items_of(chosen), name, before)
     complaint = _complaint(value, hint, name)
     if complaint:
         raise ShapeError(f"{name} {complaint}")
@@ -79,7 +86,8 @@ def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...])
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ShapeError(f"{name} is no sequence")
     pairs = zip_longest(value, before[: len(value)], fillvalue=_NOTHING)
-    kept = [each if each is known else _settled(each, kind, name, known) for each, known in pairs]
+    items = _items_of(kind)
+    kept = [each if each is known else _settled(each, kind, items, name, known) for each, known in pairs]
     if isinstance(value, tuple) and all(map(is_, kept, value)):
         return value
     return tuple(kept)

@@ -63,12 +63,23 @@ Entry: TypeAlias = "LoggedEvent | Record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """What is kept with a log whose execution has no request id: its plan, and who may write it."""
+
+    plan: str
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
     """Entries for the end of one log, and the execution as it is afterwards.
 
     Taken only if the log has exactly `version` entries and `fence` is that of its present lease. The events
     among the entries continue the sequence without a gap; records have none. Records and plan are dropped when a
     Result is appended, unless `keeps_records`.
+
+    With a `creation` there is no log yet: it is made with fence 1, and begins with the entries. The execution has no
+    request id then, because somebody else could have it.
     """
 
     execution: Execution
@@ -76,6 +87,7 @@ class Append:
     version: int
     fence: int
     keeps_records: bool = False
+    creation: Creation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +95,8 @@ class Recovery:
     """An execution whose writer is gone, now leased to the caller, with all that is needed to go on.
 
     `plan` is what `create` was given; `version` the number of entries in the log; `is_keep_requested` tells whether
-    `request_keep` was called for it.
+    `request_keep` was called for it. `damage` says, in words for an operator, why nobody can go on: then `events` are
+    those that could be read before it, and there are neither plan nor records.
     """
 
     execution: Execution
@@ -93,6 +106,7 @@ class Recovery:
     version: int
     fence: int
     is_keep_requested: bool = False
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +183,9 @@ class ExecutionStore(Protocol):
         - LeaseLostError: `fence` is not that of the present lease.
         - ExecutionNotFoundError: it was deleted.
         - StoreFullError: the log is as large as one may get, or the disk is full; a log that is as large as it may
-          get still takes a Result.
-        - InternalError: `version` or a sequence is not the next one, or the log has ended.
+          get still takes a Result. With a `creation`: there is no room and nothing that has ended to forget.
+        - InternalError: `version` or a sequence is not the next one, the log has ended, or the id of a `creation` is
+          taken.
 
         A refused part changes nothing and keeps no other from being taken. A part that was taken already, and
         nothing after it, is taken again without effect: a call whose answer was lost may be repeated.
@@ -212,7 +227,8 @@ class ExecutionStore(Protocol):
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """Take over up to `limit` running executions whose lease has run out, raising their fences.
 
-        No two callers get the same one.
+        No two callers get the same one. One that a later release wrote is not returned at first, so that a process of
+        that release can have it; one that nobody can read is returned with its `damage`.
         """
         ...
 

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from reasond_server.errors import InternalError, StoreUnavailableError
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
     from reasond_server.executions.log import RunLog
     from reasond_server.executions.store import Append, ExecutionStore
+    from reasond_server.telemetry.observers import RunObserver
 
 _log = logging.getLogger("reasond.executions")
 _MAX_PARTS = 256
+_MOMENT_S = 0.02
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 # Longer than the longest wait: whoever still tries renews the bad news.
 _TROUBLE_S = 3.0
@@ -31,10 +34,14 @@ class LogWriter:
     it is taken or refused. `random` spreads the waits.
     """
 
-    def __init__(self, *, store: ExecutionStore, random: Callable[[], float]) -> None:
+    def __init__(
+        self, *, store: ExecutionStore, random: Callable[[], float], observer: RunObserver = UNOBSERVED
+    ) -> None:
+        self._observer = observer
         self._store = store
         self._random = random
         self._waiting: dict[RunLog, None] = {}
+        self._patient: list[RunLog] = []
         self._task: asyncio.Task[None] | None = None
         self._trouble: ReasondError | None = None
         self._trouble_s = 0.0
@@ -44,6 +51,15 @@ class LogWriter:
         self._waiting[log] = None
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="log writer")
+
+    def gather(self, log: RunLog) -> None:
+        """Open `log` in 20 ms at most: nobody waits for it, and what came to it by then is committed in one go.
+
+        All logs that are gathered meanwhile share the transaction.
+        """
+        self._patient.append(log)
+        if len(self._patient) == 1:
+            asyncio.get_running_loop().call_later(_MOMENT_S, self._open_gathered)
 
     async def insist(self, attempt: Callable[[], Awaitable[ResultT]], *, until: Callable[[], bool] = bool) -> ResultT:
         """Return what `attempt` returns, made again and again while the store cannot be reached, and not yet `until`.
@@ -83,16 +99,24 @@ class LogWriter:
         if (trouble is None) is not (self._trouble is None):
             told = "takes everything again" if trouble is None else "does not take what is written"
             _log.warning("the store of executions %s", told)
+        if trouble is not None:
+            self._observer.commit_failed(trouble.reason)
         self._trouble = trouble
         self._trouble_s = asyncio.get_running_loop().time()
 
     async def aclose(self, *, within_s: float) -> None:
         """Commit what is left, for `within_s` seconds at most."""
+        self._open_gathered()
         task = self._task
         if task is not None:
             await asyncio.wait({task}, timeout=within_s)
             task.cancel()
             await asyncio.wait({task})
+
+    def _open_gathered(self) -> None:
+        gathered, self._patient = self._patient, []
+        for log in gathered:
+            log.open()
 
     async def _work(self) -> None:
         try:
@@ -111,12 +135,20 @@ class LogWriter:
                 batch.append((log, part))
         if not batch:
             return
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
         outcomes = await self._outcomes([part for _, part in batch])
-        for (log, _), error in zip(batch, outcomes, strict=True):
+        self._observer.committed(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
+        for (log, part), error in zip(batch, outcomes, strict=True):
             if error is None:
                 log.was_committed()
+                continue
+            if part.creation is None:
+                self._observer.commit_failed(error.reason)
             else:
-                log.was_refused(error)
+                # Nothing else could be begun either.
+                self.report(error)
+            log.was_refused(error)
 
     async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
         """Return what the store says to each part; one that was taken in an attempt that failed is taken again."""
@@ -124,4 +156,8 @@ class LogWriter:
             return await self.insist(lambda: self._store.append(parts))
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("event logs could not be written")
-            return [InternalError("internal error") for _ in parts]
+            return [InternalError("internal error") if part.creation is None else _unwritten() for part in parts]
+
+
+def _unwritten() -> StoreUnavailableError:
+    return StoreUnavailableError("The execution could not be written down", remedy="Retry.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -14,7 +16,7 @@ from reasond_server.grpc_api.calls import current_call
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from reasond_server.types import Principal
 
@@ -47,43 +49,126 @@ class Authentication(grpc.aio.ServerInterceptor):
         self._authenticate = authenticate
         self._require = require
         self._peers = peers or Peers()
+        self._served: dict[str, _Served] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
-        """Return the method's handler behind the check."""
-        handler = await continuation(handler_call_details)
+        """Return the method's handler behind the check.
+
+        Who calls by a token is told here, before grpc reads the request: a stranger's message never comes in.
+        """
         method = handler_call_details.method
+        served = self._served.get(method)
+        if served is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            served = self._served[method] = self._put_together(method, handler)
+        if served.operation:
+            # By context and not in the handler: that is the same one for every caller.
+            found = await self._looked_at(served.operation, handler_call_details.invocation_metadata or ())
+            _FOUND.set(found)
+            if found.error is not None:
+                return served.refusing
+        return served.handler
+
+    def _put_together(self, method: str, handler: Handler) -> _Served:
+        """Return the handlers of a method; nothing in them belongs to one call."""
         service, _, operation = method.removeprefix("/").partition("/")
-        if handler is None or service in EXEMPT_SERVICES:
-            return handler
-        return wrapped(handler, lambda context, run: self._check(operation, context, run))
+        if service in EXEMPT_SERVICES:
+            return _Served(operation="", handler=handler, refusing=handler)
+
+        async def check(context: Context, run: Run) -> object:
+            return await self._check(operation, context, run)
+
+        # Of the second kind grpc reads no message before it is served.
+        refusing = wrapped(grpc.stream_stream_rpc_method_handler(_never), check)
+        return _Served(operation=operation, handler=wrapped(handler, check), refusing=refusing)
+
+    async def _looked_at(self, operation: str, metadata: Iterable[tuple[str, Any]]) -> _Found:
+        """Return what the metadata of a call says about who makes it."""
+        principal: Principal | None = None
+        try:
+            headers = [str(value) for key, value in metadata if key == "authorization"]
+            if not headers and self._peers.are_known:
+                return _Found()
+            principal = await self._authenticate(_token(headers))
+            self._require(principal, operation)
+        except ReasondError as error:
+            return _Found(principal=principal, error=error)
+        except Exception as error:  # noqa: BLE001 - the guard tells a fault of the server, with the request id
+            return _Found(error=error)
+        return _Found(principal=principal)
 
     async def _check(self, operation: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        call = current_call()
+        call, found = current_call(), _FOUND.get()
+        call.principal = found.principal
         try:
-            call.principal = await self._caller(context)
-            self._require(call.principal, operation)
+            if found.error is not None:
+                raise found.error
+            if call.principal is None:
+                call.principal = self._by_certificate(context)
+                self._require(call.principal, operation)
         except ReasondError as error:
             audit.denied(operation, error, principal=call.principal, request_id=call.request_id)
             raise
-        audit.allowed(operation, principal=call.principal, request_id=call.request_id)
-        return await run()
+        decision = audit.begin(operation, principal=call.principal, request_id=call.request_id)
+        try:
+            return await run()
+        except ReasondError as error:
+            decision.end(error)
+            raise
+        finally:
+            decision.allow()
 
-    async def _caller(self, context: Context) -> Principal:
-        """Return who calls: by the token where there is one, else by the client certificate.
+    def _by_certificate(self, context: Context) -> Principal:
+        """Return who calls by the client certificate.
 
         Raises:
-            TokenMissingError: there is no `authorization` metadata, and no certificate that says who calls.
-            TokenInvalidError: there is more than one, it is not `Bearer <token>`, or the token is not good.
+            TokenMissingError: there is none that says who calls.
         """
-        headers = [str(value) for key, value in context.invocation_metadata() or () if key == "authorization"]
-        if headers:
-            return await self._authenticate(bearer_token(headers))
         principal = self._peers.recognise(_peer_uris(context))
         if principal is None:
             raise missing(_HINT)
         return principal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What the metadata of a call says: who calls, or why nobody may; neither where a certificate has to tell."""
+
+    principal: Principal | None = None
+    error: Exception | None = None
+
+
+# Without a default: a call that nobody looked at must not be served.
+_FOUND: Final[ContextVar[_Found]] = ContextVar("reasond_found_caller")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """How a method is served, to whom it may be and to whom not; `operation` is empty where nobody is asked."""
+
+    operation: str
+    handler: Handler
+    refusing: Handler
+
+
+async def _never(_requests: object, _context: Context) -> None:
+    """Serve a call that is refused before it gets here."""
+
+
+def _token(headers: Sequence[str]) -> str:
+    """Return the token of a call.
+
+    Raises:
+        TokenMissingError: there is no `authorization` metadata.
+        TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
+    """
+    if not headers:
+        raise missing(_HINT)
+    return bearer_token(headers)
 
 
 def _peer_uris(context: Context) -> list[str]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
 from reasond_server.errors import InvalidRequestError
-from reasond_server.grpc_api.handlers import behaviour_of, run_stream, run_unary, with_behaviour
+from reasond_server.grpc_api.handlers import behaviour_of, runner_of, with_behaviour
+from reasond_server.grpc_api.unfolding import may_unfold, require_few_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from google.protobuf.descriptor import Descriptor
 
     from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler
 
@@ -25,17 +29,22 @@ class Codec(grpc.aio.ServerInterceptor):
 
     def __init__(self, *, max_send_bytes: int) -> None:
         self._max_send_bytes = max_send_bytes
+        self._coded: dict[tuple[str, Handler], Handler] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
-        """Return the method's handler with its codec inside the guard."""
+        """Return the method's handler with its codec inside the guard, put together once."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return _with_codec(
-            handler, _decoding(handler.request_deserializer), self._encoding(handler.response_serializer)
-        )
+        method = handler_call_details.method
+        coded = self._coded.get((method, handler))
+        if coded is None:
+            decode = _decoding(handler.request_deserializer, method)
+            coded = _with_codec(handler, decode, self._encoding(handler.response_serializer))
+            self._coded[method, handler] = coded
+        return coded
 
     def _encoding(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
         """Return `encode` with the send limit.
@@ -58,9 +67,9 @@ class Codec(grpc.aio.ServerInterceptor):
 
 def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Handler:
     """Return `handler` with single messages coded inside its behaviour, streamed ones by grpc.aio as they pass."""
-    behaviour = behaviour_of(handler)
+    behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
     if not handler.request_streaming:
-        behaviour = _decoded(behaviour, decode, is_stream=handler.response_streaming)
+        behaviour = _decoded(behaviour, decode)
     if not handler.response_streaming:
         behaviour = _encoded(behaviour, encode)
     return with_behaviour(
@@ -71,10 +80,12 @@ def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callab
     )
 
 
-def _decoding(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
-    """Return `decode` so that what cannot be parsed is the caller's mistake, told in our words."""
+def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
+    """Return `decode` so that what cannot be parsed, or unfolds to too much, is the caller's mistake, in our words."""
 
     def decode_or_refuse(raw: bytes) -> Any:  # noqa: ANN401 - any message
+        if may_unfold(raw):
+            require_few_fields(raw, _input_of(method))
         try:
             return decode(raw) if decode else raw
         except DecodeError:
@@ -86,17 +97,23 @@ def _decoding(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
     return decode_or_refuse
 
 
-def _decoded(behaviour: Behaviour, decode: Callable[[bytes], Any], *, is_stream: bool) -> Behaviour:
-    run = run_stream if is_stream else run_unary
+def _input_of(method: str) -> Descriptor | None:
+    """Return the message that `method` (`/service/name`) takes; None where no proto tells."""
+    try:
+        return descriptor_pool.Default().FindMethodByName(method.removeprefix("/").replace("/", ".")).input_type
+    except KeyError:
+        return None
 
+
+def _decoded(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
     async def serve(raw: bytes, context: Context) -> object:
-        return await run(behaviour, decode(raw), context)
+        return await behaviour(decode(raw), context)
 
     return serve
 
 
 def _encoded(behaviour: Behaviour, encode: Callable[[Any], bytes]) -> Behaviour:
     async def serve(request: object, context: Context) -> bytes:
-        return encode(await run_unary(behaviour, request, context))
+        return encode(await behaviour(request, context))
 
     return serve

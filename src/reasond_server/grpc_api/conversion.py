@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond.v1 import errors_pb2, execution_pb2, reasoning_service_pb2
-from reasond_server.grpc_api.metrics import metrics_message, usage_message
+from reasond_server.grpc_api.metrics import fill_metrics, fill_usage
 from reasond_server.grpc_api.steps import with_detail
-from reasond_server.grpc_api.times import duration, timestamp
+from reasond_server.grpc_api.times import fill_duration, fill_timestamp, timestamp
 from reasond_server.types import (
     ExecutionStarted,
     ExecutionState,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_TRACE_BYTES: Final = 3 * 1024 * 1024
 # What protobuf writes before each entry of a repeated field, at most: its tag and a length of up to 4 GiB.
 _FIELD_BYTES: Final = 6
+_NO_TRACE: Final = frozenset({reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED, reasoning_service_pb2.TRACE_VIEW_NONE})
 
 
 def _numbers(kind: type[StrEnum], proto: Any, prefix: str) -> Mapping[Any, Any]:  # noqa: ANN401 - wrappers of generated enums share no type
@@ -46,31 +47,35 @@ _STATES: Final = _numbers(ExecutionState, execution_pb2.ExecutionState, "EXECUTI
 
 def iteration_message(iteration: Iteration, *, has_texts: bool = True) -> execution_pb2.Iteration:
     """Return a step; without its texts where `has_texts` is off."""
-    message = execution_pb2.Iteration(
-        index=iteration.index,
-        answer_found=iteration.answer_found,
-        usage=usage_message(iteration.usage),
-        elapsed=duration(iteration.elapsed_s),
-    )
-    return with_detail(message, iteration.detail, has_texts=has_texts)
+    message = execution_pb2.Iteration()
+    _fill_iteration(message, iteration, has_texts=has_texts)
+    return message
+
+
+def _fill_iteration(message: execution_pb2.Iteration, iteration: Iteration, *, has_texts: bool = True) -> None:
+    message.index, message.answer_found = iteration.index, iteration.answer_found
+    fill_usage(message.usage, iteration.usage)
+    fill_duration(message.elapsed, iteration.elapsed_s)
+    with_detail(message, iteration.detail, has_texts=has_texts)
 
 
 def reasoning_message(result: Result) -> execution_pb2.Reasoning:
     """Return a result without steps, as streams carry it."""
-    message = execution_pb2.Reasoning(
-        execution_id=result.execution_id,
-        answer=result.answer,
-        strategy_used=result.strategy_used,
-        strategy_source=_SOURCES[result.strategy_source],
-        finish_reason=_FINISH_REASONS[result.finish_reason],
-        metrics=metrics_message(result.metrics),
-        warnings=result.warnings,
-        model=result.model,
-    )
+    message = execution_pb2.Reasoning()
+    fill_reasoning(message, result)
+    return message
+
+
+def fill_reasoning(message: execution_pb2.Reasoning, result: Result) -> None:
+    """Write a result without steps."""
+    message.execution_id, message.answer, message.model = result.execution_id, result.answer, result.model
+    message.strategy_used, message.strategy_source = result.strategy_used, _SOURCES[result.strategy_source]
+    message.finish_reason = _FINISH_REASONS[result.finish_reason]
+    fill_metrics(message.metrics, result.metrics)
+    message.warnings.extend(result.warnings)
     if result.error is not None:
         message.error.reason = _REASONS.get(result.error.reason, errors_pb2.ERROR_REASON_INTERNAL)
         message.error.message = result.error.message
-    return message
 
 
 def traced_message(
@@ -82,12 +87,11 @@ def traced_message(
 ) -> execution_pb2.Reasoning:
     """Return a result with its steps as `view` asks; a trace over `max_bytes` is cut and a warning says so."""
     message = reasoning_message(result)
-    known = reasoning_service_pb2.TraceView
-    if view in {known.TRACE_VIEW_UNSPECIFIED, known.TRACE_VIEW_NONE}:
+    if view in _NO_TRACE:
         return message
     size = 0
     for count, step in enumerate(steps):
-        one = iteration_message(step, has_texts=view == known.TRACE_VIEW_FULL)
+        one = iteration_message(step, has_texts=view == reasoning_service_pb2.TRACE_VIEW_FULL)
         size += one.ByteSize() + _FIELD_BYTES
         if size > max_bytes:
             message.warnings.append(
@@ -101,14 +105,14 @@ def traced_message(
 
 def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsResponse:
     """Return one event of a stream."""
-    message = reasoning_service_pb2.ReasonIterationsResponse(
-        execution_id=event.execution_id, sequence=event.sequence, create_time=timestamp(event.create_time)
-    )
+    message = reasoning_service_pb2.ReasonIterationsResponse()
+    message.execution_id, message.sequence = event.execution_id, event.sequence
+    fill_timestamp(message.create_time, event.create_time)
     match event.event:
         case ExecutionStarted() as started:
             message.started.CopyFrom(_started(started))
         case Iteration() as iteration:
-            message.iteration.CopyFrom(iteration_message(iteration))
+            _fill_iteration(message.iteration, iteration)
         case TextDelta() as delta:
             # Setting fields to their defaults does not choose an alternative of a oneof; this does.
             message.delta.SetInParent()
@@ -116,7 +120,7 @@ def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsR
         case Heartbeat():
             message.heartbeat.SetInParent()
         case Result() as result:
-            message.completed.CopyFrom(reasoning_message(result))
+            fill_reasoning(message.completed, result)
     return message
 
 
@@ -131,7 +135,7 @@ def _started(started: ExecutionStarted) -> execution_pb2.ExecutionStarted:
 
 def execution_message(execution: Execution) -> execution_pb2.Execution:
     """Return an execution without its content."""
-    return execution_pb2.Execution(
+    message = execution_pb2.Execution(
         execution_id=execution.execution_id,
         state=_STATES[execution.state],
         strategy=execution.strategy,
@@ -141,10 +145,11 @@ def execution_message(execution: Execution) -> execution_pb2.Execution:
         end_time=timestamp(execution.end_time) if execution.end_time else None,
         expire_time=timestamp(execution.expire_time) if execution.expire_time else None,
         last_sequence=execution.last_sequence,
-        usage=usage_message(execution.usage),
         request_id=execution.request_id,
         model=execution.model,
     )
+    fill_usage(message.usage, execution.usage)
+    return message
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value

@@ -14,6 +14,9 @@ from reasond_server.errors import InternalError, MethodNotFoundError, ReasondErr
 from reasond_server.grpc_api.calls import RpcCall, begin, remaining_s
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.propagation import received
+from reasond_server.telemetry.scope import Scope, enter
 from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
@@ -22,8 +25,13 @@ if TYPE_CHECKING:
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import OpenSpan, Tracing
+
 STATUS_KEY: Final = "grpc-status-details-bin"
+TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
+_FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _log = logging.getLogger("reasond.grpc")
 
@@ -36,10 +44,20 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     cancellation is always raised again, because grpc.aio leaks memory with each one that is swallowed.
     """
 
-    def __init__(self, *, new_request_id: Callable[[], str], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        new_request_id: Callable[[], str],
+        monotonic: Callable[[], float] = time.monotonic,
+        observer: CallObserver = UNOBSERVED,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._observer = observer
         self._new_request_id = new_request_id
         self._monotonic = monotonic
+        self._tracing = tracing
         self._running: set[asyncio.Task[Any]] = set()
+        self._guarded: dict[Handler, Handler] = {}
 
     @property
     def running(self) -> frozenset[asyncio.Task[Any]]:
@@ -49,23 +67,37 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        """Return the method's handler inside the guard; one that refuses where there is none."""
+        """Return the method's handler inside the guard; one that refuses where there is none.
+
+        Which handler serves a call is for the inner interceptors to say, every time: they may look at who calls. Each
+        of theirs, of which there are few, is put into the guard once.
+        """
         method = handler_call_details.method
         try:
             handler = await continuation(handler_call_details)
         except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
             handler = _refusing(error)
+            return self._wrapped(method, handler)
         if handler is None:
-            handler = _refusing(
-                MethodNotFoundError(
-                    f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
-                )
+            # Not kept: anybody can make up names.
+            unknown = MethodNotFoundError(
+                f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
             )
+            return self._wrapped(method, _refusing(unknown))
+        guarded = self._guarded.get(handler)
+        if guarded is None:
+            guarded = self._guarded[handler] = self._wrapped(method, handler)
+        return guarded
+
+    def _wrapped(self, method: str, handler: Handler) -> Handler:
         return wrapped(handler, lambda context, run: self._guard(method, context, run))
 
     async def _guard(self, method: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        call = RpcCall(method=method, request_id=self._request_id(context))
+        metadata: Any = context.invocation_metadata() or ()
+        call = RpcCall(method=method, request_id=self._request_id(metadata))
         begin(call)
+        enter(scope := Scope(request_id=call.request_id, trace=received(metadata)))
+        span = None if self._tracing is None else _begun(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, those of its own making included.
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         task, started = _this_task(), self._monotonic()
@@ -87,11 +119,45 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             return response
         finally:
             self._running.discard(task)
-            _log_access(call, code or _code_set_on(context), self._monotonic() - started)
+            code = code or _code_set_on(context)
+            self._note_end(call, code, self._monotonic() - started)
+            if span is not None:
+                _end(span, call, scope, code)
 
-    def _request_id(self, context: Context) -> str:
-        given = (str(value) for key, value in context.invocation_metadata() or () if key == REQUEST_ID_KEY)
+    def _note_end(self, call: RpcCall, code: str, duration_s: float) -> None:
+        self._observer.call_ended(TRANSPORT, call.method[1:], code, duration_s)
+        if call.reason:
+            self._observer.call_failed(TRANSPORT, call.reason)
+        _log_access(call, code, duration_s)
+
+    def _request_id(self, metadata: Any) -> str:  # noqa: ANN401 - grpc's own pairs
+        given = (str(value) for key, value in metadata if key == REQUEST_ID_KEY)
         return request_id_of(given, new_request_id=self._new_request_id)
+
+
+def _begun(tracing: Tracing, call: RpcCall, scope: Scope) -> OpenSpan | None:
+    """Begin the span of an RPC; probes and reflection have none."""
+    if call.method.startswith(QUIET_PREFIXES):
+        return None
+    name = call.method.removeprefix("/")
+    attributes = {"rpc.system.name": "grpc", "rpc.method": name, "reasond.request.id": call.request_id}
+    scope.span = span = tracing.serve(name, attributes, caller=scope.trace)
+    scope.trace = span.context
+    return span
+
+
+def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
+    """End the span of an RPC with how that ended."""
+    span.set({"rpc.response.status_code": code})
+    if scope.execution_id:
+        span.set({"reasond.execution.id": scope.execution_id})
+    if call.reason == "METHOD_NOT_FOUND":
+        # Anybody can call what does not exist, by any name.
+        span.set({"rpc.method": "_OTHER"})
+        span.rename("_OTHER")
+    if code != "OK":
+        span.fail(call.reason or code, is_fault=code in _FAULTS)
+    span.end()
 
 
 async def _outcome(run: Run, task: asyncio.Task[Any]) -> tuple[Any, ReasondError | None]:

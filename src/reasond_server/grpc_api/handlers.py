@@ -30,11 +30,10 @@ _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
 
 def wrapped(handler: Handler, around: Around) -> Handler:
     """Return a handler of the same kind that runs `handler` inside `around(context, run)`."""
-    behaviour = behaviour_of(handler)
-    run_inner = run_stream if handler.response_streaming else run_unary
+    run_inner = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
 
     async def serve(request: object, context: Context) -> object:
-        return await around(context, lambda: run_inner(behaviour, request, context))
+        return await around(context, lambda: run_inner(request, context))
 
     return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
 
@@ -57,17 +56,29 @@ def with_behaviour(
     return _FACTORIES[handler.request_streaming, handler.response_streaming](behaviour, decode, encode)
 
 
-async def run_unary(behaviour: Behaviour, request: object, context: Context) -> object:
-    """Run a handler that returns one response."""
-    response = behaviour(request, context)
-    return await response if inspect.isawaitable(response) else response
+def runner_of(behaviour: Behaviour, *, is_stream: bool) -> Behaviour:
+    """Return a function that runs `behaviour` to its end when it is awaited; what kind it is, is found out now.
+
+    A handler of one response may be a coroutine function or a plain one; one of many writes its responses, or is an
+    async generator of them.
+    """
+    if is_stream and inspect.isasyncgenfunction(behaviour):
+        return _writing(behaviour)
+    return behaviour if inspect.iscoroutinefunction(behaviour) else _awaiting(behaviour)
 
 
-async def run_stream(behaviour: Behaviour, request: object, context: Context) -> None:
-    """Run a handler that writes its responses, or an async generator of them, to its end."""
-    if not inspect.isasyncgenfunction(behaviour):
-        await behaviour(request, context)
-        return
-    async with aclosing(behaviour(request, context)) as responses:
-        async for response in responses:
-            await context.write(response)
+def _awaiting(behaviour: Behaviour) -> Behaviour:
+    async def run(request: object, context: Context) -> object:
+        response = behaviour(request, context)
+        return await response if inspect.isawaitable(response) else response
+
+    return run
+
+
+def _writing(behaviour: Behaviour) -> Behaviour:
+    async def run(request: object, context: Context) -> None:
+        async with aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    return run

@@ -28,6 +28,8 @@ class GrpcOptions:
     max_send_bytes: int = 4 * _MEBI
     max_metadata_bytes: int = 8192
     max_concurrent_streams: int = 1000
+    max_grpc_connections: int = 1000
+    max_pending_calls: int = 20_000
     keepalive_time_s: float = 60.0
     keepalive_timeout_s: float = 20.0
     min_ping_interval_s: float = 10.0
@@ -53,6 +55,10 @@ def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
         ("grpc.max_metadata_size", options.max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
         ("grpc.max_concurrent_streams", options.max_concurrent_streams),
+        ("grpc.max_allowed_incoming_connections", options.max_grpc_connections),
+        # By itself grpc ends calls from the thousandth on that waits, and in a flood those are not the flood's alone.
+        ("grpc.server.max_pending_requests", options.max_pending_calls),
+        ("grpc.server.max_pending_requests_hard_limit", options.max_pending_calls),
         ("grpc.keepalive_time_ms", _ms(options.keepalive_time_s)),
         ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
         # Idle connections are probed too, or a dead client would hold its place for ever.

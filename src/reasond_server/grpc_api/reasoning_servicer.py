@@ -19,6 +19,7 @@ from reasond_server.grpc_api.conversion import (
     json_text,
     traced_message,
 )
+from reasond_server.grpc_api.guard import TRANSPORT
 from reasond_server.grpc_api.requests import (
     finish_reason_of,
     invalid,
@@ -27,6 +28,7 @@ from reasond_server.grpc_api.requests import (
     task_of,
     trace_view_of,
 )
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import CostClass
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from reasond.v1 import execution_pb2
     from reasond_server.grpc_api.handlers import Context
     from reasond_server.reasoning.service import ExecutionView, ReasoningService, StrategyInfo
+    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent
 
 _LARGEST_PAGE: Final = 100
@@ -51,8 +54,14 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     """
 
     def __init__(
-        self, *, service: ReasoningService, max_send_bytes: int = 4 * 1024 * 1024, write_timeout_s: float = 30.0
+        self,
+        *,
+        service: ReasoningService,
+        max_send_bytes: int = 4 * 1024 * 1024,
+        write_timeout_s: float = 30.0,
+        observer: CallObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._service = service
         self._max_send_bytes = max_send_bytes
         self._write_timeout_s = write_timeout_s
@@ -71,10 +80,14 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         self, request: pb.ReasonIterationsRequest, context: Context
     ) -> None:
         """Write the events of a new or an earlier execution as they come."""
-        with _request_fields(request.task):
-            async with aclosing(self._events(request, context)) as events:
-                async for event in events:
-                    await self._send(context, event)
+        self._observer.stream_opened(TRANSPORT)
+        try:
+            with _request_fields(request.task):
+                async with aclosing(self._events(request, context)) as events:
+                    async for event in events:
+                        await self._send(context, event)
+        finally:
+            self._observer.stream_closed(TRANSPORT)
 
     async def ListStrategies(self, request: pb.ListStrategiesRequest, context: Context) -> pb.ListStrategiesResponse:
         """List the enabled strategies; the token of a page is the name that it begins after."""
@@ -159,6 +172,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             async with asyncio.timeout(self._write_timeout_s):
                 await context.write(event_message(event))
         except TimeoutError:
+            self._observer.slow_consumer(TRANSPORT)
             # Said now: the status waits behind what the client has not read, and with it the access log.
             facts = {"execution_id": event.execution_id, "undelivered_sequence": event.sequence}
             _log.info(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 _NANOS: Final = 10**9
+_NO_BUDGET: Final = Budget()
 _MAX_SECONDS: Final = 315_576_000_000
 _TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
 
@@ -60,6 +61,8 @@ def budget_of(budget: execution_pb2.Budget) -> Budget:
     Raises:
         InvalidRequestError: `max_elapsed` is no valid duration.
     """
+    if not budget.ByteSize():
+        return _NO_BUDGET
     has_elapsed = budget.HasField("max_elapsed")
     return Budget(
         max_total_tokens=budget.max_total_tokens if budget.HasField("max_total_tokens") else None,

@@ -23,6 +23,7 @@ from reasond_server.grpc_api.options import channel_arguments
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.grpc_api.reflection import add_reflection
 from reasond_server.grpc_api.tls import CertificateReloader
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from reasond_server.grpc_api.health import HealthServicer
     from reasond_server.grpc_api.options import GrpcOptions
     from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
 
 SERVICES: Final = ("reasond.v1.ReasoningService", "reasond.v1.AgentService")
@@ -60,14 +63,19 @@ class GrpcServer:
         require: Callable[[Principal, str], None],
         new_request_id: Callable[[], str],
         write_timeout_s: float = 30.0,
+        observer: CallObserver = UNOBSERVED,
+        tracing: Tracing | None = None,
     ) -> None:
         self._options = options
         self._reasoning = ReasoningServicer(
-            service=reasoning, max_send_bytes=options.max_send_bytes, write_timeout_s=write_timeout_s
+            service=reasoning,
+            max_send_bytes=options.max_send_bytes,
+            write_timeout_s=write_timeout_s,
+            observer=observer,
         )
         self._agents = AgentServicer(service=agents)
         self._health = health
-        self._guard = ErrorGuard(new_request_id=new_request_id)
+        self._guard = ErrorGuard(new_request_id=new_request_id, observer=observer, tracing=tracing)
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
         self._authentication = Authentication(authenticate=authenticate, require=require, peers=peers)
         self._servers: list[grpc.aio.Server] = []
@@ -78,6 +86,11 @@ class GrpcServer:
     def health(self) -> HealthServicer:
         """Where readiness is reported."""
         return self._health
+
+    @property
+    def in_flight(self) -> int:
+        """The RPCs in progress."""
+        return len(self._guard.running)
 
     @property
     def port(self) -> int:

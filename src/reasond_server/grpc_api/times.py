@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime
+from typing import Final
 
 from google.protobuf import duration_pb2, timestamp_pb2
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
 _NANOS: Final = 10**9
+_DAY_S: Final = 86_400
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def timestamp(moment: datetime) -> timestamp_pb2.Timestamp:
     """Return an aware datetime as a Timestamp."""
     stamp = timestamp_pb2.Timestamp()
-    stamp.FromDatetime(moment)
+    fill_timestamp(stamp, moment)
     return stamp
+
+
+def fill_timestamp(message: timestamp_pb2.Timestamp, moment: datetime) -> None:
+    """Write an aware datetime into a Timestamp."""
+    since = moment - _EPOCH
+    message.seconds = since.days * _DAY_S + since.seconds
+    message.nanos = since.microseconds * 1000
+
+
+def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
+    """Write seconds into a Duration, rounded to nanoseconds."""
+    nanos = round(seconds * _NANOS)
+    message.seconds, message.nanos = nanos // _NANOS, nanos % _NANOS
 
 
 def duration(seconds: float) -> duration_pb2.Duration:
     """Return seconds as a Duration, rounded to nanoseconds; never negative."""
-    nanos = round(seconds * _NANOS)
-    return duration_pb2.Duration(seconds=nanos // _NANOS, nanos=nanos % _NANOS)
+    message = duration_pb2.Duration()
+    fill_duration(message, seconds)
+    return message

@@ -12,9 +12,11 @@ from reasond_server.http_api.endpoint import JsonRpcEndpoint
 from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
 from reasond_server.http_api.methods import Methods
+from reasond_server.http_api.metrics_page import METRICS_PATH
 from reasond_server.http_api.pages import AgentCardPage, HealthPage, NotFound, OnlyMethods, ReadinessPage
 from reasond_server.http_api.reception import Reception
 from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,11 +26,17 @@ if TYPE_CHECKING:
     from reasond_server.access.issuing import AgentTokens
     from reasond_server.access.peers import Peers
     from reasond_server.agents.service import AgentService
+    from reasond_server.http_api.metrics_page import MetricsPage
     from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
 
 JSONRPC_PATH: Final = "/api/v1/jsonrpc"
 CARD_PATH: Final = "/.well-known/agent-card.json"
+PATHS: Final = (JSONRPC_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TOKEN_PATH)
+"""All that may be served."""
+
 _HELD_BODIES: Final = 16
 _TOKEN_BODY_BYTES: Final = 8 * 1024
 
@@ -47,7 +55,8 @@ class HttpApp:
     """The application.
 
     `authenticate` turns a token into a principal and `require` refuses one that lacks the permission for an
-    operation, named as the RPC that does the same. Health is neither limited nor authenticated.
+    operation, named as the RPC that does the same. Health is neither limited nor authenticated. `metrics` are served
+    where they are given.
     """
 
     def __init__(
@@ -62,6 +71,9 @@ class HttpApp:
         limits: HttpLimits,
         agent_tokens: AgentTokens | None = None,
         peers: Peers | None = None,
+        observer: CallObserver = UNOBSERVED,
+        metrics: MetricsPage | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         rpc = JsonRpcEndpoint(
             methods=Methods(service=reasoning, agents=agents),
@@ -73,11 +85,13 @@ class HttpApp:
                 body_timeout_s=limits.body_timeout_s,
             ),
             max_batch=limits.max_batch,
+            observer=observer,
         )
         pages: dict[str, ASGIApp] = {
             CARD_PATH: AgentCardPage(agents.own_card),
             "/healthz": HealthPage(),
             "/readyz": ReadinessPage(is_ready),
+            **({} if metrics is None else {METRICS_PATH: metrics}),
         }
         routes = [
             Route(JSONRPC_PATH, OnlyMethods(rpc, "POST")),
@@ -95,7 +109,12 @@ class HttpApp:
             )
             routes.append(Route(TOKEN_PATH, OnlyMethods(issuing, "POST")))
         router = Router(routes, redirect_slashes=False, default=NotFound())
-        self._app = Reception(router, new_request_id=new_request_id)
+        self._app = Reception(router, new_request_id=new_request_id, observer=observer, tracing=tracing)
+
+    @property
+    def in_flight(self) -> int:
+        """The requests that are being served."""
+        return self._app.in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from reasond_server.http_api.cursors import read_cursor
 from reasond_server.http_api.failures import error_object, failure_of
 from reasond_server.http_api.methods import METHODS
 from reasond_server.http_api.params import ExecuteParams, read_params
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.violations import nearest
 from reasond_server.wire.errors import row_of
 from reasond_server.wire.json_mapping import result_json
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.http_api.jsonrpc import Params
     from reasond_server.http_api.methods import Method, Methods
+    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal, StreamEvent
 
+TRANSPORT: Final = "jsonrpc"
 _STREAM_OPERATION: Final = "ReasonIterations"
 _log = logging.getLogger("reasond.http")
 
@@ -55,6 +59,8 @@ class Gate:
     ) -> tuple[Principal, dict[str, Any]]:
         """Return who calls, by the token or else by the client certificate, and the params without the token.
 
+        What is refused here stands in the audit log; what is let in is a decision that has begun.
+
         Raises:
             AccessError: there is no token, it is not valid, or does not grant `operation`.
         """
@@ -69,17 +75,20 @@ class Gate:
         except ReasondError as error:
             audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
             raise
-        audit.allowed(operation, principal=principal, request_id=exchange.request_id)
+        audit.begin(operation, principal=principal, request_id=exchange.request_id)
         return principal, arguments
 
 
 class Calls:
     """The calls of one HTTP request; the handler behind `jsonrpc.dispatch`."""
 
-    def __init__(self, *, methods: Methods, gate: Gate, exchange: Exchange) -> None:
+    def __init__(
+        self, *, methods: Methods, gate: Gate, exchange: Exchange, observer: CallObserver = UNOBSERVED
+    ) -> None:
         self._methods = methods
         self._gate = gate
         self._exchange = exchange
+        self._observer = observer
 
     async def call(self, method: str, params: Params) -> Mapping[str, Any]:
         """Run one call to its end; return the member of its answer."""
@@ -87,31 +96,46 @@ class Calls:
 
     def open(self, method: str) -> Call:
         """Return a call of `method` that has not begun."""
-        return Call(name=method, methods=self._methods, gate=self._gate, exchange=self._exchange)
+        return Call(
+            name=method, methods=self._methods, gate=self._gate, exchange=self._exchange, observer=self._observer
+        )
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for what is not a call at all."""
+        self._observer.call_failed(TRANSPORT, row_of(error).reason)
         return note_failure(error, self._exchange, "jsonrpc")
 
 
 class Call:
     """One call. It learns who calls on the way, because what a failed run left is for its owner only."""
 
-    def __init__(self, *, name: str, methods: Methods, gate: Gate, exchange: Exchange) -> None:
+    def __init__(
+        self, *, name: str, methods: Methods, gate: Gate, exchange: Exchange, observer: CallObserver = UNOBSERVED
+    ) -> None:
+        self._observer = observer
         self._name = name
         self._methods = methods
         self._gate = gate
         self._exchange = exchange
         self._principal: Principal | None = None
+        self._decision: audit.Decision | None = None
 
     async def answer(self, params: Params) -> Mapping[str, Any]:
         """Run the call; return `{"result": ...}` or `{"error": ...}`."""
+        code, since_s = "OK", time.monotonic()
         try:
             method = self._method()
             principal, arguments = await self._admitted(METHODS[self._name], params)
-            return {"result": await method.run(principal, read_params(method.params, arguments))}
+            answer = {"result": await method.run(principal, read_params(method.params, arguments))}
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
-            return {"error": await self.explain(failure_of(error))}
+            failure = failure_of(error)
+            code = row_of(failure).grpc_status
+            return {"error": await self.explain(failure)}
+        finally:
+            self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
+        if self._decision is not None:
+            self._decision.allow()
+        return answer
 
     async def events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of the execution that the call starts, or of the one that `last_event_id` names.
@@ -121,6 +145,21 @@ class Call:
         Raises:
             ReasondError: the call was refused, or the run failed.
         """
+        code, since_s = "CANCELLED", time.monotonic()
+        self._observer.stream_opened(TRANSPORT)
+        try:
+            async with aclosing(self._events(params, last_event_id)) as events:
+                async for event in events:
+                    yield event
+            code = "OK"
+        except Exception as error:
+            code = row_of(failure_of(error)).grpc_status
+            raise
+        finally:
+            self._observer.stream_closed(TRANSPORT)
+            self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
+
+    async def _events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
         method = self._method()
         principal, arguments = await self._admitted(_STREAM_OPERATION, params)
         wanted = read_params(ExecuteParams, arguments)
@@ -148,9 +187,12 @@ class Call:
 
     async def explain(self, error: ReasondError) -> dict[str, Any]:
         """Return the error object for how the call failed, with what the run had done if it was one."""
+        if self._decision is not None:
+            self._decision.end(error)
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
+        self._observer.call_failed(TRANSPORT, row_of(error).reason)
         return note_failure(error, self._exchange, self._name, partial=partial)
 
     def _method(self) -> Method:
@@ -168,6 +210,7 @@ class Call:
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
         self._principal, arguments = await self._gate.admit(params, operation, self._exchange)
+        self._decision = audit.current()
         return self._principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:

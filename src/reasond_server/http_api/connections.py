@@ -12,6 +12,7 @@ from reasond_server.http_api.exchange import PEER_URIS_KEY
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 _log = logging.getLogger("reasond.http")
 _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -32,11 +33,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     Seconds and bytes of a request's headers also bound what a client sends between requests; once headers
     are complete, the application bounds the body. A client that reads nothing for `write_timeout_s` while
-    there is more to send is cut off.
+    there is more to send is cut off, and `on_slow` told.
     """
 
-    def __init__(self, *, limits: ConnectionLimits, **uvicorn_arguments: Any) -> None:  # noqa: ANN401 - uvicorn's own
+    def __init__(
+        self,
+        *,
+        limits: ConnectionLimits,
+        on_slow: Callable[[], None] = lambda: None,
+        **uvicorn_arguments: Any,  # noqa: ANN401 - uvicorn's own
+    ) -> None:
         super().__init__(**uvicorn_arguments)
+        self._on_slow = on_slow
         self._limits = limits
         self._header_bytes = 0
         self._field_bytes = 0
@@ -136,6 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stall = None
 
     def _cut_off(self) -> None:
+        self._on_slow()
         # Nothing can be told to who does not read; the last event's id is what it can go on from.
         _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._limits.write_timeout_s)
         self.transport.abort()

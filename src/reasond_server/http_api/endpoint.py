@@ -11,6 +11,7 @@ from reasond_server.http_api.exchange import RefusalError, exchange_of, send_ans
 from reasond_server.http_api.intake import unless_client_leaves
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request
 from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.intake import Intake
     from reasond_server.http_api.jsonrpc import RpcRequest
     from reasond_server.http_api.methods import Methods
+    from reasond_server.telemetry.observers import CallObserver
 
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
@@ -30,7 +32,16 @@ class JsonRpcEndpoint:
     A client that leaves cancels what it asked for.
     """
 
-    def __init__(self, *, methods: Methods, gate: Gate, intake: Intake, max_batch: int) -> None:
+    def __init__(
+        self,
+        *,
+        methods: Methods,
+        gate: Gate,
+        intake: Intake,
+        max_batch: int,
+        observer: CallObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
         self._methods = methods
         self._gate = gate
         self._intake = intake
@@ -40,7 +51,7 @@ class JsonRpcEndpoint:
         """Serve one request."""
         exchange = exchange_of(scope)
         _check_type(exchange)
-        calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange)
+        calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer)
         async with self._intake.body(exchange.headers, receive) as body:
             request = self._streamable(exchange, body)
             if request is not None:

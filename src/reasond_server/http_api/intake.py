@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What is done sooner is not worth a task that looks whether its client has left.
+_UNWATCHED_S = 0.03
+
 
 class Intake:
     """Takes in request bodies and counts what is held.
@@ -96,18 +99,21 @@ async def unless_client_leaves(work: Coroutine[Any, Any, T], receive: Receive) -
     Raises:
         ClientGoneError: the client left.
     """
-    # ASGI tells of a departure only to whoever is waiting for a message.
     task = asyncio.create_task(work)
-    watch = asyncio.create_task(_departure(receive))
+    watched: set[asyncio.Task[Any]] = {task}
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(watched, timeout=_UNWATCHED_S)
+        if not task.done():
+            # ASGI tells of a departure only to whoever is waiting for a message.
+            watched.add(asyncio.create_task(_departure(receive)))
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise ClientGoneError
     finally:
-        for each in (task, watch):
-            each.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+        going = [each for each in watched if each.cancel()]
+        if going:
+            await asyncio.gather(*going, return_exceptions=True)
 
 
 async def _departure(receive: Receive) -> None:

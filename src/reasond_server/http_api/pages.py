@@ -75,12 +75,15 @@ class ReadinessPage:
 
 
 class NotFound:
-    """Answers for every address that there is nothing at."""
+    """Answers for every address that there is nothing at, with a `hint` of where there is something."""
+
+    def __init__(self, hint: str = "JSON-RPC is at /api/v1/jsonrpc") -> None:
+        self._hint = hint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request."""
         del scope, receive, send
-        raise RefusalError(404, "there is nothing at this address; JSON-RPC is at /api/v1/jsonrpc")
+        raise RefusalError(404, f"there is nothing at this address; {self._hint}")
 
 
 def _matches(if_none_match: list[str], etag: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import Headers
 
@@ -18,6 +18,10 @@ from reasond_server.http_api.exchange import (
     attach,
     send_refusal,
 )
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.propagation import received_bytes
+from reasond_server.telemetry.scope import Scope as Work
+from reasond_server.telemetry.scope import enter
 from reasond_server.wire.errors import INTERNAL_MESSAGE
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
@@ -26,27 +30,48 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-QUIET_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Probes come every second; their lines are logged at DEBUG."""
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import OpenSpan, Tracing
+
+QUIET_PATHS: Final = frozenset({"/healthz", "/metrics", "/readyz"})
+"""Probes and scrapes come every few seconds; their lines are logged at DEBUG."""
 
 _CLIENT_GONE: Final = 499
+_BAD_REQUEST: Final = 400
+_SERVER_ERROR: Final = 500
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
+_FAULTS: Final = frozenset({"INTERNAL", "STORE_UNAVAILABLE", "MODEL_UNAVAILABLE", "MODEL_FAILED", "MODEL_TIMEOUT"})
 _log = logging.getLogger("reasond.http")
 
 
 class Reception:
-    """Wraps the routes. `new_request_id` mints an id where the client sent none that is well formed."""
+    """Wraps the routes. `new_request_id` mints an id where the client sent none that is well formed.
+
+    `in_flight` is the number of requests that are being served.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, new_request_id: Callable[[], str], monotonic: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        *,
+        new_request_id: Callable[[], str],
+        monotonic: Callable[[], float] = time.monotonic,
+        observer: CallObserver = UNOBSERVED,
+        tracing: Tracing | None = None,
     ) -> None:
+        self.in_flight = 0
+        self._observer = observer
         self._app = app
         self._new_request_id = new_request_id
         self._monotonic = monotonic
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = self._exchange(scope)
         attach(scope, exchange)
+        enter(work := Work(request_id=exchange.request_id, trace=received_bytes(scope["headers"])))
+        span = None if self._tracing is None else _begun(self._tracing, scope, work)
         started = self._monotonic()
         request_id = exchange.request_id.encode("ascii")
 
@@ -57,10 +82,15 @@ class Reception:
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
             await send(message)
 
+        self.in_flight += 1
         try:
             await self._served(scope, receive, answer, exchange)
         finally:
+            self.in_flight -= 1
+            self._observer.http_answered(scope["path"], exchange.status)
             _log_access(scope, exchange, self._monotonic() - started)
+            if span is not None:
+                _end(span, scope, exchange, work)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         """Run the routes; turn what they raise into an answer if none has begun."""
@@ -89,6 +119,38 @@ class Reception:
             headers=headers,
             peer_uris=scope.get(PEER_URIS_KEY, ()),
         )
+
+
+def _begun(tracing: Tracing, scope: Scope, work: Work) -> OpenSpan | None:
+    """Begin the span of a request; probes have none."""
+    if scope["path"] in QUIET_PATHS:
+        return None
+    method = _method(scope)
+    attributes = {"http.request.method": method, "reasond.request.id": work.request_id}
+    work.span = span = tracing.serve("HTTP" if method == "_OTHER" else method, attributes, caller=work.trace)
+    work.trace = span.context
+    return span
+
+
+def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
+    """End the span of a request with how that ended; what strangers may name at will does not become its name."""
+    attributes: dict[str, Any] = {"http.response.status_code": exchange.status}
+    if "endpoint" in scope:  # the router found a place for it
+        attributes["http.route"] = scope["path"]
+        span.rename(f"{_method(scope)} {scope['path']}")
+    if exchange.methods:
+        attributes |= {"rpc.system.name": "jsonrpc", "rpc.method": ",".join(exchange.methods)}
+    if work.execution_id:
+        attributes["reasond.execution.id"] = work.execution_id
+    span.set(attributes)
+    if exchange.reason or exchange.status >= _BAD_REQUEST:
+        is_fault = exchange.status >= _SERVER_ERROR or exchange.reason in _FAULTS
+        span.fail(exchange.reason or str(exchange.status), is_fault=is_fault)
+    span.end()
+
+
+def _method(scope: Scope) -> str:
+    return scope["method"] if scope["method"] in _METHODS else "_OTHER"
 
 
 def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:

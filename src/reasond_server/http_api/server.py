@@ -15,7 +15,7 @@ from reasond_server.http_api.connections import BoundedProtocol, ConnectionLimit
 from reasond_server.http_api.tls import FollowingContext
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from starlette.types import ASGIApp
 
@@ -26,7 +26,11 @@ _ROUND_S: Final = 1.0
 
 
 class HttpServer:
-    """Serves `app` on `host` and `port` (0 picks a free one), with TLS where `tls` is given."""
+    """Serves `app` on `host` and `port` (0 picks a free one), with TLS where `tls` is given.
+
+    `setting` names the key that says where, for errors; `on_slow` hears of clients that are cut off because they do
+    not read. With `reuse_port` other processes may listen there too.
+    """
 
     def __init__(
         self,
@@ -36,7 +40,13 @@ class HttpServer:
         port: int,
         tls: TlsFiles | None = None,
         limits: ConnectionLimits | None = None,
+        setting: str = "[server] http_address",
+        on_slow: Callable[[], None] = lambda: None,
+        reuse_port: bool = False,
     ) -> None:
+        self._setting = setting
+        self._on_slow = on_slow
+        self._reuse_port = reuse_port
         self._app = app
         self._host = host
         self._port = port
@@ -85,16 +95,16 @@ class HttpServer:
             found = await asyncio.get_running_loop().getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
             )
-            return _listener(found[0][0], found[0][4])
+            return _listener(found[0][0], found[0][4], reuse_port=self._reuse_port)
         except OSError as error:
             raise SettingsError(
                 f"Cannot listen on {shown(f'{self._host}:{self._port}')} for HTTP",
-                remedy="Another process may use the port, or the host is not of this machine: change [server] "
-                "http_address, or use port 0 to pick a free one.",
+                remedy="Another process may use the port, or the host is not of this machine: change "
+                f"{self._setting}, or use port 0 to pick a free one.",
             ) from error
 
     def _config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
-        protocol: Any = partial(BoundedProtocol, limits=self._limits)
+        protocol: Any = partial(BoundedProtocol, limits=self._limits, on_slow=self._on_slow)
         return uvicorn.Config(
             self._app,
             http=protocol,
@@ -111,7 +121,7 @@ class HttpServer:
         )
 
 
-def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
+def _listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> socket.socket:
     """Return a bound socket.
 
     It says that it speaks TCP, because asyncio sets TCP_NODELAY only then: without, headers and body, written
@@ -120,6 +130,8 @@ def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             # "[::]" would take IPv4 along on some systems and not on others.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -56,6 +56,12 @@ class CallerLimits:
         caller = self._caller(principal.tenant, principal.subject)
         return await self._gate.admit(caller, weight=self._weights.get(strategy, 1))
 
+    async def carry_over(self, tenant: str, subject: str, name: str, life: int) -> Permit | None:
+        """Return the right to go on with an execution that was admitted by the permit `name`; nobody is refused."""
+        if self._gate is None:
+            return None
+        return await self._gate.carry_over(self._caller(tenant, subject), name, life=life)
+
     async def aclose(self) -> None:
         """Wait until all that was left is given back."""
         if self._gate is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from redis.asyncio import Redis
 
@@ -20,6 +20,14 @@ redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), ARGV[1])
 redis.call('EXPIRE', KEYS[1], tonumber(ARGV[3]))
 return 1
 """
+# KEYS as above. ARGV: the place, seconds, the places that it stands for from now on.
+_MOVE: Final = """
+local now = tonumber(redis.call('TIME')[1])
+redis.call('ZREM', KEYS[1], unpack(ARGV, 3))
+redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), ARGV[1])
+redis.call('EXPIRE', KEYS[1], tonumber(ARGV[2]))
+return 1
+"""
 
 
 class Slots(Protocol):
@@ -31,6 +39,10 @@ class Slots(Protocol):
 
     def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None]:
         """Give it back; twice is once."""
+        ...
+
+    async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
+        """Let `place` stand for the places `earlier`, at least one, whether they are still there and there is room."""
         ...
 
 
@@ -56,6 +68,12 @@ class MemorySlots:
         if not taken:
             self._taken.pop(caller, None)
 
+    async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
+        """See Slots."""
+        taken = self._taken.setdefault(caller, set())
+        taken.difference_update(earlier)
+        taken.add(place)
+
 
 class RedisSlots:
     """Places that several servers share."""
@@ -65,6 +83,7 @@ class RedisSlots:
         self._most = most
         self._prefix = prefix
         self._take = redis.register_script(_TAKE)
+        self._move = redis.register_script(_MOVE)
 
     async def take(self, caller: str, place: str) -> bool:
         """See Slots.
@@ -77,6 +96,10 @@ class RedisSlots:
     async def give_back(self, caller: str, place: str) -> None:
         """See Slots. Raises as `take`."""
         await self._redis.zrem(self._key(caller), place)
+
+    async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
+        """See Slots. Raises as `take`."""
+        await self._move(keys=[self._key(caller)], args=[place, str(LEASE_S), *earlier])
 
     def _key(self, caller: str) -> str:
         return f"{self._prefix}:{{{caller.encode('utf-8', 'replace').hex()}}}:places"

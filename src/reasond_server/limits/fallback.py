@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from redis.exceptions import RedisError
@@ -11,7 +12,7 @@ from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.limits.tokens import Reservation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 
     from reasond_server.limits.concurrency import Slots
     from reasond_server.limits.health import SharedHealth
@@ -21,10 +22,11 @@ T = TypeVar("T")
 OnFailure = Literal["local", "closed", "open"]
 FAILURES: Final = (RedisError, OSError, TimeoutError)
 _UNLIMITED: Final = "unlimited"
+_SLICES: Final = 5
 
 
 class Fallback:
-    """Asks what is shared, within `timeout_s`; while that cannot be reached, does what the operator decided.
+    """Asks what is shared, within `timeout_s` of an event loop that is awake; else does what the operator decided.
 
     `local` keeps the limits that each server was given for itself, `closed` refuses, `open` lets everything through.
     """
@@ -58,7 +60,7 @@ class Fallback:
         """
         if self._health.may_try():
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with _awake_for(self._timeout_s):
                     found = await shared()
             except FAILURES as error:
                 self._health.failed(error)
@@ -76,6 +78,33 @@ class Fallback:
         raise StoreUnavailableError(
             "Limits cannot be checked at present", remedy="Retry after the time given.", retry_after_s=1.0
         )
+
+
+@asynccontextmanager
+async def _awake_for(seconds: float) -> AsyncGenerator[None, None]:
+    """Bound what is awaited to `seconds` in which the event loop is awake.
+
+    A loop that was busy with something else hears of an answer and of the end of its time at once: with one timer,
+    every stall of the process would pass for one of Redis. Of a stall only one slice counts.
+
+    Raises:
+        TimeoutError: they are over.
+    """
+    loop = asyncio.get_running_loop()
+    slice_s = seconds / _SLICES
+    async with asyncio.timeout(None) as limit:
+
+        def tick(left: int) -> None:
+            if left:
+                timers[:] = [loop.call_later(slice_s, tick, left - 1)]
+            else:
+                limit.reschedule(loop.time())
+
+        timers = [loop.call_later(slice_s, tick, _SLICES - 1)]
+        try:
+            yield
+        finally:
+            timers[0].cancel()
 
 
 class FallbackLedger:
@@ -134,6 +163,22 @@ class FallbackSlots:
         return await self._fallback.ask(
             lambda: _coroutine(self._shared.take(caller, place)), local=take_locally, unlimited=lambda: True
         )
+
+    async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
+        """See Slots; what cannot be shared is counted here, also where nothing would be admitted now."""
+
+        async def move_locally() -> None:
+            await self._local.move(caller, place, earlier=earlier)
+            self._taken_locally.add(place)
+
+        try:
+            await self._fallback.ask(
+                lambda: _coroutine(self._shared.move(caller, place, earlier=earlier)),
+                local=move_locally,
+                unlimited=lambda: None,
+            )
+        except StoreUnavailableError:
+            await move_locally()
 
     async def give_back(self, caller: str, place: str) -> None:
         """See Slots; what cannot be given back lapses."""

@@ -13,6 +13,7 @@ from limits import RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from reasond_server.errors import RateLimitedError
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
     from reasond_server.limits.concurrency import Slots
     from reasond_server.limits.fallback import Fallback
+    from reasond_server.telemetry.observers import LimitObserver
 
 _CONCURRENCY_WAIT_S = 1.0
+# Places of lives before those have lapsed, or were moved already.
+_LIVES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,8 @@ class WindowRates:
 
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates; what the first limit has counted is not given back if the second is met in between."""
-        for item in self._items:
+        # A single limit need not be asked first: it counts nothing that it refuses.
+        for item in self._items if len(self._items) > 1 else ():
             if not await self._limiter.test(item, caller, cost=weight):
                 return await self._denial(item, caller, weight)
         for item in self._items:
@@ -108,9 +113,13 @@ class FallbackRates:
 
 
 class Permit:
-    """The right of a caller to an execution more; `leave` gives it back by `give_back`, a second time does nothing."""
+    """The right of a caller to an execution more; `leave` gives it back by `give_back`, a second time does nothing.
 
-    def __init__(self, give_back: Callable[[], None]) -> None:
+    Whoever goes on with the execution carries it over by its `name`.
+    """
+
+    def __init__(self, give_back: Callable[[], None], *, name: str) -> None:
+        self.name = name
         self._give_back = give_back
         self._is_left = False
 
@@ -124,7 +133,15 @@ class Permit:
 class RequestGate:
     """Admits requests: first a place, then the rates, so that what is refused for the one costs none of the other."""
 
-    def __init__(self, *, rates: RequestRates, slots: Slots | None, most_at_once: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        rates: RequestRates,
+        slots: Slots | None,
+        most_at_once: int | None,
+        observer: LimitObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
         self._rates = rates
         self._slots = slots
         self._most_at_once = most_at_once
@@ -141,7 +158,8 @@ class RequestGate:
         Raises:
             RateLimitedError: a limit is met; nothing was counted.
         """
-        slots, place = self._slots, uuid.uuid4().hex
+        slots = self._slots
+        place = "" if slots is None else uuid.uuid4().hex
         try:
             await self._take(caller, place)
             await self.count(caller, weight=weight)
@@ -150,7 +168,20 @@ class RequestGate:
             if slots is not None:
                 await slots.give_back(caller, place)
             raise
-        return Permit(partial(self._give_back, caller, place))
+        return Permit(partial(self._give_back, caller, place), name=place)
+
+    async def carry_over(self, caller: str, name: str, *, life: int) -> Permit | None:
+        """Return the right to go on with what was admitted by the permit `name`, in its second `life` or a later one.
+
+        It takes the place of those that the earlier lives had, which nobody may have given back. None where executions
+        at once are not counted.
+        """
+        if self._slots is None:
+            return None
+        place = _place_in(name, life)
+        earlier = [_place_in(name, before) for before in range(max(1, life - _LIVES), life)]
+        await self._slots.move(caller, place, earlier=earlier)
+        return Permit(partial(self._give_back, caller, place), name=name)
 
     def _give_back(self, caller: str, place: str) -> None:
         if self._slots is not None:
@@ -160,13 +191,20 @@ class RequestGate:
 
     async def _take(self, caller: str, place: str) -> None:
         if self._slots is not None and not await self._slots.take(caller, place):
+            self._observer.denied("concurrency")
             raise _limited(f"{self._most_at_once} executions at once", _CONCURRENCY_WAIT_S)
 
     async def count(self, caller: str, *, weight: int = 1) -> None:
         """Count a request. Raises as `admit`."""
         denial = await self._rates.count(caller, weight=weight)
         if denial is not None:
+            self._observer.denied("rate")
             raise _limited(denial.limit, denial.retry_after_s)
+
+
+def _place_in(name: str, life: int) -> str:
+    """Return the place of a life of an execution: two of them may be given back in any order."""
+    return name if life == 1 else f"{name}:{life}"
 
 
 def _limited(limit: str, retry_after_s: float | None) -> RateLimitedError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import TokenBudgetExhaustedError
@@ -22,6 +23,8 @@ MINUTE_S: Final = 60.0
 DAY_S: Final = 86_400.0
 # Longer than any call may take: a settlement that comes later changes nothing.
 RESERVED_S: Final = 3600.0
+# For every new caller so many are looked at, so that more leave than come.
+_LOOKED_AT: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +151,13 @@ class MemoryTokenLedger:
         return buckets
 
     def _forget_full(self, now_s: float) -> None:
-        """Forget the callers whose buckets are full again: a new one would be just the same."""
-        for caller, buckets in list(self._buckets.items()):
+        """Forget callers whose buckets are full again: a new one would be just the same.
+
+        A few at a time, those first that were not looked at for longest: nobody waits while all are looked through.
+        """
+        for caller in list(islice(self._buckets, _LOOKED_AT)):
+            buckets = self._buckets.pop(caller)
             for bucket in buckets:
                 bucket.fill(now_s)
-            if all(bucket.level >= bucket.capacity for bucket in buckets):
-                del self._buckets[caller]
+            if any(bucket.level < bucket.capacity for bucket in buckets):
+                self._buckets[caller] = buckets

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
-from reasond_server.llm.counting.template import Learner
-from reasond_server.llm.model import ChatModel, Finished, ModelFinish
+from reasond_server.llm.counting.template import learns
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish
 from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import ToolCall, Usage, UsageSource
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget
 
 _BYTES_PER_MESSAGE = 64
-_LONG_TEXT_CHARACTERS = 50_000
 
 
 class Held(Protocol):
@@ -58,9 +57,13 @@ class TokenAccount(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """What is known of a call before it ends; no other call is the same, however much is alike."""
+    """What is known of a call before it ends; no other call is the same, however much is alike.
 
-    prompt_tokens: int
+    `prompt_tokens` is None where nobody has asked for them yet.
+    """
+
+    messages: Sequence[Message]
+    prompt_tokens: int | None
     reserved_tokens: int
     max_tokens: int
     text: str = ""
@@ -75,8 +78,8 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
     own, by default the model's (`llm.counting.fork_of` makes one that other runs do not teach); `warnings_of_calls`
-    are those of the calls that ended, each once. `hold` is awaited last before each call: it waits while none may be
-    made.
+    are those of the calls that ended, each once; `on_spent` hears what each call that was made is charged with.
+    `hold` is awaited last before each call: it waits while none may be made.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
     (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing.
@@ -93,9 +96,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         counter: TokenCounter | None = None,
         account: TokenAccount | None = None,
         hold: Callable[[], Awaitable[None]] | None = None,
+        on_spent: Callable[[Usage], None] = lambda _: None,
     ) -> None:
         super().__init__(model=model)
         self._until_allowed = hold
+        self._on_spent = on_spent
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
@@ -115,7 +120,7 @@ class MeteredModel(WrappedModel[ChatModel]):
     @property
     def usage(self) -> Usage:
         """Everything spent so far, calls in progress included."""
-        return sum((self._estimate(call) for call in self._open), self._settled)
+        return sum((self._estimate(call) for call in self._open), self._settled) if self._open else self._settled
 
     @property
     def last_call(self) -> Usage:
@@ -188,7 +193,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                         yield event
                         continue
                     kept = self._bounded(call, event.text)
-                    yield replace(event, text=kept)
+                    yield event if kept == event.text else replace(event, text=kept)
                     if call.is_cut:
                         spent = self._estimate(call)
                         yield Finished(reason=ModelFinish.LENGTH, usage=spent)
@@ -200,6 +205,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             self._open.remove(call)
             charged = self._estimate(call) if spent is None else spent
             self._settled += charged
+            self._on_spent(charged)
             try:
                 if call.held is not None and self._account is not None:
                     await self._account.settle(call.held, used=charged.total_tokens)
@@ -212,7 +218,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         try:
             told = await self._counted(request)
             prompt = await self._prompt_tokens(request.messages) if told is None else told
-            call = self._reserve(request, prompt, is_exact=self.counter.is_exact or told is not None)
+            call = self._reserve(request, prompt, is_exact=told is not None or self.counter.is_exact)
         except ReasondError:
             self._last_call = Usage()
             raise
@@ -237,8 +243,7 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _counted(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""
         # Servers count messages; what tools add to them is bounded by bytes only.
-        is_bounded = self._budget.max_total_tokens is not None or self._account is not None
-        if not is_bounded or self.counter.is_exact or request.tools:
+        if not self._is_bounded or self.counter.is_exact or request.tools:
             return None
         return await self._model.count_exactly(request.messages)
 
@@ -246,23 +251,34 @@ class MeteredModel(WrappedModel[ChatModel]):
         """Let the counter know what a call had, if its messages were all there was."""
         counter = self.counter
         is_plain = not request.tools and request.json_schema is None
-        if is_plain and usage.source is UsageSource.REPORTED and isinstance(counter, Learner):
+        if is_plain and usage.source is UsageSource.REPORTED and learns(counter):
             counter.learn(request.messages, usage.input_tokens)
 
-    async def _prompt_tokens(self, messages: Sequence[Message]) -> int:
-        """Return the tokens of a prompt; a long one is counted beside the event loop."""
-        if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(self.counter.count_prompt, messages)
-        return self.counter.count_prompt(messages)
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether the tokens of calls come from a budget."""
+        return self._budget.max_total_tokens is not None or self._account is not None
 
-    def _reserve(self, request: ChatRequest, prompt: int, *, is_exact: bool) -> _Call:
+    async def _prompt_tokens(self, messages: Sequence[Message]) -> int | None:
+        """Return the tokens of a prompt; a long one is counted beside the event loop.
+
+        None for a short one that no budget bounds: it is counted if the call is broken off.
+        """
+        if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(self.counter.count_prompt, messages)
+        return self.counter.count_prompt(messages) if self._is_bounded else None
+
+    def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
         budget, calls = self._budget, self._settled.model_calls + len(self._open)
         if budget.max_model_calls is not None and calls >= budget.max_model_calls:
             raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
         most = request.max_tokens
+        if not self._is_bounded:
+            return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         # Counters and counting servers see the contents of messages, not the tools and calls beside them.
-        prompt_bound = (prompt if is_exact else _bytes_of(request.messages)) + _bytes_of_tools(request)
+        counted = prompt if is_exact and prompt is not None else _bytes_of(request.messages)
+        prompt_bound = counted + _bytes_of_tools(request)
         if budget.max_total_tokens is not None:
             spent = self._settled.total_tokens + sum(call.reserved_tokens for call in self._open)
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
@@ -270,7 +286,8 @@ class MeteredModel(WrappedModel[ChatModel]):
                 limit = budget.max_total_tokens
                 raise _exhausted("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
         self.is_clamped = self.is_clamped or most < request.max_tokens
-        return _Call(prompt_tokens=prompt, reserved_tokens=prompt_bound + most, max_tokens=most)
+        reserved = prompt_bound + most
+        return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _bounded(self, call: _Call, text: str) -> str:
         """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?".
@@ -290,6 +307,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         return call.text[before:]
 
     def _estimate(self, call: _Call) -> Usage:
+        if call.prompt_tokens is None:
+            call.prompt_tokens = self.counter.count_prompt(call.messages)
         written = min(self.counter.count_text(call.text), call.max_tokens)
         return Usage(
             input_tokens=call.prompt_tokens, output_tokens=written, model_calls=1, source=UsageSource.ESTIMATED

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from reasond_server.types import Json, Usage
 
+LONG_TEXT_CHARACTERS = 50_000
+"""Checking, building or counting a longer text takes long enough to be felt by other runs in the same event loop."""
+
 
 class Role(StrEnum):
     """Who speaks in a message."""
@@ -54,7 +57,8 @@ class ChatRequest:
     `max_tokens` bounds what the model writes; `stop` are strings that end it, not returned. `tool_choice` is
     "auto", "none", "required" or the name of a tool. `json_schema` asks for an answer of that form.
     `is_stop_advice`: the caller closes the call itself, and the strings only go to providers that take them.
-    `time_left_s` bounds the whole call, retries included.
+    `time_left_s` bounds the whole call, retries included. `label` tells calls of one run apart that ask for the same,
+    whichever begins first; no model is told of it.
     """
 
     messages: Sequence[Message]
@@ -66,6 +70,7 @@ class ChatRequest:
     tool_choice: str = "auto"
     json_schema: Json | None = None
     seed: int | None = None
+    label: str = ""
     time_left_s: float | None = None
 
 

@@ -34,9 +34,9 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         InvalidRequestError: with one violation per finding.
     """
     found = [*_in_query(task), *_in_material(task), *_in_names(task), *_in_budget(task.budget)]
-    if depth_of(task.config) > MAX_DEPTH:
+    if task.config and depth_of(task.config) > MAX_DEPTH:
         found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))
-    elif _values_in(task.config) > MAX_CONFIG_VALUES:
+    elif task.config and _values_in(task.config) > MAX_CONFIG_VALUES:
         found.append(Violation(field="config", description=f"must hold at most {MAX_CONFIG_VALUES} values"))
     if len(request_id) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(request_id):
         text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {shown(request_id)}"

@@ -5,35 +5,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.access import audit
 from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
 from reasond_server.errors import (
     ExecutionNotFoundError,
     InternalError,
     InvalidRequestError,
+    ReasondError,
     StoreUnavailableError,
     Violation,
     error_of,
 )
-from reasond_server.executions.endings import ending_of_error
+from reasond_server.executions.endings import ABANDONED, ending_of_error
 from reasond_server.executions.following import Follower
-from reasond_server.executions.mailbox import Mailbox
+from reasond_server.executions.mailbox import Patience
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
+from reasond_server.executions.traced_runs import link_to
 from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
-from reasond_server.types import ExecutionState, Iteration, Metrics, Result
+from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
+from reasond_server.telemetry.scope import current_trace, note_execution, note_tokens
+from reasond_server.types import ExecutionState, Result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
-    from reasond_server.errors import ReasondError
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
     from reasond_server.executions.runner import Runner
@@ -43,7 +48,9 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import CostClass, Execution, FinishReason, Json, LoggedEvent, Principal, StreamEvent, Task
+    from reasond_server.types import Execution, FinishReason, Json, LoggedEvent, Principal, StreamEvent, Task
+
+__all__ = ["ExecutionPage", "ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
@@ -51,44 +58,8 @@ _LARGEST_PAGE = 100
 _DEADLINE_SHARE = 0.95
 _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
-# Checking a longer text takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT_CHARACTERS = 50_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionView:
-    """An execution with its result and steps; both are partial until it has ended well."""
-
-    execution: Execution
-    result: Result
-    steps: Sequence[Iteration]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionPage:
-    """One page of executions, newest first; the token is empty on the last page."""
-
-    executions: Sequence[Execution]
-    next_page_token: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyInfo:
-    """What clients are told of a strategy; `config_schema` is JSON Schema, draft 2020-12.
-
-    `ceilings` holds the operator's by parameter. `cost_class` is None where the strategy does not say how its
-    model calls grow, and `cost_formula` is then empty.
-    """
-
-    name: str
-    description: str
-    config_schema: Json
-    default_config: Json
-    capabilities: Sequence[str]
-    is_default: bool
-    ceilings: Json = field(default_factory=dict)
-    cost_class: CostClass | None = None
-    cost_formula: str = ""
+_STORE_WITHIN_S = 2.0
+_LEFT_OUT = "The store cannot be reached: the first steps are left out."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,19 +148,24 @@ class ReasoningService:
     ) -> ExecutionView:
         """Work `task` out and return the result; the last event of the same log that `stream` follows.
 
+        A caller with a request id that leaves and asks again pays for no call twice: what is under way is heard to its
+        end and kept before the run is cancelled.
+
         Raises:
             ReasondError: nothing was started, or the run failed: then `execution_id` is set and what it did can
                 be read with `get`.
         """
         if not request_id:
             return await self._execute_unseen(caller, task, deadline_s)
-        execution_id = ""
-        async with aclosing(self.stream(caller, task, request_id=request_id, deadline_s=deadline_s)) as events:
-            async for event in events:
-                execution_id = event.execution_id
-                if isinstance(event.event, Result):
-                    result = event.event
-        view = await self.get(caller, execution_id)
+        wanted = _Wanted(request_id=request_id, deadline_s=deadline_s, is_unary=True)
+        while True:
+            execution = await self._begun(caller, task, wanted)
+            result = await self._result(execution)
+            # Another process may give a run up at the very moment at which its caller asks again here.
+            if ABANDONED not in result.warnings:
+                break
+        view = await self.get(caller, execution.execution_id)
+        note_tokens(result.metrics.usage)
         # Where no content is kept, the store knows less than the stream said.
         return replace(view, result=result)
 
@@ -208,13 +184,8 @@ class ReasoningService:
         A request id that is known starts nothing: its execution is followed from the first event. Closing the iterator
         cancels the run, unless somebody else follows it or `keep_running` is set.
         """
-        check_task(task, request_id=request_id)
-        digest = digest_of(task) if request_id else ""
-        wanted = _Wanted(request_id=request_id, digest=digest, keep_running=keep_running, deadline_s=deadline_s)
-        async with self._runner.request_ids.turn(caller.tenant, request_id):
-            execution = await self._runner.request_ids.known(caller.tenant, request_id, digest)
-            if execution is None:
-                execution = await self._start(caller, task, wanted)
+        wanted = _Wanted(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
+        execution = await self._begun(caller, task, wanted)
         if keep_running:
             await self._keep(execution)
         events = self._follower.follow(execution, after=0, include_deltas=include_deltas)
@@ -242,6 +213,7 @@ class ReasoningService:
             InvalidRequestError: the log never was that long.
         """
         execution = await self._find(caller, execution_id)
+        link_to(self._runner.live(execution_id))
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
             raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
@@ -255,7 +227,7 @@ class ReasoningService:
     async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
         """Return the execution with its result so far. Raises as `resume`."""
         execution = await self._find(caller, execution_id)
-        return _view(execution, await self._store.read(caller.tenant, execution_id))
+        return view_of(execution, await self._readable(execution))
 
     async def cancel(self, caller: Principal, execution_id: str) -> Execution:
         """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
@@ -294,16 +266,39 @@ class ReasoningService:
         await self._stop(await self._find(caller, execution_id))
         await self._store.delete(caller.tenant, execution_id)
 
+    async def _readable(self, execution: Execution) -> Sequence[LoggedEvent]:
+        """Return the log, of a damaged one what comes before the damage, and the end."""
+        tenant, name = execution.tenant, execution.execution_id
+        try:
+            events = await self._store.read(tenant, name)
+        except InternalError:
+            events = ()
+        if execution.state is ExecutionState.RUNNING or (events and events[-1].sequence >= execution.last_sequence):
+            return events
+        return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
+
     async def _find(self, caller: Principal, execution_id: str) -> Execution:
         """Return the caller's execution."""
         await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
-        return await self._store.find(caller.tenant, execution_id)
+        try:
+            execution = await self._store.find(caller.tenant, execution_id)
+        except ReasondError as error:
+            audit.refuse(error, execution_id)
+            raise
+        _concerns(execution_id)
+        return execution
 
-    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent | None:
-        """Return the agent that the task names, if it names one."""
-        if not task.agent:
-            return None
-        return await self._directory.get(tenant=caller.tenant, agent_id=task.agent)
+    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
+        """Return the agent that the task names."""
+        try:
+            async with asyncio.timeout(self._policy.selection_timeout_s):
+                return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"Looking the agent up took longer than {self._policy.selection_timeout_s * 1000:g} ms",
+                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
+                retry_after_s=1.0,
+            ) from None
 
     async def _execute_unseen(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
@@ -312,24 +307,59 @@ class ReasoningService:
         run = self._runner.live(execution.execution_id)
         if run is None:
             raise InternalError("the execution is gone before it has begun")
-        mailbox = Mailbox(wants_deltas=False)
-        run.attach(mailbox)
+        patience = Patience()
+        run.attach(patience)
         try:
             result = await asyncio.shield(run.concluded)
             if result is None:
                 raise _gone(run)
+            note_tokens(result.metrics.usage)
             if result.error is not None:
                 error = run.error or error_of(result.error.reason, result.error.message)
                 error.execution_id = result.execution_id
                 raise error
-            events = run.log.everything()
-            if events is None:
-                await run.log.settled()
-                events = await self._store.read(caller.tenant, execution.execution_id)
+            events = await self._events(run)
+            if events and events[0].sequence > 1:
+                result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
             # A log that takes nothing more knows less than was said.
-            return replace(_view(run.execution, events), result=result)
+            return replace(view_of(run.execution, events), result=result)
         finally:
-            run.detach(mailbox)
+            run.detach(patience)
+
+    async def _events(self, run: Run) -> Sequence[LoggedEvent]:
+        """Return the events of a run that has its answer; only the last ones where the store does not tell the rest."""
+        events = run.log.everything()
+        if events is not None:
+            return events
+        try:
+            async with asyncio.timeout(_STORE_WITHIN_S):
+                await run.log.settled()
+                return await self._store.read(run.execution.tenant, run.execution.execution_id)
+        except (TimeoutError, ReasondError):
+            return run.log.recent()
+
+    async def _begun(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
+        """Return the execution that the request id stands for, or start one."""
+        check_task(task, request_id=wanted.request_id)
+        digest = digest_of(task) if wanted.request_id else ""
+        async with self._runner.request_ids.turn(caller.tenant, wanted.request_id):
+            known = await self._runner.request_ids.known(caller.tenant, wanted.request_id, digest)
+            if known is None:
+                return await self._start(caller, task, replace(wanted, digest=digest))
+            link_to(self._runner.live(known.execution_id))
+            _concerns(known.execution_id)
+            return known
+
+    async def _result(self, execution: Execution) -> Result:
+        """Follow an execution to its end for a caller that may ask again."""
+        run = self._runner.live(execution.execution_id)
+        if run is not None:
+            run.spares_calls = True
+        async with aclosing(self._follower.follow(execution, after=0, include_deltas=False)) as events:
+            async for event in events:
+                if isinstance(event.event, Result):
+                    result = event.event
+        return result
 
     async def _start(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Start an execution once there is a place for it."""
@@ -337,7 +367,8 @@ class ReasoningService:
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
         with place.holding():
             assignment = await self._assignment(caller, task)
-            place.keep(await self._limits.admit(caller, assignment.strategy.name))
+            permit = await self._limits.admit(caller, assignment.strategy.name)
+            place.keep(permit)
             left_s = wanted.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
@@ -348,8 +379,11 @@ class ReasoningService:
                 keep_running=wanted.keep_running,
                 time_limit_s=left_s,
                 is_unary=wanted.is_unary,
+                permit="" if permit is None else permit.name,
             )
-            return await self._runner.start(assignment, place=place)
+            execution = await self._runner.start(assignment, place=place)
+        _concerns(execution.execution_id)
+        return execution
 
     async def _keep(self, execution: Execution) -> None:
         """Let the execution go on when nobody follows it, unless that was asked for when it began."""
@@ -386,16 +420,8 @@ class ReasoningService:
 
     async def _assignment(self, caller: Principal, task: Task) -> Assignment:
         """Decide which strategy works with which configuration, and whether it can work at all."""
-        try:
-            async with asyncio.timeout(self._policy.selection_timeout_s):
-                agent = await self._agent(caller, task)
-        except TimeoutError:
-            raise StoreUnavailableError(
-                f"Looking the agent up took longer than {self._policy.selection_timeout_s * 1000:g} ms",
-                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
-                retry_after_s=1.0,
-            ) from None
-        selection = self._selection(caller, task, agent)
+        agent = await self._agent(caller, task) if task.agent else None
+        selection, trace = self._selection(caller, task, agent), current_trace()
         strategy = selection.strategy
         config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
         if config.uses_tools:
@@ -409,6 +435,7 @@ class ReasoningService:
             strategy_source=selection.source,
             config=config,
             shown_config=config.model_dump(mode="json"),
+            trace="" if trace is None else trace.text,
         )
 
     async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
@@ -418,7 +445,7 @@ class ReasoningService:
             InternalError: it raised what would end the whole process, such as SystemExit.
         """
         try:
-            if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+            if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
                 await asyncio.to_thread(strategy.check, task, config, self._model)
             else:
                 strategy.check(task, config, self._model)
@@ -447,13 +474,10 @@ def _agent_config(agent: RegisteredAgent | None, strategy: str) -> Json:
     return {} if agent is None else agent.strategy_config.get(strategy, {})
 
 
-def _view(execution: Execution, events: Sequence[LoggedEvent]) -> ExecutionView:
-    """Return the execution with what its log holds; what was appended since it was read is left out."""
-    events = [logged for logged in events if logged.sequence <= execution.last_sequence]
-    steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
-    last = events[-1].event if events else None
-    result = last if isinstance(last, Result) else _partial(execution)
-    return ExecutionView(execution=execution, result=result, steps=steps)
+def _concerns(execution_id: str) -> None:
+    """Let the audit log and the access log say which execution the call is about."""
+    audit.concern(execution_id)
+    note_execution(execution_id)
 
 
 def _gone(run: Run) -> ReasondError:
@@ -466,17 +490,3 @@ def _gone(run: Run) -> ReasondError:
         retry_after_s=1.0,
     )
     return ending_of_error(error, usage=run.usage).error or error
-
-
-def _partial(execution: Execution) -> Result:
-    """Return the result of an execution that has not ended: no answer, what was spent."""
-    return Result(
-        execution_id=execution.execution_id,
-        answer="",
-        strategy_used=execution.strategy,
-        strategy_source=execution.strategy_source,
-        finish_reason=None,
-        metrics=Metrics(usage=execution.usage, execution_time_s=0.0),
-        warnings=("The execution is still running.",),
-        model=execution.model,
-    )

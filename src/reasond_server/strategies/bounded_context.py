@@ -26,7 +26,7 @@ from reasond_server.context.windows import (
     plan_windows,
 )
 from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
 from reasond_server.types import BoundedContextStep, CarryoverMode, CostClass, FinishReason
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import StrategyEvent
     from reasond_server.types import Task
 
-# Counting a text longer than this takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT_CHARACTERS = 50_000
 _CLIPPED = (
     "The query is longer than its share of a window: its beginning and end were shown in every window, "
     "what lies between was read as material."
@@ -149,7 +147,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
             ContextExhaustedError: by the server's count nothing useful fits a window.
         """
         config, model, nonce = context.config, context.model, context.new_nonce()
-        if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+        if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
             plan = await asyncio.to_thread(_plan, task, config, model, nonce)
         else:
             plan = _plan(task, config, model, nonce)

@@ -14,7 +14,7 @@ from reasond_server.context.calls import Reply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, FinishReason, Thought
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
-# Counting a text longer than this takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT_CHARACTERS = 50_000
 _MIN_TOKENS = 100
 _RULES = (
     "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
@@ -121,7 +119,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
 async def _prompt(task: Task, nonce: str) -> Sequence[Message]:
     """Return the prompt; one that takes long to build is built beside the event loop."""
     build = partial(build_prompt, instructions=_RULES, question=task.query, nonce=nonce, material=task.material)
-    if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(build)
     return build()
 
@@ -131,7 +129,7 @@ async def _prompt_tokens(messages: Sequence[Message], model: ChatModel) -> int:
     told = await model.count_exactly(messages)
     if told is not None:
         return told
-    if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
+    if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(model.counter.count_prompt, messages)
     return model.counter.count_prompt(messages)
 

@@ -1,73 +1,73 @@
-"""Log records as JSON lines or, for a person, as text; tokens are cut out and content is left out of both."""
+"""Log records as JSON lines or, for a person, as text: ours and those of libraries through one chain of processors.
+
+Callers log with the standard library; what a line becomes is decided here, by processors as structlog has them. Tokens
+are cut out and content is left out of both forms, and every line has the ids of the RPC or run that it belongs to.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TextIO
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from reasond_server.telemetry.redaction import (
+    CONTENT_FIELDS,
+    MAX_TEXT_CHARACTERS,
+    REDACTED,
+    has_marks,
+    is_secret,
+    redacted,
+    shown_text,
+    shown_value,
+)
+from reasond_server.telemetry.scope import current
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
-# Fields that could hold what a caller asked or a model wrote are dropped, whoever logs them.
-CONTENT_FIELDS = frozenset(
-    {"answer", "body", "carryover", "content", "material", "messages", "params", "prompt", "query", "response", "text"}
-)
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
-_REDACTED = "***"
 # `color_message` is uvicorn's message once more, with escape sequences.
-_OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"})
-_SECRETS = re.compile(
-    r"eyJ[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){0,4}"
-    r"|(?i:(?P<scheme>\b(?:bearer|basic)\s+)[^\s\"',;]+)"
-    r"|(?i:(?P<field>\b(?:authorization|auth_token|api[-_]key|secret|password)[\"']?\s*[:=]\s*[\"']?)"
-    r"(?!(?:bearer|basic)\s)[^\s\"',;}]+)"
-)
-_SECRET_FIELDS = frozenset({"authorization", "auth_token", "token", "api_key", "secret", "password"})
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_MAX_TEXT_CHARACTERS = 8192
+_OWN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
+_RESERVED: Final = frozenset({"time", "level", "logger", "message", "traceback"})
+_HIDDEN: Final = _RESERVED | {"span_id"}
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.items()}  # noqa: SLF001 - its own list is a copy of it
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def redacted(text: str) -> str:
-    """Return `text` with JSON Web Tokens, Authorization values and the like replaced by ***."""
-    return _SECRETS.sub(lambda found: f"{found['scheme'] or found['field'] or ''}{_REDACTED}", text)
+class LineFormatter(logging.Formatter):
+    """Runs each record through `processors`; the last of them returns the line."""
 
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time, level, logger, message, the fields of `extra`, and the traceback."""
+    def __init__(self, processors: Sequence[Processor]) -> None:
+        super().__init__()
+        self._processors = processors
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return `record` as one line of JSON."""
-        line = {
-            "time": _time_of(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": _text(record.getMessage()),
-            **{name: value for name, value in fields_of(record).items() if name not in _RESERVED},
-        }
-        if traceback := _traceback_of(record):
-            line["traceback"] = traceback
-        return json.dumps(line, ensure_ascii=False, allow_nan=False)
+        """Return `record` as one line, or more where a person reads it."""
+        line: Any = event_of(record)
+        for process in self._processors:
+            line = process(None, record.levelname, line)
+        text: str = line
+        return text
 
 
-class HumanFormatter(logging.Formatter):
-    """One line of text per record, its fields as name=value; a traceback follows indented."""
+def json_formatter() -> LineFormatter:
+    """Return what makes one JSON object of each record, on one line."""
+    return LineFormatter([with_scope, as_json])
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return `record` for a person; no control character reaches the terminal."""
-        clock = _time_of(record).astimezone().strftime("%H:%M:%S")
-        message = _text(record.getMessage())
-        # a field that the message says already, such as the method of a call, would only make the line longer
-        fields = {name: value for name, value in fields_of(record).items() if str(value) not in message}
-        line = (
-            f"{clock} {record.levelname:<7} {message}{''.join(f'  {name}={value}' for name, value in fields.items())}"
-        )
-        line = _CONTROL.sub(_escaped, line).replace("\n", "\\n")
-        traceback = _CONTROL.sub(_escaped, _traceback_of(record))
-        return line + "".join(f"\n    {one}" for one in traceback.splitlines())
+
+def human_formatter(*, has_colors: bool = False) -> LineFormatter:
+    """Return what makes a line for a person; no control character of anybody else reaches the terminal."""
+    # Imported here: it takes longer than all the rest of the logs, and machines read JSON.
+    from structlog.dev import ConsoleRenderer  # noqa: PLC0415 - see above
+
+    console = ConsoleRenderer(colors=has_colors, pad_event_to=0, event_key="message", timestamp_key="time")
+    return LineFormatter([with_scope, cleaned, for_a_person, console])
 
 
 class _QuietHandler(logging.StreamHandler[TextIO]):
@@ -77,10 +77,10 @@ class _QuietHandler(logging.StreamHandler[TextIO]):
         """Drop `record`; printing a traceback would fail the same way."""
 
 
-def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO) -> None:
+def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_colors: bool = False) -> None:
     """Send the log records of the process to `stream`, and only there; called once, before the server starts."""
     handler = _QuietHandler(stream)
-    handler.setFormatter(HumanFormatter() if is_human else JsonFormatter())
+    handler.setFormatter(human_formatter(has_colors=has_colors) if is_human else json_formatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -89,41 +89,81 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO) -> N
     logging.captureWarnings(True)
 
 
-def fields_of(record: logging.LogRecord) -> Mapping[str, str | int | float | bool | None]:
-    """Return what `extra` added to `record`: scalars as they are, others as text, secrets and content left out."""
-    return {
-        name: _REDACTED if name in _SECRET_FIELDS else _scalar(value)
-        for name, value in vars(record).items()
-        if name not in _OWN and name not in CONTENT_FIELDS
+def event_of(record: logging.LogRecord) -> EventDict:
+    """Return what `record` says: time, level, logger and message, the fields of `extra` but content, the traceback."""
+    try:
+        message = record.getMessage()
+    except Exception:  # noqa: BLE001 - arguments that do not fit must not cost the line
+        message = str(record.msg)
+    event: EventDict = {
+        "time": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03}Z",
+        "level": _LEVELS.get(record.levelno) or record.levelname.lower(),
+        "logger": record.name,
+        "message": message,
     }
+    for name, value in record.__dict__.items():
+        if name not in _OWN and name not in CONTENT_FIELDS and name not in _RESERVED:
+            event[name] = REDACTED if is_secret(name) else value
+    if record.exc_info or record.exc_text:
+        event["traceback"] = _traceback_of(record)
+    return event
 
 
-def _time_of(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, UTC)
+def with_scope(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Add the ids of the RPC or run at work."""
+    scope = current()
+    if scope is not None:
+        scope.add_to(event)
+    return event
 
 
-def _scalar(value: object) -> str | int | float | bool | None:
-    """Return `value` as JSON can say it."""
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return _text(value if isinstance(value, str) else repr(value))
+def cleaned(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Cut secrets out of every text, and texts to a length that a log can take."""
+    return {name: shown_value(value) for name, value in event.items()}
 
 
-def _text(text: str) -> str:
-    """Return `text` redacted, in a length that a log can take, and encodable."""
-    return redacted(text[:_MAX_TEXT_CHARACTERS]).encode("utf-8", "backslashreplace").decode("utf-8")
+def as_json(logger: WrappedLogger, name: str, event: EventDict) -> str:
+    """Return `event` as JSON. What is plain and shows no mark of a secret is not looked at twice."""
+    if _PLAIN.issuperset(map(type, event.values())):
+        try:
+            line = to_json(event, inf_nan_mode="strings").decode()
+        except (PydanticSerializationError, UnicodeError, ValueError):
+            pass
+        else:
+            if len(line) <= MAX_TEXT_CHARACTERS and not has_marks(line):
+                return line
+    return to_json(cleaned(logger, name, event)).decode()
+
+
+def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Return `event` with local time, without what its message says already, and with control characters shown."""
+    message = str(event["message"])
+    clock = datetime.fromisoformat(str(event.pop("time"))).astimezone().strftime("%H:%M:%S")
+    traceback = str(event.pop("traceback", ""))
+    fields = {
+        _escaped(name): _escaped(str(value))
+        for name, value in event.items()
+        if name not in _HIDDEN and str(value) not in message
+    }
+    line: EventDict = {"time": clock, "level": event["level"], "message": _escaped(message), **fields}
+    if traceback:
+        line["exception"] = "\n".join(f"    {_escaped(one)}" for one in traceback.splitlines())
+    return line
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    """Return a second since 1970 as text; most lines are written in the one of the line before."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
 
 
 def _traceback_of(record: logging.LogRecord) -> str:
-    """Return the traceback of `record`, empty where it has none."""
-    if not record.exc_info:
-        return ""
-    text = logging.Formatter().formatException(record.exc_info)
-    return _text(text[-_MAX_TEXT_CHARACTERS:])
+    """Return the end of the traceback of `record`, redacted before it is cut: a half of a token is none to be found."""
+    text = record.exc_text or ""
+    if record.exc_info and record.exc_info[0] is not None:
+        text = logging.Formatter().formatException(record.exc_info)
+    return shown_text(redacted(text)[-MAX_TEXT_CHARACTERS:])
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return ascii(found[0])[1:-1]
-
-
-_RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.app import Listening
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.telemetry.exporting import SpanSink
 
 _SETTINGS = {
     "REASOND_CONFIG": os.devnull,
@@ -34,18 +35,19 @@ async def running_server(
     model: ChatModel | None = None,
     strategies: Sequence[ReasoningStrategy[Any]] | None = None,
     environ: Mapping[str, str] | None = None,
+    spans: SpanSink | None = None,
 ) -> AsyncGenerator[Listening, None]:
     """Serve while the context lasts; yields the addresses and a token that may do everything.
 
     `model` takes the place of the demo model and `strategies` that of the installed ones. `environ` sets keys as
-    the environment would, such as {"REASOND__STORE__RETENTION_S": "1"}; no file is read.
+    the environment would, such as {"REASOND__STORE__RETENTION_S": "1"}; no file is read. `spans` takes what is traced.
 
     Raises:
         SettingsError: the settings do not work.
     """
     values = {**_SETTINGS, **(environ or {})}
     registry = None if strategies is None else StrategyRegistry(strategies)
-    server = Server(load(None, values), environ=values, dev=True, model=model, registry=registry)
+    server = Server(load(None, values), environ=values, dev=True, model=model, registry=registry, spans=spans)
     listening = await server.start()
     try:
         yield listening

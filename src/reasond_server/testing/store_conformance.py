@@ -17,16 +17,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.errors import (
-    CursorExpiredError,
-    ExecutionNotFoundError,
-    InternalError,
-    StoreFullError,
-)
+from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError
 from reasond_server.executions.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
 from reasond_server.testing.conformance import ConformanceError
 from reasond_server.testing.expectations import nothing, raises, refused, same
 from reasond_server.testing.logs import KEPT_S, LEASE_S, HandWrittenLog, started, step
+from reasond_server.testing.store_creations import CreationChecks
 from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
@@ -39,6 +35,7 @@ __all__ = ["ExecutionStoreConformance"]
 
 _EVERYTHING = ExecutionFilter()
 _CALLERS = 5
+_CREATIONS = ("makes_logs_with_their_first_entries", "makes_a_log_once", "leases_what_it_makes")
 _HOSTILE = ("", "\x00", "\ud800", "a" * 5000, "'; DROP TABLE executions; --", "%s :name")
 
 
@@ -81,6 +78,7 @@ class ExecutionStoreConformance:
         "deletes_everything",
         "forgets_in_batches",
         "frees_the_request_id_of_what_is_past",
+        *_CREATIONS,
     )
 
     def __init__(
@@ -98,6 +96,7 @@ class ExecutionStoreConformance:
         self._largest = largest_log_bytes
         self._timeout_s = timeout_s
         self._tenant = uuid.uuid4().hex
+        self._creations = CreationChecks(store, pass_time=pass_time, tenant=self._tenant)
 
     async def check(self, name: str) -> None:
         """Run one of CHECKS.
@@ -109,7 +108,7 @@ class ExecutionStoreConformance:
             raise ValueError(name)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await getattr(self, f"_{name}")()
+                await (getattr(self._creations, name) if name in _CREATIONS else getattr(self, f"_{name}"))()
         except TimeoutError:
             raise ConformanceError(f"{name} took longer than {self._timeout_s} s") from None
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import InternalError, TokenBudgetExhaustedError, Violation, shown
 from reasond_server.llm.model import ToolSpec
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult
 from reasond_server.tools.results import (
     NotJsonError,
@@ -30,6 +31,7 @@ from reasond_server.types import ToolResult
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from reasond_server.telemetry.observers import ToolObserver
     from reasond_server.types import Json, ToolCall
 
 _log = logging.getLogger("reasond.tools")
@@ -61,7 +63,15 @@ class RunToolbox:
     The handle of a result is the id of its call. Calls are counted, whatever comes of them.
     """
 
-    def __init__(self, *, tools: Sequence[Tool], limits: ToolLimits, max_calls: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        tools: Sequence[Tool],
+        limits: ToolLimits,
+        max_calls: int | None,
+        observer: ToolObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
         self._limits = limits
         self._max_calls = max_calls
         self._calls = 0
@@ -95,6 +105,7 @@ class RunToolbox:
             TokenBudgetExhaustedError: the budget's calls are used up.
         """
         if self._max_calls is not None and self._calls >= self._max_calls:
+            self._observer.tool_called(call.name, "refused", 0.0)
             raise TokenBudgetExhaustedError(
                 f"The budget does not cover the next tool call: max_tool_calls is {self._max_calls}, and as many "
                 "were made",
@@ -102,28 +113,36 @@ class RunToolbox:
                 metadata={"limit": "max_tool_calls", "allowed": str(self._max_calls), "spent": str(self._calls)},
             )
         self._calls += 1
+        loop = asyncio.get_running_loop()
+        kind, since_s = "cancelled", loop.time()
+        try:
+            outcome = await self._made(call)
+            kind = outcome.kind if isinstance(outcome, _Failure) else "ok"
+        finally:
+            self._observer.tool_called(call.name, kind, loop.time() - since_s)
+        return _failed(call, outcome) if isinstance(outcome, _Failure) else outcome
+
+    async def _made(self, call: ToolCall) -> ToolResult | _Failure:
         tool = self._tools.get(call.name)
         if tool is None:
-            return _failed(call, _Failure(kind="unknown_tool", message=_unknown(call.name, self._tools)))
+            return _Failure(kind="unknown_tool", message=_unknown(call.name, self._tools))
         try:
             arguments = arguments_of(call.arguments_json)
         except ValueError as error:
             schema = json_text(tool.parameters)
-            return _failed(call, _Failure(kind="invalid_arguments", message=f"{error}. The schema is: {schema}"))
+            return _Failure(kind="invalid_arguments", message=f"{error}. The schema is: {schema}")
         if violations := _violations(tool, arguments):
-            return _failed(call, _Failure(kind="invalid_arguments", message=_told(violations, tool)))
+            return _Failure(kind="invalid_arguments", message=_told(violations, tool))
         outcome = await self._invoked(tool, arguments, call)
-        if isinstance(outcome, _Failure):
-            return _failed(call, outcome)
-        return self._result(tool, call, outcome)
+        return outcome if isinstance(outcome, _Failure) else self._result(tool, call, outcome)
 
-    def _result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult:
+    def _result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult | _Failure:
         try:
             text, is_cut = cut_to_bytes(json_text(value), tool.max_output_bytes)
         except NotJsonError:
             _log.warning("tool returned what is no JSON", extra={"tool": tool.name})
             message = f"the tool {shown(tool.name)} returned something that is no JSON; it needs its author"
-            return _failed(call, _Failure(kind="failed", message=message))
+            return _Failure(kind="failed", message=message)
         if tool.name == READ_TOOL_RESULT:
             return ToolResult(call_id=call.call_id, result_json=text)
         self._memory.keep(call.call_id, text)

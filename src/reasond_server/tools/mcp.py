@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import SettingsError, shown
+from reasond_server.telemetry.propagation import outgoing
 from reasond_server.tools.mcp_values import arguments_validator, described, value_of
 from reasond_server.tools.results import NotJsonError, json_text
 from reasond_server.tools.tool import MAX_OUTPUT_BYTES, ToolFailedError
@@ -43,6 +44,9 @@ _MAX_NAME: Final = 64
 _SUFFIX: Final = 9
 _CONNECTION_CLOSED: Final = -32000
 _CLOSING_S: Final = 10.0
+# What the package raises for a result that is malformed or does not satisfy the tool's own schema: the connection
+# stands. What a broken one raises (of anyio, httpx2 and the system) is none of these.
+_OF_ONE_CALL: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, re.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +148,8 @@ class McpServer:
         """Call `tool` of the server and return its result as JSON can hold it.
 
         Raises:
-            ToolFailedError: the server is down, or says that the call failed.
+            ToolFailedError: the server is down, says that the call failed, or returned what cannot be read. Only the
+                first ends the connection, which the calls of all runs share.
         """
         from mcp import MCPError  # noqa: PLC0415 - an optional package
 
@@ -152,12 +157,22 @@ class McpServer:
         if client is None:
             raise ToolFailedError(f"the MCP server {self.name!r} is not connected now; try another way, or later")
         try:
-            result = await client.call_tool(tool, dict(arguments), read_timeout_seconds=self._options.timeout_s)
+            result = await client.call_tool(
+                tool, dict(arguments), read_timeout_seconds=self._options.timeout_s, meta=_meta()
+            )
         except MCPError as error:
             if error.code == _CONNECTION_CLOSED:
                 self._given_up(client)
             _log.warning("mcp call refused", extra={"server": self.name, "tool": tool, "code": error.code})
             raise ToolFailedError(f"the MCP server {self.name!r} did not answer the call (code {error.code})") from None
+        except _OF_ONE_CALL as error:
+            # Its text may quote the result, which is content.
+            facts = {"server": self.name, "tool": tool, "error": type(error).__name__}
+            _log.warning("mcp result not understood", extra=facts)
+            raise ToolFailedError(
+                f"the MCP server {self.name!r} returned a result that cannot be read, or that its own schema of "
+                f"the tool does not allow; another call may do"
+            ) from None
         except Exception:  # noqa: BLE001 - transports raise errors of many kinds, and the run must not die of them
             self._given_up(client)
             _log.warning("mcp call failed", extra={"server": self.name, "tool": tool}, exc_info=True)
@@ -285,6 +300,12 @@ class McpTool:
     async def invoke(self, arguments: Json, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
         """Call the server. Raises as `McpServer.call`."""
         return await self._server.call(self._told_name, arguments)
+
+
+def _meta() -> mcp.types.RequestParamsMeta | None:
+    """Return where in a trace the call stands, if the server is to be told; the protocol has a place for it."""
+    found: Any = dict(outgoing())
+    return found or None
 
 
 def tool_name(server: str, tool: str) -> str:

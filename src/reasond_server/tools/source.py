@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import InternalError, SettingsError
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import RunToolbox, ToolLimits, require_tool
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.violations import nearest
@@ -14,6 +15,7 @@ from reasond_server.violations import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from reasond_server.telemetry.observers import ToolObserver
     from reasond_server.tools.tool import Tool
 
 TOOL_GROUP: Final = "reasond.tools"
@@ -43,14 +45,21 @@ class Tools:
         tools: tools that are always there.
         servers: further tools, offered to runs that begin while they are connected or known.
         limits: what holds for all of them.
+        observer: hears of every call.
 
     Raises:
         SettingsError: two tools have one name.
     """
 
     def __init__(
-        self, *, tools: Iterable[Tool] = (), servers: Sequence[ToolServer] = (), limits: ToolLimits | None = None
+        self,
+        *,
+        tools: Iterable[Tool] = (),
+        servers: Sequence[ToolServer] = (),
+        limits: ToolLimits | None = None,
+        observer: ToolObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._tools = tuple(tools)
         self._servers = tuple(servers)
         self._limits = limits or ToolLimits()
@@ -66,7 +75,7 @@ class Tools:
 
     def toolbox(self, *, max_calls: int | None) -> RunToolbox:
         """Return the tools for one run; what comes or goes later changes nothing for it."""
-        return RunToolbox(tools=self._known(), limits=self._limits, max_calls=max_calls)
+        return RunToolbox(tools=self._known(), limits=self._limits, max_calls=max_calls, observer=self._observer)
 
     async def start(self) -> None:
         """Connect the tool servers, all at once; one that is down is no error."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, final, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -125,8 +126,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
     @final
     def parameters(self) -> Json:
         """JSON Schema of the arguments."""
-        schema = self.arguments_type.model_json_schema()
-        return {key: value for key, value in schema.items() if key not in {"title", "description"}}
+        return _schema_of(self.arguments_type)
 
     @final
     def violations(self, arguments: Json) -> Sequence[Violation]:
@@ -146,3 +146,10 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
     @abstractmethod
     async def call(self, arguments: ArgumentsT, context: ToolContext) -> object:
         """Do it and return something that JSON can hold. Raises as `Tool.invoke`."""
+
+
+# Making a schema takes longer than all else that a run does beside its calls, and a class never has another one.
+@cache
+def _schema_of(arguments_type: type[ToolArguments]) -> Json:
+    schema = arguments_type.model_json_schema()
+    return {key: value for key, value in schema.items() if key not in {"title", "description"}}

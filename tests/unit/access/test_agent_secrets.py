@@ -100,6 +100,44 @@ async def test_few_are_verified_at_once_and_not_many_wait() -> None:
     assert running[1] <= 2
 
 
+async def test_a_place_stays_taken_and_a_failure_counts_though_the_caller_has_left() -> None:
+    begun, may_go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(_hash: str, _secret: str) -> bool:
+        begun.set()
+        may_go.wait(20)
+        ended.set()
+        return False
+
+    ours = secrets(slow, agent=1)
+    leaving = asyncio.create_task(ours.tell(agent_id="crawler", secret="wrong", address="a"))
+    await asyncio.to_thread(begun.wait, 20)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert ours._places._value == 1
+    may_go.set()
+    await asyncio.to_thread(ended.wait, 20)
+    await asyncio.gather(*ours._trials, return_exceptions=True)
+    assert ours._places._value == 2
+    with pytest.raises(RateLimitedError):
+        await ours.tell(agent_id="crawler", secret=SECRET, address="b")
+
+
+async def test_tries_at_once_are_not_more_tries() -> None:
+    compared: list[str] = []
+
+    def noting(_hash: str, secret: str) -> bool:
+        compared.append(secret)
+        return False
+
+    ours = secrets(noting, agent=3, address=100)
+    tries = (ours.tell(agent_id="crawler", secret=f"guess {number}", address="a") for number in range(30))
+    ends = await asyncio.gather(*tries, return_exceptions=True)
+    # Two are verified at once, so one more than the limit may have begun before it is met.
+    assert 3 <= len(compared) <= 4
+    assert sum(isinstance(end, RateLimitedError) for end in ends) == 30 - len(compared)
+
+
 async def test_a_token_carries_what_the_account_has() -> None:
     minter = TokenMinter(key=MAIN, issuer="i", audience="a", max_lifetime_s=3600)
     tokens = AgentTokens(secrets=secrets(), minter=minter, lifetime_s=600, now=lambda: datetime.now(UTC))
@@ -107,7 +145,7 @@ async def test_a_token_carries_what_the_account_has() -> None:
     claims: dict[str, Any] = jwt.decode(issued.token, MAIN.secret, algorithms=["HS256"], audience="a", issuer="i")
     assert claims["exp"] - claims["iat"] == issued.lifetime_s == 600
     assert (claims["sub"], claims["permissions"], claims["roles"]) == ("crawler", ["reasoning:execute"], ["solver"])
-    assert issued.principal.subject == issued.principal.tenant == "crawler"
+    assert (issued.principal.subject, issued.principal.tenant) == ("crawler", "sub:crawler")
 
 
 def test_hashes_are_known_by_their_form() -> None:

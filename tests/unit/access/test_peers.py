@@ -19,7 +19,7 @@ WORKER = "spiffe://example.org/ns/prod/sa/worker"
 def test_the_first_rule_whose_path_matches_says_what_a_peer_may() -> None:
     assert PEERS.recognise([WORKER]) == Principal(subject=WORKER, tenant="acme", permissions=EXECUTE)
     other = "spiffe://example.org/ns/prod/sa/other"
-    assert PEERS.recognise([other]) == Principal(subject=other, tenant=other, permissions=frozenset())
+    assert PEERS.recognise([other]) == Principal(subject=other, tenant=f"sub:{other}", permissions=frozenset())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from reasond_server.access.permissions import (
     allowed_strategies,
     may_use_strategy,
     require,
+    require_metrics,
     require_strategy,
     require_tools,
 )
@@ -82,3 +83,10 @@ def test_tools_need_a_permission_that_no_strategy_brings() -> None:
         require_tools(principal(permission))
     with pytest.raises(PermissionMissingError, match="'reasoning:tools'"):
         require_tools(principal("reasoning:execute", "reasoning:execute:react"))
+
+
+def test_metrics_are_for_those_who_may_read_them_and_for_administrators() -> None:
+    require_metrics(principal("metrics:read"))
+    require_metrics(principal("admin"))
+    with pytest.raises(PermissionMissingError, match="'metrics:read'"):
+        require_metrics(principal("reasoning:execute"))

@@ -27,7 +27,9 @@ async def test_minted_tokens_verify(clock: Clock) -> None:
     token = minter.mint(subject="bob", permissions=["admin"], tenant="acme", lifetime_s=60, now=NOW)
     assert await verifier.verify(token) == Principal(subject="bob", tenant="acme", permissions=frozenset({"admin"}))
     assert jwt.get_unverified_header(token)["kid"] == key.id
-    assert (await verifier.verify(minter.mint(subject="bob", permissions=[], lifetime_s=1, now=NOW))).tenant == "bob"
+    assert (
+        await verifier.verify(minter.mint(subject="bob", permissions=[], lifetime_s=1, now=NOW))
+    ).tenant == "sub:bob"
 
 
 @pytest.mark.parametrize("lifetime_s", [0, -1, 61, float("nan")])

@@ -39,8 +39,12 @@ async def test_a_good_token_gives_its_principal(verifier: TokenVerifier) -> None
     assert await verifier.verify(token) == expected
 
 
-async def test_a_token_without_tenant_is_its_subjects_own(verifier: TokenVerifier) -> None:
-    assert (await verifier.verify(signed(claims()))).tenant == "alice"
+async def test_a_token_without_tenant_has_one_that_no_claim_can_name(verifier: TokenVerifier) -> None:
+    own = (await verifier.verify(signed(claims()))).tenant
+    assert own == "sub:alice"
+    with pytest.raises(TokenInvalidError, match="not begin with 'sub:'"):
+        await verifier.verify(signed(claims(tenant=own)))
+    assert (await verifier.verify(signed(claims(tenant="alice")))).tenant == "alice"
 
 
 async def test_a_token_without_permissions_grants_none(verifier: TokenVerifier) -> None:

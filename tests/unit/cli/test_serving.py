@@ -30,7 +30,12 @@ def test_the_ready_file_is_json_for_its_owner_and_replaces_what_was_there(tmp_pa
     path.write_text("old", "utf-8")
     path.chmod(0o644)
     write_ready_file(path, LISTENING)
-    assert json.loads(path.read_text("utf-8")) == {"grpc": "127.0.0.1:1", "http": "127.0.0.1:2", "token": "a.b.c"}
+    assert json.loads(path.read_text("utf-8")) == {
+        "grpc": "127.0.0.1:1",
+        "http": "127.0.0.1:2",
+        "token": "a.b.c",
+        "metrics": "",
+    }
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
 

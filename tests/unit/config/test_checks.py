@@ -34,6 +34,16 @@ def test_a_public_address_needs_tls_or_a_proxy_that_ends_it(name: str) -> None:
     assert found(settings(server={name: "0.0.0.0:1"} | files)) == {}
 
 
+def test_metrics_on_a_public_address_need_tls_or_a_proxy_and_are_refused_in_development() -> None:
+    public = {"address": "0.0.0.0:9464"}
+    assert list(found(settings(metrics=public))) == ["metrics.address"]
+    assert found(settings(metrics=public, server={"tls": "terminated-upstream"})) == {}
+    assert found(settings(metrics={"address": "127.0.0.1:9464"})) == {}
+    with pytest.raises(SettingsError, match=r"metrics\.address: '0\.0\.0\.0:9464' can be reached") as refused:
+        require_servable(settings(metrics=public, server={"tls": "terminated-upstream"}), dev=True)
+    assert [violation.field for violation in refused.value.violations] == ["metrics.address"]
+
+
 def test_tls_needs_its_files_and_files_need_tls() -> None:
     assert set(found(settings(server={"tls": "files"}))) == {"server.tls_certificate", "server.tls_private_key"}
     for name in ("tls_certificate", "tls_private_key", "tls_client_ca"):

@@ -201,7 +201,11 @@ def test_an_unknown_key_names_itself_the_nearest_and_where_it_was_read() -> None
         ("[server]\nissuer = 'x'", "server.issuer", "did you mean auth.issuer?"),
         ("[reasoning.performence]\nx = 1", "reasoning.performence", "did you mean reasoning.performance?"),
         ("[agents]\nzzz = 1", "agents.zzz", "known are agents.max_agents, agents.max_card_bytes"),
-        ("zzz = 1", "zzz", "known are agents, auth, limits, llm, reasoning, server, store, tools"),
+        (
+            "zzz = 1",
+            "zzz",
+            "known are agents, auth, limits, llm, logs, metrics, reasoning, server, store, tools, tracing",
+        ),
         ("'a.\\nb' = 1", "'a.\\\\nb'", "known sections are"),
     ],
 )

@@ -3,18 +3,24 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reasond_server.errors import StoreUnavailableError, StrategyNotFoundError
 from reasond_server.executions.following import Follower
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.llm.tracing import traced
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+from reasond_server.telemetry.observers import UNOBSERVED, RunObserver
 from reasond_server.types import (
     Execution,
     Result,
 )
 from tests.unit.executions.conftest import EchoModel, ManualClock, Script, Scripted
+
+if TYPE_CHECKING:
+    from reasond_server.telemetry.spans import Tracing
 
 Assign = Callable[..., Assignment]
 
@@ -44,11 +50,21 @@ class Servers:
         self.store = SharedStore(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
         self.strategy: ReasoningStrategy[StrategyConfig] | None = Replayable(Script())
         self.runners: list[Runner] = []
+        self.tracing: Tracing | None = None
         self._assign = assign
 
-    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS) -> Runner:
+    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS, *, observer: RunObserver = UNOBSERVED) -> Runner:
         clock = replace(self.time.clock(), new_nonce=lambda: "n" * 28)
-        runner = Runner(store=self.store, model=model, clock=clock, limits=limits, find_strategy=self._find)
+        called = traced(model, tracing=self.tracing)
+        runner = Runner(
+            store=self.store,
+            model=called,
+            clock=clock,
+            limits=limits,
+            find_strategy=self._find,
+            tracing=self.tracing,
+            observer=observer,
+        )
         self.runners.append(runner)
         return runner
 

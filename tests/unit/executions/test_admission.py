@@ -4,6 +4,7 @@ import pytest
 
 from reasond_server.errors import DrainingError, OverloadedError
 from reasond_server.executions.admission import Admission, Place
+from tests.unit.telemetry.parts import metrics, values
 
 
 async def waiting(admission: Admission, tenant: str, within_s: float | None = None) -> asyncio.Task[Place]:
@@ -137,3 +138,28 @@ async def test_what_was_taken_over_is_admitted_beyond_the_limit() -> None:
     place.leave()
     with pytest.raises(OverloadedError):
         await admission.enter("a")
+
+
+async def test_who_had_to_wait_is_told_with_how_it_ended_and_others_are_not() -> None:
+    counted = metrics()
+    admission = Admission(max_running=1, max_queued=3, queue_timeout_s=60, observer=counted)
+    place = await admission.enter("a")
+    assert (admission.running, admission.queued) == (1, 0)
+    admitted, gone, draining = [await waiting(admission, "a") for _ in range(3)]
+    assert admission.queued == 3
+    with pytest.raises(OverloadedError):
+        await admission.enter("a")
+    place.leave()
+    await admitted
+    gone.cancel()
+    await asyncio.wait([gone])
+    with pytest.raises(OverloadedError):
+        await admission.enter("a", within_s=0.001)
+    admission.drain()
+    with pytest.raises(DrainingError):
+        await draining
+    found = values(counted)
+    waits = {
+        name.split()[1]: value for name, value in found.items() if name.startswith("reasond_queue_wait_seconds_count")
+    }
+    assert waits == {"admitted": 1, "gone": 1, "timeout": 1, "draining": 1}

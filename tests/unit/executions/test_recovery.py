@@ -25,6 +25,7 @@ from tests.unit.executions.servers import (
     held_after,
     recovered,
 )
+from tests.unit.telemetry.parts import metrics, values
 
 
 async def test_a_run_whose_process_died_goes_on_where_it_stopped(servers: Servers, model: EchoModel) -> None:
@@ -245,3 +246,32 @@ async def test_a_retry_of_a_cancelled_run_does_not_pay_again(servers: Servers, m
     assert result.metrics.usage.model_calls == cancelled.usage.model_calls + 1
     assert result.warnings[-1].startswith(f"This request was begun as execution {execution.execution_id}")
     assert (await servers.store.claimed("acme", "r1")) is not None
+
+
+async def test_what_becomes_of_a_run_is_told_by_each_process_that_had_it(servers: Servers, model: EchoModel) -> None:
+    servers.strategy = Replayable(Script(words=("one", "two", "six")))
+    first, second = metrics(), metrics()
+    leaving = servers.server(model, observer=first)
+    execution = await held_after(servers, leaving, model, 2)
+    await leaving.stop()
+    heir = servers.server(EchoModel(), observer=second)
+    servers.time.advance(20)
+    await heir._upkeep.round()
+    await end_of(heir, execution)
+    left, ended = values(first), values(second)
+    assert left["reasond_executions_left_total handed_over"] == 1
+    assert (left["reasond_steps_total other"], ended["reasond_steps_total other"]) == (2, 1)
+    assert "reasond_executions_total answered other" not in left
+    assert ended["reasond_executions_total answered other"] == 1
+    assert ended["reasond_recoveries_total resumed"] == 1
+    assert ended["reasond_tokens_total input other other"] == 10
+
+
+async def test_a_run_that_cannot_be_gone_on_with_is_told_to_be_written_off(servers: Servers, model: EchoModel) -> None:
+    execution = await held_after(servers, (first := servers.server(model)), model, 1)
+    await servers.die(first)
+    servers.strategy, counted = None, metrics()
+    other = servers.server(EchoModel(), observer=counted)
+    await other._upkeep.round()
+    await end_of(other, execution)
+    assert values(counted)["reasond_recoveries_total written_off"] == 1

@@ -1,18 +1,19 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from reasond_server.errors import (
+    ReasondError,
     StoreUnavailableError,
 )
 from reasond_server.executions.mailbox import Mailbox
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment, Stop
 from reasond_server.executions.runner import Runner, RunnerLimits
-from reasond_server.executions.store import Claim, Lease, Renewal
+from reasond_server.executions.store import Append, Claim, Lease, Renewal
 from reasond_server.types import (
     ExecutionState,
     Result,
@@ -35,6 +36,11 @@ class Limping(MemoryExecutionStore):
     async def create(self, *arguments: Any, **keys: Any) -> Claim:
         self._fail("create")
         return await super().create(*arguments, **keys)
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        if any(part.creation is not None for part in batch):
+            self._fail("create")
+        return await super().append(batch)
 
     async def renew(self, *arguments: Any) -> Renewal:
         self._fail("renew")

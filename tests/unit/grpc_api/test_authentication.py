@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
@@ -118,3 +120,46 @@ async def test_an_exempt_method_has_no_caller_to_ask_for() -> None:
 
     with pytest.raises(InternalError, match="exempt from authentication"):
         current_principal()
+
+
+async def test_every_call_is_made_by_whoever_makes_it_however_many_have_called_before() -> None:
+    reasoning = ScriptedReasoning()
+    powerless = (("authorization", "Bearer powerless"),)
+    async with serving(reasoning) as served:
+        for _ in range(2):
+            await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
+            for metadata, code in (((), "UNAUTHENTICATED"), (powerless, "PERMISSION_DENIED")):
+                found, _, _ = await refused(served.reasoning.GetExecution(GET, metadata=metadata))
+                assert found.name == code
+
+    assert [call["caller"] for call in reasoning.calls] == [PRINCIPAL, PRINCIPAL]
+
+
+async def test_who_was_refused_first_does_not_close_the_method_for_others() -> None:
+    async with serving(ScriptedReasoning()) as served:
+        code, _, _ = await refused(served.reasoning.GetExecution(GET))
+        answer = await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
+
+    assert (code, answer.execution.execution_id) == (grpc.StatusCode.UNAUTHENTICATED, "run-1")
+
+
+async def test_calls_of_several_callers_at_once_are_not_mixed_up() -> None:
+    reasoning = ScriptedReasoning()
+    tokens = ["good", "powerless", "expired"] * 20
+    async with serving(reasoning) as served:
+        calls = [served.reasoning.GetExecution(GET, metadata=(("authorization", f"Bearer {one}"),)) for one in tokens]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+
+    codes = [end.code().name if isinstance(end, grpc.aio.AioRpcError) else "OK" for end in ends]
+    assert codes == ["OK", "PERMISSION_DENIED", "UNAUTHENTICATED"] * 20
+
+
+async def test_handlers_are_put_together_once_and_not_for_every_call() -> None:
+    async with serving(ScriptedReasoning()) as served:
+        for _ in range(5):
+            await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
+            await refused(served.reasoning.GetExecution(GET))
+            await health_pb2_grpc.HealthStub(served.channel).Check(health_pb2.HealthCheckRequest())
+
+        assert len(served.server._guard._guarded) == 3
+        assert len(served.server._codec._coded) == 2

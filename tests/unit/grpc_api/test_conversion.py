@@ -15,7 +15,7 @@ from reasond_server.grpc_api.conversion import (
     reasoning_message,
     traced_message,
 )
-from reasond_server.grpc_api.metrics import metrics_message, usage_message
+from reasond_server.grpc_api.metrics import metrics_message
 from reasond_server.grpc_api.times import duration, timestamp
 from reasond_server.types import (
     BoundedContextMetrics,
@@ -98,7 +98,7 @@ ENUMS: list[tuple[Any, Any, str, Any]] = [
     ),
     (
         UsageSource,
-        lambda value: usage_message(replace(USAGE, source=value)).source,
+        lambda value: metrics_message(Metrics(usage=replace(USAGE, source=value), execution_time_s=0.0)).usage.source,
         "USAGE_SOURCE",
         execution_pb2.UsageSource,
     ),

@@ -137,6 +137,29 @@ async def test_a_call_over_the_limit_of_a_connection_waits_for_a_place_instead_o
     assert len(reasoning.calls) == 2
 
 
+async def test_connections_over_the_limit_are_closed_and_those_that_are_there_are_served() -> None:
+    async with serving(ScriptedReasoning(), max_grpc_connections=2) as served:
+        await served.reasoning.Reason(REASON, metadata=AUTHORIZED)
+        _, second = await asyncio.open_connection("127.0.0.1", served.server.port)
+        reader, third = await asyncio.open_connection("127.0.0.1", served.server.port)
+        refusal = await asyncio.wait_for(reader.read(), SOON)
+        answer = await served.reasoning.Reason(REASON, metadata=AUTHORIZED)
+        for writer in (second, third):
+            writer.close()
+
+    assert refusal == b""
+    assert answer.reasoning.answer == "42"
+
+
+async def test_the_message_of_a_stranger_is_not_read_before_the_token_is_looked_at() -> None:
+    async with serving(ScriptedReasoning()) as served:
+        call: Any = served.channel.stream_unary("/reasond.v1.ReasoningService/Reason")()
+        # Nothing is sent, and the call is not closed: only its headers are there.
+        code, _, details = await asyncio.wait_for(refused(call), SOON)
+
+    assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAUTHENTICATED, "TOKEN_MISSING")
+
+
 async def test_the_admin_listener_shows_the_servers_of_the_process_and_health() -> None:
     async with (
         serving(ScriptedReasoning(), admin_address="127.0.0.1:0") as served,

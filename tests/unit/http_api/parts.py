@@ -73,6 +73,15 @@ class Site:
         return answer
 
 
+def verifier() -> TokenVerifier:
+    """Return what knows the tokens of `Site.token`."""
+    return TokenVerifier(
+        keys=StaticKeys([KEY.verifying]),
+        rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=30, max_lifetime_s=3600),
+        now=lambda: datetime.now(UTC),
+    )
+
+
 ServeSite = Callable[..., Awaitable[Site]]
 
 
@@ -93,15 +102,10 @@ async def serve(
     agents = AgentService(directory=core.directory, server_card=_card(core), max_card_bytes=100_000)
     readiness = {"is_ready": True}
     numbers = itertools.count(1)
-    verifier = TokenVerifier(
-        keys=StaticKeys([KEY.verifying]),
-        rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=30, max_lifetime_s=3600),
-        now=lambda: datetime.now(UTC),
-    )
     app = HttpApp(
         reasoning=core.reasoning,
         agents=agents,
-        authenticate=verifier.verify,
+        authenticate=verifier().verify,
         require=require_permission,
         is_ready=lambda: readiness["is_ready"],
         new_request_id=lambda: f"minted-{next(numbers)}",

@@ -130,7 +130,7 @@ async def test_a_client_that_leaves_cancels_its_call(serve_site: ServeSite, capl
     connection.sendall(f"POST {PATH} HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
     await asyncio.wait_for(has_begun.wait(), 5)
     connection.close()
-    alice = Principal(subject="alice", tenant="alice", permissions=frozenset())
+    alice = Principal(subject="alice", tenant="sub:alice", permissions=frozenset())
     (execution,) = (await site.core.reasoning.list_executions(alice)).executions
     run = site.core.runner.live(execution.execution_id)
     assert run is not None

@@ -113,7 +113,7 @@ async def test_the_servers_card_and_those_of_agents_can_be_read(site: Site) -> N
     assert json.loads(own["card_json"]) == own["card"]
     assert set(own["supported_methods"]) == set(METHODS)
     assert "reasoning.strategy.bounded_context" in own["capabilities"]
-    caller = Principal(subject="alice", tenant="alice", permissions=frozenset())
+    caller = Principal(subject="alice", tenant="sub:alice", permissions=frozenset())
     await site.agents.register(caller, card_json=json.dumps(SMALL_CARD))
     theirs = (await site.call("agent.get_card", {"agent_id": "helper"}))["result"]
     assert theirs["card_json"] == json.dumps(SMALL_CARD)
@@ -125,7 +125,7 @@ async def test_the_servers_card_and_those_of_agents_can_be_read(site: Site) -> N
 
 
 async def test_a_task_may_name_an_agent(site: Site) -> None:
-    caller = Principal(subject="alice", tenant="alice", permissions=frozenset())
+    caller = Principal(subject="alice", tenant="sub:alice", permissions=frozenset())
     await site.agents.register(caller, card_json=json.dumps(SMALL_CARD))
     answer = await site.call("reasoning.execute", {"query": "q", "agent": "helper"})
     assert answer["result"]["strategy_source"] == "agent"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.unit.http_api.parts import ServeSite, Site
 
-ALICE = Principal(subject="alice", tenant="alice", permissions=frozenset())
+ALICE = Principal(subject="alice", tenant="sub:alice", permissions=frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)

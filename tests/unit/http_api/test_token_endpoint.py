@@ -105,7 +105,7 @@ async def test_decisions_are_in_the_audit_log_and_the_secret_is_nowhere(
     assert [(line["operation"], line["outcome"], line["reason"], line["subject"]) for line in lines] == [
         ("IssueToken", "denied", "TOKEN_INVALID", ""),
         ("IssueToken", "allowed", "", "crawler"),
-        ("Reason", "allowed", "", "crawler"),
+        ("Reason", "denied", "PERMISSION_MISSING", "crawler"),
     ]
     everything = json.dumps([{key: str(value) for key, value in vars(record).items()} for record in caplog.records])
     assert SECRET not in everything

@@ -35,10 +35,12 @@ from reasond_server.types import (
     Execution,
     ExecutionState,
     FinishReason,
+    LoggedEvent,
     Principal,
     Result,
     Task,
 )
+from tests.unit.executions.conftest import in_virtual_time, passed_s
 
 ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
 
@@ -61,7 +63,10 @@ class SlowCommits(MemoryExecutionStore):
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         await self._open()
-        return await super().append(batch)
+        refusals = await super().append(batch)
+        if any(part.creation is not None for part in batch):
+            self.created.set()
+        return refusals
 
     async def _open(self) -> None:
         if self.is_down:
@@ -310,3 +315,92 @@ async def test_a_unary_call_returns_all_steps_however_many(steps: int) -> None:
     view = await core.reasoning.execute(ALICE, Task(query=str(steps), strategy="chatty"))
     assert [step.index for step in view.steps] == [*range(steps)]
     assert view.result.answer == "done"
+
+
+@in_virtual_time
+async def test_a_unary_call_of_many_steps_is_answered_whole_though_its_store_is_down() -> None:
+    store = SlowCommits()
+    store.is_down = True
+    core = core_with(store, StrategyRegistry([Chatty()]))
+    view = await core.reasoning.execute(ALICE, Task(query="3000", strategy="chatty"))
+    assert [step.index for step in view.steps] == [*range(3000)]
+    assert (view.result.answer, view.result.warnings) == ("done", ())
+    assert passed_s() < 0.1
+
+
+@in_virtual_time
+async def test_an_answer_does_not_wait_for_steps_that_only_a_dead_store_has() -> None:
+    store = SlowCommits()
+    store.gate.set()
+    strategy = Verbose(store)
+    core = core_with(store, StrategyRegistry([strategy]))
+    view = await core.reasoning.execute(ALICE, Task(query="60", strategy="verbose"))
+    assert view.result.answer == "done"
+    assert view.result.warnings == ("The store cannot be reached: the first steps are left out.",)
+    assert [step.index for step in view.steps] == [*range(60 - len(view.steps), 60)]
+    assert 0 < len(view.steps) < 60
+    assert passed_s() == pytest.approx(2, abs=0.1)
+
+
+@in_virtual_time
+async def test_a_unary_call_that_writes_more_than_can_wait_for_a_dead_store_ends_within_a_bound() -> None:
+    store = SlowCommits()
+    store.is_down = True
+    core = core_with(store, StrategyRegistry([Verbose(store)]))
+    with pytest.raises(StoreUnavailableError, match="The store took nothing for 10 s"):
+        await core.reasoning.execute(ALICE, Task(query="99", strategy="verbose"))
+    assert passed_s() == pytest.approx(10, abs=0.1)
+
+
+class Verbose(Chatty):
+    """Writes 100,000 characters in each step; the store dies when its last one is made."""
+
+    name = "verbose"
+
+    def __init__(self, store: SlowCommits) -> None:
+        self._store = store
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del context
+        metrics = CustomMetrics(data={})
+        for index in range(int(task.query)):
+            if index == int(task.query) - 1:
+                self._store.is_down = True
+            yield Step(detail=CustomStep(data={"text": "x" * 100_000}), answer_found=False, metrics=metrics)
+            await asyncio.sleep(0.001)
+        yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=metrics)
+
+
+class Damaged(SlowCommits):
+    """A store that cannot read one event of each log."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__()
+        self.gate.set()
+        self._sequence = sequence
+
+    async def read(
+        self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[LoggedEvent]:
+        events = await super().read(tenant, execution_id, after=after, limit=limit)
+        if after < self._sequence and events and events[0].sequence == self._sequence:
+            raise InternalError("a stored row is no JSON")
+        return [event for event in events if event.sequence < self._sequence or after >= self._sequence]
+
+
+@pytest.mark.parametrize(("sequence", "steps"), [(1, []), (2, []), (4, [0, 1])])
+async def test_a_damaged_execution_is_shown_up_to_the_damage_and_with_its_end(sequence: int, steps: list[int]) -> None:
+    core = core_with(Damaged(sequence), StrategyRegistry([Chatty()]))
+    view = await core.reasoning.execute(ALICE, Task(query="5", strategy="chatty"))
+    await core.runner.stop()
+    found = await core.reasoning.get(ALICE, view.execution.execution_id)
+    assert [step.index for step in found.steps] == steps
+    assert found.result == view.result
+
+
+async def test_an_execution_whose_end_is_damaged_is_an_internal_error() -> None:
+    core = core_with(Damaged(7), StrategyRegistry([Chatty()]))
+    view = await core.reasoning.execute(ALICE, Task(query="5", strategy="chatty"))
+    await core.runner.stop()
+    with pytest.raises(InternalError, match="no JSON"):
+        await core.reasoning.get(ALICE, view.execution.execution_id)

@@ -22,6 +22,7 @@ CASES = {
         ("import jwt", "Only access imports jwt"),
         ("import openai", "Only llm.openai imports openai"),
         ("import aiohttp", "Only llm.openai imports openai"),
+        ("import prometheus_client", "Only telemetry imports prometheus_client"),
         ("import reasond_server.config", "Settings reach the core"),
         ("import reasond_server.wire.errors", "Rooms import downwards"),
     ],

@@ -86,6 +86,14 @@ def test_every_part_says_what_it_was_measured_on() -> None:
     assert "| `x` | 1.5 s | 2 s |" in text
 
 
+def test_what_other_programs_are_part_of_stands_in_the_page_once_it_was_measured() -> None:
+    names = ("adapter", "deltas", "log_cost", "streams", "slow_readers", "startup")
+    reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text("utf-8")) for name in names}
+    mixed = {"circumstances": WHERE, "callers": 100, "seconds": 60.0, "rows": [], "goals": []}
+    assert "All strategies at once" not in made(reports)
+    assert "All strategies at once" in made({**reports, "mixed_load": mixed})
+
+
 @pytest.mark.parametrize(("value", "shown"), [(0.04, "0.0"), (99.94, "99.9"), (100.4, "100"), (16750.7, "16,751")])
 def test_microseconds_are_shown_as_precisely_as_they_were_measured(value: float, shown: str) -> None:
     assert micros(value) == shown

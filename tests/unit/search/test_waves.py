@@ -90,3 +90,30 @@ async def test_cancelling_the_caller_ends_every_call_before_it_returns() -> None
         await task
     assert sorted(closed) == [0, 1]
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_call_that_cancels_itself_does_not_look_like_a_cancelled_caller() -> None:
+    async def call() -> int:
+        raise asyncio.CancelledError
+
+    with pytest.raises(InternalError, match="cancelled by itself"):
+        await in_parallel([call, partial(after, 2, 1)], at_once=2)
+
+
+async def test_what_a_call_raises_while_it_is_cancelled_does_not_hide_the_cancellation() -> None:
+    began = asyncio.Event()
+
+    async def call() -> int:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            raise ZeroDivisionError
+        return 1
+
+    task = asyncio.create_task(in_parallel([call], at_once=1))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.telemetry.logs import HumanFormatter, JsonFormatter, configure, redacted
+from reasond_server.telemetry.logs import configure, human_formatter, json_formatter
+from reasond_server.telemetry.propagation import parsed
+from reasond_server.telemetry.redaction import redacted
+from reasond_server.telemetry.scope import Scope, enter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +41,7 @@ def caught(error: Exception) -> Any:
 
 
 def as_json(one: logging.LogRecord) -> dict[str, Any]:
-    line = JsonFormatter().format(one)
+    line = json_formatter().format(one)
     assert "\n" not in line
     found: dict[str, Any] = json.loads(line)
     return found
@@ -76,13 +80,13 @@ def test_fields_cannot_replace_what_every_line_has() -> None:
 
 def test_values_that_json_cannot_say_become_text() -> None:
     line = as_json(record("odd", extra={"ratio": float("nan"), "names": ["a"], "raw": "\ud800"}))
-    assert (line["ratio"], line["names"], line["raw"]) == ("nan", "['a']", "\\ud800")
+    assert (line["ratio"], line["names"], line["raw"]) == ("nan", ["a"], "\\ud800")
 
 
 @pytest.mark.parametrize("field", ["query", "answer", "material", "prompt", "text", "carryover", "messages"])
 def test_content_of_callers_and_models_is_left_out(field: str) -> None:
     assert field not in as_json(record("run", extra={field: "the secret plan", "steps": 1}))
-    assert "plan" not in HumanFormatter().format(record("run", extra={field: "the secret plan"}))
+    assert "plan" not in human_formatter().format(record("run", extra={field: "the secret plan"}))
 
 
 @pytest.mark.parametrize(
@@ -101,8 +105,8 @@ def test_content_of_callers_and_models_is_left_out(field: str) -> None:
 )
 def test_tokens_and_authorization_values_are_cut_out_of_messages_and_fields(text: str) -> None:
     for line in (
-        JsonFormatter().format(record("%s", text, extra={"note": text})),
-        HumanFormatter().format(record("%s", text, extra={"note": text})),
+        json_formatter().format(record("%s", text, extra={"note": text})),
+        human_formatter().format(record("%s", text, extra={"note": text})),
         redacted(text),
     ):
         assert "hunter2" not in line
@@ -127,23 +131,63 @@ def test_a_traceback_is_one_field_of_the_same_line_and_redacted() -> None:
 
 
 def test_a_human_line_stays_one_line_and_commands_no_terminal() -> None:
-    line = HumanFormatter().format(record("a\nb\x1b[2J", extra={"name_of": "c\rd\x9b"}))
+    line = human_formatter().format(record("a\nb\x1b[2J", extra={"name_of": "c\rd\x9b"}))
     assert "\\n" in line
     assert not {"\n", "\x1b", "\r", "\x9b"} & set(line)
-    assert "INFO" in line
+    assert "info" in line
     assert "name_of=c" in line
 
 
 def test_a_human_line_does_not_repeat_what_the_message_says() -> None:
-    line = HumanFormatter().format(record("/Reason OK", extra={"method": "/Reason", "duration_ms": 2, "reason": ""}))
-    assert line.endswith("/Reason OK  duration_ms=2")
+    line = human_formatter().format(record("/Reason OK", extra={"method": "/Reason", "duration_ms": 2, "reason": ""}))
+    assert line.endswith("/Reason OK duration_ms=2")
 
 
 def test_a_human_traceback_is_indented_below() -> None:
-    lines = HumanFormatter().format(record("failed", exc_info=caught(ValueError("wrong\x1b")))).splitlines()
+    lines = human_formatter().format(record("failed", exc_info=caught(ValueError("wrong\x1b")))).splitlines()
     assert len(lines) > 2
     assert all(line.startswith("    ") for line in lines[1:])
     assert lines[-1].endswith("ValueError: wrong\\x1b")
+
+
+async def test_every_line_inside_an_rpc_has_its_ids_and_says_them_once() -> None:
+    enter(scope := Scope(request_id="r-1", trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
+    assert as_json(record("early"))["request_id"] == "r-1"
+    scope.execution_id = "e-1"
+    line = as_json(record("later", extra={"request_id": "own"}))
+    assert (line["trace_id"], line["span_id"]) == ("a" * 32, "b" * 16)
+    assert (line["request_id"], line["execution_id"]) == ("own", "e-1")
+
+
+def test_a_line_outside_of_rpcs_has_no_ids() -> None:
+    assert not {"trace_id", "span_id", "request_id", "execution_id"} & set(as_json(record("alone")))
+
+
+def test_arguments_that_do_not_fit_their_message_cost_no_line() -> None:
+    assert as_json(record("%d of %d", "one"))["message"] == "%d of %d"
+
+
+def test_a_line_is_cut_to_a_length_that_a_log_can_take() -> None:
+    assert len(as_json(record("x" * 100_000))["message"]) == 8192
+
+
+def test_seconds_and_milliseconds_are_those_of_the_record() -> None:
+    one = record("now")
+    one.created = 1_795_000_000.0625
+    assert as_json(one)["time"] == "2026-11-18T11:06:40.062Z"
+
+
+def test_colors_are_for_terminals_only() -> None:
+    assert "\x1b[" in human_formatter(has_colors=True).format(record("x"))
+    assert "\x1b[" not in human_formatter().format(record("x"))
+
+
+def test_the_json_form_does_without_the_console_of_structlog() -> None:
+    code = (
+        "import sys, logging; from reasond_server.telemetry.logs import json_formatter; "
+        "json_formatter().format(logging.makeLogRecord({})); sys.exit('structlog' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 @pytest.mark.usefixtures("_restored_logging")

@@ -13,6 +13,7 @@ from reasond_server.tools.execution import RunToolbox, ToolLimits, refusal, requ
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.tool import ModelledTool, Tool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.types import ToolCall, ToolResult
+from tests.unit.telemetry.parts import metrics, values
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -286,3 +287,20 @@ def test_what_is_no_tool_is_refused_with_its_name() -> None:
     for wrong in (object(), Misnamed()):
         with pytest.raises(InternalError, match="is no tool"):
             require_tool(wrong)
+
+
+async def test_each_call_is_told_with_what_came_of_it() -> None:
+    async def fail(_text: str) -> object:
+        raise ToolFailedError("no")
+
+    counted = metrics()
+    limits = ToolLimits()
+    await RunToolbox(tools=[Echo(fail)], limits=limits, max_calls=None, observer=counted).call(call())
+    toolbox = RunToolbox(tools=[Echo()], limits=limits, max_calls=3, observer=counted)
+    for one in (call(), call(name="rm"), call("[")):
+        await toolbox.call(one)
+    with pytest.raises(TokenBudgetExhaustedError):
+        await toolbox.call(call())
+    found = {name: value for name, value in values(counted).items() if name.startswith("reasond_tool_calls_total")}
+    outcomes = {"failed": "echo", "ok": "echo", "unknown_tool": "other", "invalid_arguments": "echo", "refused": "echo"}
+    assert found == {f"reasond_tool_calls_total {outcome} {tool}": 1 for outcome, tool in outcomes.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.counting.template import Forkable
+from reasond_server.llm.counting.template import forks
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import TokenCounter
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def fork_of(counter: TokenCounter, calibration: Json) -> TokenCounter:
     """Return a counter of a run's own, set to `calibration` unless that is empty."""
-    if not isinstance(counter, Forkable):
+    if not forks(counter):
         return counter
     own = counter.fork()
-    if calibration and isinstance(own, Forkable):
+    if calibration and forks(own):
         own.restore(calibration)
     return own
 
 
 def calibration_of(counter: TokenCounter) -> Json:
     """Return what `counter` has learnt; empty where it learns nothing."""
-    return counter.snapshot() if isinstance(counter, Forkable) else {}
+    return counter.snapshot() if forks(counter) else {}

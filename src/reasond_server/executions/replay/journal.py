@@ -6,6 +6,7 @@ that is gone on with asks the same again, and is answered from the records.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -58,7 +59,7 @@ class Journal:
     """The records of one run: those of its earlier life, and the new ones.
 
     `write` appends one. After `close` nothing is kept any more: what a strategy does while it is stopped is no
-    completed call.
+    completed call. Calls can be held back, one by one, before they are made.
     """
 
     def __init__(self, *, records: Iterable[Record] = (), write: Callable[[Record], None], recorder: Recorder) -> None:
@@ -69,6 +70,10 @@ class Journal:
         self._is_closed = False
         self._is_closing = False
         self._acting = 0
+        self._under_way = 0
+        self._when_idle: Callable[[], None] | None = None
+        self._released = asyncio.Event()
+        self._released.set()
         self.recalled = 0
 
     @property
@@ -142,6 +147,33 @@ class Journal:
         """Keep nothing from now on."""
         self._is_closed = True
 
+    def hold(self, *, when_idle: Callable[[], None]) -> None:
+        """Let no call begin until `release`; call `when_idle` once none is under way, which may be at once."""
+        self._when_idle = when_idle
+        self._released.clear()
+        if not self._under_way:
+            when_idle()
+
+    def release(self) -> None:
+        """Let calls begin again."""
+        self._when_idle = None
+        self._released.set()
+
+    async def turn(self) -> None:
+        """Wait while calls are held back."""
+        await self._released.wait()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count a call while it is made and until it is on record."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way and self._when_idle is not None:
+                self._when_idle()
+
 
 class JournaledModel(WrappedModel[MeteredModel]):
     """The model of a run that can be gone on with."""
@@ -178,24 +210,27 @@ class JournaledModel(WrappedModel[MeteredModel]):
     async def _made(self, request: ChatRequest, key: str) -> AsyncGenerator[ModelEvent, None]:
         """Call the model and keep what it answers before the strategy can act on it."""
         heard, finished = Hearing(), None
-        try:
-            async with aclosing(self._model.stream(request)) as events:
-                async for event in events:
-                    heard.hear(event)
-                    if isinstance(event, Finished):
-                        finished = event
-                    else:
-                        yield event
-        except GeneratorExit:
-            # The strategy has heard enough: for it the call is complete, unless it is closed with the run.
-            if not self._journal.is_closing:
-                self._journal.note(key, self._body(heard))
-            raise
-        except ReasondError as error:
-            await self._journal.keep(key, self._body(heard, error))
-            raise
+        await self._journal.turn()
+        with self._journal.under_way():
+            try:
+                async with aclosing(self._model.stream(request)) as events:
+                    async for event in events:
+                        heard.hear(event)
+                        if isinstance(event, Finished):
+                            finished = event
+                        else:
+                            yield event
+            except GeneratorExit:
+                # The strategy has heard enough: for it the call is complete, unless it is closed with the run.
+                if not self._journal.is_closing:
+                    self._journal.note(key, self._body(heard))
+                raise
+            except ReasondError as error:
+                await self._journal.keep(key, self._body(heard, error))
+                raise
+            if finished is not None:
+                await self._journal.keep(key, self._body(heard))
         if finished is not None:
-            await self._journal.keep(key, self._body(heard))
             yield finished
 
     def _body(self, heard: Hearing, error: ReasondError | None = None) -> str:
@@ -262,20 +297,22 @@ class JournaledToolbox:
         kept = self._journal.find(result)
         if kept is not None:
             return self._recalled(call, kept)
-        if self._journal.find(started) is None:
+        await self._journal.turn()
+        with self._journal.under_way():
+            if self._journal.find(started) is None:
+                await self._held()
+                await self._journal.keep_safely(started, "{}")
+            elif not self.is_idempotent(call.name):
+                raise _unknown(call)
+            # Once more: the commit may have taken long.
             await self._held()
-            await self._journal.keep_safely(started, "{}")
-        elif not self.is_idempotent(call.name):
-            raise _unknown(call)
-        # Once more: the commit may have taken long.
-        await self._held()
-        try:
-            with self._journal.acting():
-                outcome = await self._toolbox.call(call)
-        except ReasondError as error:
-            await self._journal.keep_safely(result, encode_result(error))
-            raise
-        await self._journal.keep_safely(result, encode_result(outcome))
+            try:
+                with self._journal.acting():
+                    outcome = await self._toolbox.call(call)
+            except ReasondError as error:
+                await self._journal.keep_safely(result, encode_result(error))
+                raise
+            await self._journal.keep_safely(result, encode_result(outcome))
         return outcome
 
     async def _held(self) -> None:

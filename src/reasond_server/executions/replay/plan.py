@@ -30,7 +30,9 @@ class Plan:
 
     `config` is what applies after precedence, `limit_s` the seconds that the caller allows beside the budget, `nonce`
     the first one that the run draws. `calibration` is what the run's token counter had learnt by then.
-    `has_request_id` and `keep_running` tell who may come back for it, `subject` whose tokens it spends.
+    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends,
+    `permit` by which right its caller was admitted. `trace` is where its caller stood in a trace, so that whoever goes
+    on with it continues the same one.
     """
 
     task: Task
@@ -41,8 +43,11 @@ class Plan:
     limit_s: float | None = None
     keep_running: bool = False
     has_request_id: bool = False
+    is_unary: bool = False
     subject: str = ""
+    permit: str = ""
     calibration: Json = field(default_factory=dict)
+    trace: str = ""
 
 
 def encode_plan(plan: Plan) -> str:
@@ -61,8 +66,11 @@ def decode_plan(text: str) -> Plan:
     Raises:
         PlanError: there is none, or another version of this program wrote it.
     """
-    row: dict[str, Any] = json.loads(text) if text else {}
-    if row.pop("v", None) != _VERSION:
+    try:
+        row: Any = json.loads(text) if text else {}
+    except ValueError:
+        raise PlanError("its plan cannot be read") from None
+    if not isinstance(row, dict) or row.pop("v", None) != _VERSION:
         raise PlanError("its plan was written by another version of the server")
     if "reason" in row:
         raise PlanError(row["reason"])

@@ -97,9 +97,17 @@ def decode_call(body: str) -> RecordedCall:
 
 
 def usage_in(body: str) -> Usage:
-    """Return what the call in `body` was charged with; nothing where it is no model call."""
-    row = json.loads(body)
-    return _usage_of(row["usage"]) if "usage" in row else Usage()
+    """Return what the call in `body` was charged with; nothing where it is no model call.
+
+    Raises:
+        ReplayError: it is no record of a call.
+    """
+    try:
+        row: dict[str, Any] = json.loads(body)
+        spent = row.get("usage")
+        return Usage() if spent is None else _usage_of(spent)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ReplayError("the record of a call cannot be read") from None
 
 
 def encode_count(count: int | None) -> str:
@@ -137,6 +145,8 @@ def digest_of_request(request: ChatRequest) -> str:
         "json_schema": request.json_schema,
         "seed": request.seed,
     }
+    if request.label:
+        rest["label"] = request.label
     return digest_of_texts(*_texts_of(request.messages), json.dumps(rest, sort_keys=True, default=dict))
 
 

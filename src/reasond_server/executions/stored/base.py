@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import InternalError, shown
+from reasond_server.errors import InternalError
 from reasond_server.executions.appending import LARGEST_LOG_BYTES, no_longer_kept, not_found
 from reasond_server.executions.store import Change, Claim, Kept, Record
 from reasond_server.executions.stored import statements as sql
@@ -75,10 +75,18 @@ class SqlExecutionStore(ABC):
     async def read(
         self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[LoggedEvent]:
-        """See ExecutionStore."""
+        """See ExecutionStore; what comes before an event that cannot be read is returned without it."""
         extra = {"after": after, "limit": _UNLIMITED if limit is None else limit}
         rows = await self._selected(sql.READ, tenant, execution_id, expiry=0, **extra)
-        return [decode_event(sequence, body) for _, sequence, body in rows if sequence is not None]
+        events: list[LoggedEvent] = []
+        for _, sequence, body in rows:
+            try:
+                events += [] if sequence is None else [decode_event(sequence, body)]
+            except InternalError:
+                if not events:
+                    raise
+                break
+        return events
 
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
@@ -149,14 +157,3 @@ class SqlExecutionStore(ABC):
         if await self._select(sql.HAS_PASSED, {"tenant": tenant, "execution_id": execution_id}):
             raise no_longer_kept(execution_id)
         raise not_found(execution_id)
-
-
-def require_storable(execution: Execution) -> None:
-    """Refuse names that a database cannot hold.
-
-    Raises:
-        InternalError: tenant, id, request id or strategy hold NUL or are no Unicode.
-    """
-    names = (execution.tenant, execution.execution_id, execution.request_id, execution.strategy)
-    if not is_storable(*names):
-        raise InternalError(f"an execution has names that cannot be stored: {shown(names)}")

@@ -67,6 +67,10 @@ _METRICS: Final[Mapping[str, type]] = {
 _TAGGED: Final[Mapping[object, Mapping[str, type]]] = {StepDetail: _DETAILS, StrategyMetrics: _METRICS}
 
 
+class LaterVersionError(InternalError):
+    """A later release wrote a row: it is whole, but not for this one to read."""
+
+
 def encode_event(logged: LoggedEvent) -> str:
     """Return an event as JSON text, without its sequence.
 
@@ -89,7 +93,8 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
     """Return the event that `text` holds.
 
     Raises:
-        InternalError: it is no such text, or a later release wrote it.
+        InternalError: it is no such text.
+        LaterVersionError: a later release wrote it.
     """
     row = _row(text)
     try:
@@ -148,12 +153,13 @@ def _row(text: str) -> dict[str, Any]:
     except ValueError:
         raise InternalError("a stored row is no JSON") from None
     version = row.get("v") if isinstance(row, dict) else None
-    if version != VERSION:
-        number = shown(version) if isinstance(version, int) else None
-        raise InternalError(
-            f"a stored row has version {number}, this release reads {VERSION}",
+    if isinstance(version, int) and version > VERSION:
+        raise LaterVersionError(
+            f"a stored row has version {shown(version)}, this release reads {VERSION}",
             remedy="Run the release that wrote it, or a later one.",
         )
+    if version != VERSION:
+        raise InternalError("a stored row is of no version that there was")
     return typing.cast("dict[str, Any]", row)
 
 

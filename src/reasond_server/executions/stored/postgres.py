@@ -8,12 +8,22 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
-from reasond_server.executions.appending import LARGEST_LOG_BYTES, events_of, may_repeat, refusal
+from reasond_server.executions.appending import LARGEST_LOG_BYTES, events_of, id_taken, may_repeat, refusal
 from reasond_server.executions.store import Change, Claim, Renewal
 from reasond_server.executions.stored import statements as sql
-from reasond_server.executions.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore, require_storable
+from reasond_server.executions.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
 from reasond_server.executions.stored.codec import encode_execution
-from reasond_server.executions.stored.rows import HEAD_COLUMNS, encoded, execution_columns, head_of, readable_recovery
+from reasond_server.executions.stored.rows import (
+    HEAD_COLUMNS,
+    ORPHAN_COLUMNS,
+    encoded,
+    execution_columns,
+    head_of,
+    orphan_of,
+    plan_of,
+    recovered,
+    require_storable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,22 +63,34 @@ _PARENT = """
 SELECT count(*), coalesce(sum(length(key) + length(body)), 0)::bigint
 FROM entries WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL
 """
-_APPEND = """
+_APPEND = f"""
 WITH part AS (
     SELECT * FROM unnest(:tenants::text[], :names::text[], :versions::bigint[], :fences::bigint[], :added::bigint[],
         :befores::bigint[], :lasts::bigint[], :sizes::bigint[], :bodies::text[], :states::text[], :reasons::text[],
-        :expiries::float8[], :ends::bool[], :drops::bool[])
-    AS p (tenant, execution_id, version, fence, added, before, last, size, body, state, reason, expiry, ends, drops)
-), taken AS (
+        :expiries::float8[], :ends::bool[], :drops::bool[], :strategies::text[], :create_times::float8[],
+        :plans::text[], :owners::text[], :seconds::float8[])
+    AS p (tenant, execution_id, version, fence, added, before, last, size, body, state, reason, expiry, ends, drops,
+        strategy, create_time, plan, owner, seconds)
+), made AS (
+    INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time,
+        version, last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan)
+    SELECT tenant, execution_id, body, state, strategy, reason, create_time, expiry, added, last, size, 1, owner,
+        {_NOW} + seconds, FALSE, FALSE, plan
+    FROM part WHERE plan IS NOT NULL ON CONFLICT DO NOTHING
+    RETURNING tenant, execution_id
+), updated AS (
     UPDATE executions e SET body = p.body, state = p.state, finish_reason = p.reason, expire_time = p.expiry,
         version = p.version + p.added, last_sequence = p.last, size = e.size + p.size,
         plan = CASE WHEN p.drops THEN '' ELSE e.plan END
     FROM part p
-    WHERE e.tenant = p.tenant AND e.execution_id = p.execution_id AND e.version = p.version AND e.fence = p.fence
+    WHERE p.plan IS NULL
+        AND e.tenant = p.tenant AND e.execution_id = p.execution_id AND e.version = p.version AND e.fence = p.fence
         AND e.state = 'running' AND e.last_sequence = p.before AND (p.ends OR e.size + p.size <= :largest)
     RETURNING e.tenant, e.execution_id, p.drops
+), taken AS (
+    SELECT tenant, execution_id FROM made UNION ALL SELECT tenant, execution_id FROM updated
 ), dropped AS (
-    DELETE FROM entries d USING taken t
+    DELETE FROM entries d USING updated t
     WHERE t.drops AND d.tenant = t.tenant AND d.execution_id = t.execution_id AND d.sequence IS NULL
 ), written AS (
     INSERT INTO entries (tenant, execution_id, position, sequence, key, body)
@@ -78,7 +100,7 @@ WITH part AS (
     JOIN taken t ON t.execution_id = n.execution_id
 )
 SELECT execution_id, (SELECT count(pg_notify(:channel, notice)) FROM unnest(:notices::text[]) AS notice) FROM taken
-"""
+"""  # noqa: S608 - a constant of ours
 _HEAD = f"SELECT {HEAD_COLUMNS} FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"  # noqa: S608 - constants of ours
 _BODIES = """
 SELECT position, body FROM entries
@@ -97,7 +119,7 @@ WITH orphan AS (
 )
 UPDATE executions e SET fence = fence + 1, lease_owner = :owner, lease_until = {_NOW} + :seconds
 FROM orphan o WHERE e.tenant = o.tenant AND e.execution_id = o.execution_id
-RETURNING e.tenant, e.execution_id, e.body, e.plan, e.version, e.fence, e.is_keep_requested
+RETURNING e.tenant, e.execution_id, {ORPHAN_COLUMNS}
 """  # noqa: S608 - constants of ours
 _FORGET = """
 WITH old AS (
@@ -202,7 +224,7 @@ class PostgresExecutionStore(SqlExecutionStore):
             async with connection.transaction():
                 for tenant, name, *head in await _fetched(connection, _RECOVER, values):
                     log = await _fetched(connection, sql.LOG, {"tenant": tenant, "execution_id": name})
-                    if (one := readable_recovery(name, head, log)) is not None:
+                    if (one := recovered(orphan_of(tenant, name, head, log))) is not None:
                         found.append(one)
             return found
 
@@ -251,7 +273,12 @@ class PostgresExecutionStore(SqlExecutionStore):
     async def _append(self, connection: PgConnection, rows: Mapping[int, PartRow]) -> dict[int, ReasondError | None]:
         """Append parts of different logs in one statement; ask afterwards why some were refused."""
         good = {index: row for index, row in rows.items() if _is_whole(row)}
-        grown = [row.part.execution.execution_id for row in good.values() if events_of(row.part)]
+        # Nobody can watch what is made only now.
+        grown = [
+            row.part.execution.execution_id
+            for row in good.values()
+            if row.part.creation is None and events_of(row.part)
+        ]
         values = _columns(good.values()) | {
             "largest": self._largest,
             "channel": _CHANNEL,
@@ -279,6 +306,8 @@ class PostgresExecutionStore(SqlExecutionStore):
             if kept == {entry.position: entry.body for entry in row.entries}:
                 return None
         refused = refusal(row.part, head.head if head else None, size=row.size, largest=self._largest)
+        if refused is None and row.part.creation is not None:
+            return id_taken(execution.execution_id)
         return refused or InternalError(f"the log of {execution.execution_id} changed while it was written")
 
     def _heard(self, payload: str) -> None:
@@ -336,8 +365,9 @@ def _bound(statement: str) -> bytes:
 
 def _is_whole(row: PartRow) -> bool:
     """Return whether the part's own sequence is right, which the statement does not look at."""
-    head = head_of((row.part.version, row.part.fence, row.first_sequence, 0, "running", ""))
-    return refusal(row.part, head.head, size=0, largest=1) is None
+    stored = head_of((row.part.version, row.part.fence, row.first_sequence, 0, "running", ""))
+    head = stored.head if row.part.creation is None else None
+    return refusal(row.part, head, size=0, largest=1) is None
 
 
 def _rounds(rows: Mapping[int, PartRow]) -> list[dict[int, PartRow]]:
@@ -358,6 +388,7 @@ def _columns(rows: Iterable[PartRow]) -> dict[str, object]:
     """Return the parts and their entries column by column."""
     rows = list(rows)
     executions = [execution_columns(row.part.execution) for row in rows]
+    creations = [row.part.creation for row in rows]
     entries = [(row.part.execution.execution_id, entry) for row in rows for entry in row.entries]
     return {
         "tenants": [row["tenant"] for row in executions],
@@ -374,6 +405,11 @@ def _columns(rows: Iterable[PartRow]) -> dict[str, object]:
         "expiries": [row["expire_time"] for row in executions],
         "ends": [row["state"] != "running" for row in executions],
         "drops": [row.drops_records for row in rows],
+        "strategies": [row["strategy"] for row in executions],
+        "create_times": [row["create_time"] for row in executions],
+        "plans": [None if creation is None else plan_of(row) for row, creation in zip(rows, creations, strict=True)],
+        "owners": [creation.lease.owner if creation else "" for creation in creations],
+        "seconds": [creation.lease.seconds if creation else 0.0 for creation in creations],
         "entry_names": [name for name, _ in entries],
         "positions": [entry.position for _, entry in entries],
         "sequences": [entry.sequence for _, entry in entries],

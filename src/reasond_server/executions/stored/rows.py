@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError
+from reasond_server.errors import InternalError, shown
 from reasond_server.executions.appending import Head, ends, events_of
 from reasond_server.executions.store import Record, Recovery
-from reasond_server.executions.stored.codec import decode_event, decode_execution, encode_event, encode_execution
-from reasond_server.types import ExecutionState, LoggedEvent
+from reasond_server.executions.stored.codec import (
+    LaterVersionError,
+    decode_event,
+    decode_execution,
+    encode_event,
+    encode_execution,
+)
+from reasond_server.types import Execution, ExecutionState, LoggedEvent, StrategySource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from reasond_server.executions.store import Append
-    from reasond_server.types import Execution
 
 _log = logging.getLogger("reasond.executions")
+# With leases of 15 s that is about half an hour.
+_MOST_LOOKS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,8 @@ def encoded(part: Append) -> PartRow:
     ]
     if not is_storable(*(text for row in rows for text in (row.key, row.body))):
         raise InternalError(f"an entry of {part.execution.execution_id} holds NUL or is no Unicode")
+    if part.creation is not None:
+        require_storable(part.execution)
     drops = ends(part) and not part.keeps_records
     return PartRow(
         part=part,
@@ -110,36 +120,124 @@ def execution_columns(execution: Execution) -> dict[str, object]:
     }
 
 
-def recovery(head: Sequence[Any], log: Iterable[Sequence[Any]]) -> Recovery:
-    """Return what is needed to go on, from (body, plan, version, fence, is_keep_requested) and the log.
+def creation_columns(row: PartRow) -> dict[str, object]:
+    """Return the row of an execution that is made together with its first entries, but for who may write it."""
+    part = row.part
+    return execution_columns(part.execution) | {
+        "body": row.body,
+        "version": len(part.entries),
+        "size": row.size,
+        "plan": plan_of(row),
+    }
 
-    Rows of the log are (key, sequence, body).
+
+def plan_of(row: PartRow) -> str:
+    """Return the plan that is kept of a log that is made with `row`."""
+    creation = row.part.creation
+    return "" if row.drops_records or creation is None else creation.plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanRow:
+    """A log that was taken over, as it is stored; rows of `log` are (key, sequence, body)."""
+
+    tenant: str
+    execution_id: str
+    body: str
+    plan: str
+    version: int
+    fence: int
+    is_keep_requested: bool
+    strategy: str
+    create_time: float
+    last_sequence: int
+    log: Sequence[Sequence[Any]]
+
+
+ORPHAN_COLUMNS = "body, plan, version, fence, is_keep_requested, strategy, create_time, last_sequence"
+
+
+def orphan_of(tenant: str, execution_id: str, head: Sequence[Any], log: Sequence[Sequence[Any]]) -> OrphanRow:
+    """Return the row with the columns of `ORPHAN_COLUMNS`."""
+    names = ORPHAN_COLUMNS.split(", ")
+    return OrphanRow(tenant=tenant, execution_id=execution_id, log=log, **dict(zip(names, head, strict=True)))
+
+
+def recovered(row: OrphanRow) -> Recovery | None:
+    """Return what is needed to go on with a log, or to end it where it is damaged.
+
+    None, which is logged, for one that a later release wrote: it comes last at the next look, and is given up at the
+    hundredth.
     """
-    body, plan, version, fence, is_keep_requested = head
-    entries = list(log)
+    facts = {"execution_id": row.execution_id}
+    damage: InternalError
+    try:
+        return _whole(row)
+    except LaterVersionError as error:
+        damage = error
+        if row.fence < _MOST_LOOKS:
+            _log.warning("a log is left to a later release: %s", error.message, extra=facts)
+            return None
+    except InternalError as error:
+        damage = error
+    _log.error("a log cannot be read and is given up: %s", damage.message, extra=facts)
     return Recovery(
-        execution=decode_execution(body),
-        plan=plan,
-        events=[decode_event(sequence, text) for _, sequence, text in entries if sequence is not None],
-        records=[Record(key=key, body=text) for key, sequence, text in entries if sequence is None],
-        version=version,
-        fence=fence,
-        is_keep_requested=bool(is_keep_requested),
+        execution=_head_of_damaged(row),
+        plan="",
+        events=_readable(row),
+        records=(),
+        version=row.version,
+        fence=row.fence,
+        damage=damage.message,
     )
 
 
-def readable_recovery(execution_id: str, head: Sequence[Any], log: Iterable[Sequence[Any]]) -> Recovery | None:
-    """Return what `recovery` does; None, which is logged, for a log that cannot be read.
+def _whole(row: OrphanRow) -> Recovery:
+    events = [decode_event(sequence, text) for _, sequence, text in row.log if sequence is not None]
+    if [event.sequence for event in events] != [*range(1, row.last_sequence + 1)] or len(row.log) != row.version:
+        raise InternalError(f"of {row.version} entries with {row.last_sequence} events some are gone")
+    return Recovery(
+        execution=decode_execution(row.body),
+        plan=row.plan,
+        events=events,
+        records=[Record(key=key, body=text) for key, sequence, text in row.log if sequence is None],
+        version=row.version,
+        fence=row.fence,
+        is_keep_requested=bool(row.is_keep_requested),
+    )
 
-    The transaction that took its lease goes on: the log comes last at the next look, and keeps no other from its turn.
-    """
+
+def _readable(row: OrphanRow) -> Sequence[LoggedEvent]:
+    """Return the events up to the first that is damaged or missing."""
+    events: list[LoggedEvent] = []
+    for _, sequence, text in row.log:
+        if sequence is None:
+            continue
+        try:
+            event = decode_event(sequence, text)
+        except InternalError:
+            break
+        if sequence != len(events) + 1:
+            break
+        events.append(event)
+    return events
+
+
+def _head_of_damaged(row: OrphanRow) -> Execution:
+    """Return the execution; as much as its columns tell where its text cannot be read."""
     try:
-        return recovery(head, log)
-    except InternalError as error:
-        _log.error(
-            "a log cannot be read and is not taken over: %s", error.full_message, extra={"execution_id": execution_id}
+        return replace(decode_execution(row.body), last_sequence=row.last_sequence)
+    except InternalError:
+        return Execution(
+            execution_id=row.execution_id,
+            tenant=row.tenant,
+            state=ExecutionState.RUNNING,
+            strategy=row.strategy,
+            strategy_source=StrategySource.REQUEST,
+            model="",
+            create_time=datetime.fromtimestamp(row.create_time, tz=UTC),
+            last_sequence=row.last_sequence,
         )
-        return None
 
 
 def is_storable(*texts: str) -> bool:
@@ -148,3 +246,14 @@ def is_storable(*texts: str) -> bool:
         return all("\x00" not in text and text.encode() is not None for text in texts)
     except UnicodeEncodeError:
         return False
+
+
+def require_storable(execution: Execution) -> None:
+    """Refuse names that a database cannot hold.
+
+    Raises:
+        InternalError: tenant, id, request id or strategy hold NUL or are no Unicode.
+    """
+    names = (execution.tenant, execution.execution_id, execution.request_id, execution.strategy)
+    if not is_storable(*names):
+        raise InternalError(f"an execution has names that cannot be stored: {shown(names)}")

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
-from reasond_server.executions.appending import LARGEST_LOG_BYTES, events_of, may_repeat, refusal
+from reasond_server.executions.appending import LARGEST_LOG_BYTES, events_of, id_taken, may_repeat, refusal
 from reasond_server.executions.store import Change, Claim, Renewal
 from reasond_server.executions.stored import statements as sql
-from reasond_server.executions.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore, require_storable
+from reasond_server.executions.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
 from reasond_server.executions.stored.codec import encode_execution
 from reasond_server.executions.stored.rows import (
     HEAD_COLUMNS,
+    ORPHAN_COLUMNS,
     StoredHead,
+    creation_columns,
     encoded,
     execution_columns,
     head_of,
-    readable_recovery,
+    orphan_of,
+    recovered,
+    require_storable,
 )
 
 if TYPE_CHECKING:
@@ -54,10 +59,10 @@ _ORPHANS = """
 SELECT tenant, execution_id FROM executions
 WHERE state = 'running' AND lease_until <= ? ORDER BY lease_until, execution_id LIMIT ?
 """
-_TAKE = """
+_TAKE = f"""
 UPDATE executions SET fence = fence + 1, lease_owner = ?, lease_until = ? WHERE tenant = ? AND execution_id = ?
-RETURNING body, plan, version, fence, is_keep_requested
-"""
+RETURNING {ORPHAN_COLUMNS}
+"""  # noqa: S608 - the columns are a constant of ours
 _RENEW = """
 UPDATE executions SET lease_until = ?
 WHERE execution_id = ? AND fence = ? AND lease_owner = ? AND state = 'running'
@@ -128,14 +133,22 @@ class SqliteExecutionStore(SqlExecutionStore):
                 rows.append(encoded(part))
             except InternalError as error:
                 rows.append(error)
-        try:
+        now_s = self._monotonic()
+
+        async def write() -> Sequence[ReasondError | None]:
             outcome = await self._file.write(
-                lambda connection: _appended(connection, rows, self._largest),
+                lambda connection: _appended(connection, rows, self._largest, now_s),
                 then=lambda outcome: self._watchers.tell(outcome.grown, Change.GREW),
             )
+            return outcome.refusals
+
+        try:
+            return await write()
         except StoreFullError as error:
+            if any(part.creation is not None for part in batch) and await self.forget(limit=1000):
+                with suppress(StoreFullError):
+                    return await write()
             return [error for _ in batch]
-        return outcome.refusals
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """See ExecutionStore."""
@@ -166,7 +179,7 @@ class SqliteExecutionStore(SqlExecutionStore):
                 head = connection.exec_driver_sql(_TAKE, (lease.owner, now + lease.seconds, *name)).one()
                 values = {"tenant": name[0], "execution_id": name[1]}
                 log = connection.exec_driver_sql(sql.LOG, values).fetchall()
-                if (one := readable_recovery(name[1], head, log)) is not None:
+                if (one := recovered(orphan_of(name[0], name[1], head, log))) is not None:
                     found.append(one)
             return found
 
@@ -252,10 +265,11 @@ def _claims(connection: Connection, values: dict[str, Any]) -> bool:
     return connection.exec_driver_sql(sql.CLAIM, values).fetchone() is not None
 
 
-def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int) -> _Outcome:
+def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, now_s: float) -> _Outcome:
     """Check every part against its log as the parts before left it, and write what is taken."""
     parts = [row for row in rows if not isinstance(row, ReasondError)]
     heads = _heads(connection, parts)
+    taken_ids = {name for _, name in heads}
     outcome, taken = _Outcome(refusals=[], grown={}), []
     for row in rows:
         if isinstance(row, ReasondError):
@@ -267,10 +281,13 @@ def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], la
             outcome.refusals.append(None)
             continue
         refused = refusal(row.part, head.head if head else None, size=row.size, largest=largest)
+        if refused is None and head is None and name[1] in taken_ids:
+            refused = id_taken(name[1])
         outcome.refusals.append(refused)
         if refused is None:
-            heads[name] = _after(row, heads[name])
+            heads[name] = _after(row, head)
             taken.append(row)
+    _create(connection, [row for row in taken if row.part.creation is not None], now_s)
     _write(connection, taken)
     outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if events_of(row.part))
     return outcome
@@ -282,12 +299,12 @@ def _heads(connection: Connection, rows: Sequence[PartRow]) -> dict[tuple[str, s
     return {(row[0], row[1]): head_of(row[2:]) for row in found}
 
 
-def _after(row: PartRow, before: StoredHead) -> StoredHead:
+def _after(row: PartRow, before: StoredHead | None) -> StoredHead:
     """Return the head of a log that has taken `row`."""
     execution = row.part.execution
     state = execution.state.value
-    version, size = before.head.version + len(row.part.entries), before.head.size + row.size
-    return head_of((version, before.head.fence, execution.last_sequence, size, state, row.body))
+    version, size = row.part.version + len(row.part.entries), row.size + (before.head.size if before else 0)
+    return head_of((version, row.part.fence, execution.last_sequence, size, state, row.body))
 
 
 def _repeats(connection: Connection, row: PartRow, head: StoredHead) -> bool:
@@ -300,19 +317,31 @@ def _repeats(connection: Connection, row: PartRow, head: StoredHead) -> bool:
     return kept == {entry.position: entry.body for entry in row.entries}
 
 
+def _create(connection: Connection, rows: Sequence[PartRow], now_s: float) -> None:
+    """Write the executions of parts that make their logs, as they are after the entries."""
+    values = [
+        creation_columns(row) | {"owner": creation.lease.owner, "until": now_s + creation.lease.seconds}
+        for row in rows
+        if (creation := row.part.creation) is not None
+    ]
+    if values:
+        connection.exec_driver_sql(_CREATE, values)
+
+
 def _write(connection: Connection, rows: Sequence[PartRow]) -> None:
     """Write parts that were checked."""
     updates, entries, dropping = [], [], []
     for row in rows:
         execution, part = row.part.execution, row.part
-        columns = execution_columns(execution)
         name = (execution.tenant, execution.execution_id)
-        version = part.version + len(part.entries)
-        shown = (columns["state"], columns["finish_reason"], columns["expire_time"])
-        guard = (part.version, part.fence)
-        updates.append((row.body, *shown, version, execution.last_sequence, row.size, row.drops_records, *name, *guard))
+        if part.creation is None:
+            columns = execution_columns(execution)
+            version = part.version + len(part.entries)
+            shown = (columns["state"], columns["finish_reason"], columns["expire_time"])
+            last, guard = execution.last_sequence, (part.version, part.fence)
+            updates.append((row.body, *shown, version, last, row.size, row.drops_records, *name, *guard))
         entries += [(*name, entry.position, entry.sequence, entry.key, entry.body) for entry in row.entries]
-        if row.drops_records:
+        if row.drops_records and part.creation is None:
             dropping.append(name)
     for statement, values in ((_UPDATE, updates), (_INSERT, entries), (_DROP, dropping)):
         if values:

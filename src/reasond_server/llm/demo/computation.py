@@ -45,8 +45,10 @@ def compute(question: str) -> Worked | None:
 def _stripped(question: str) -> str:
     """Return the question without its polite frame: "Please tell me, what is 2 + 2?" becomes "2 + 2"."""
     text = " ".join(question.lower().split())
-    while match := _LEAD_IN.match(text):
-        text = text[match.end() :]
+    start = 0
+    while match := _LEAD_IN.match(text, start):
+        start = match.end()
+    text = text[start:]
     # The search is anchored to a short end, because looking everywhere would be quadratic on blanks.
     body, end = text[:-40], text[-40:]
     return body + _TRAILER.sub("", end)

@@ -17,6 +17,7 @@ from reasond_server.llm.openai.model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.server_count import ServerCount
 from reasond_server.llm.openai.transport import OpenAITransport
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.openai.transport import Transport
+    from reasond_server.telemetry.observers import BackendObserver
 
 CounterKind = Literal["auto", "server", "tokenizer", "tiktoken", "estimate", "bytes"]
 
@@ -39,6 +41,7 @@ def build_model(
     monotonic: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
     random: Callable[[], float] = randomness.random,
+    observer: BackendObserver = UNOBSERVED,
 ) -> OpenAIModel:
     """Return the model that `options` describe; nothing is connected yet.
 
@@ -52,7 +55,7 @@ def build_model(
     if counter_kind not in {"auto", "server"}:
         options = replace(options, profile=replace(options.profile, count_path=""))
     transport = OpenAITransport(options=options, now=now)
-    return OpenAIModel(
+    model = OpenAIModel(
         options=options,
         counter=counter,
         protocol=ResponsesProtocol() if options.protocol == "responses" else ChatCompletions(),
@@ -60,7 +63,10 @@ def build_model(
         monotonic=monotonic,
         random=random,
         count=_server_count(options, transport, monotonic),
+        observer=observer,
     )
+    observer.watch_breaker(options.name, lambda: model.health.value)
+    return model
 
 
 def _counter(

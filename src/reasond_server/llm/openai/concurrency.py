@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 
 class NoRoomError(Exception):
@@ -15,10 +15,11 @@ class NoRoomError(Exception):
 
 
 class ConcurrencyCap:
-    """Lets `limit` calls through at a time, first come, first served."""
+    """Lets `limit` calls through at a time, first come, first served; `on_wait` hears how long one had to wait."""
 
-    def __init__(self, *, limit: int) -> None:
+    def __init__(self, *, limit: int, on_wait: Callable[[float], None] = lambda _: None) -> None:
         self.limit = limit
+        self._on_wait = on_wait
         self._room = asyncio.Semaphore(limit)
 
     @asynccontextmanager
@@ -28,11 +29,16 @@ class ConcurrencyCap:
         Raises:
             NoRoomError: there was none in time.
         """
+        loop, is_full = asyncio.get_running_loop(), self._room.locked()
+        since_s = loop.time()
         try:
             async with asyncio.timeout(max(0.0, wait_s)):
                 await self._room.acquire()
         except TimeoutError:
             raise NoRoomError from None
+        finally:
+            if is_full:
+                self._on_wait(loop.time() - since_s)
         try:
             yield
         finally:

@@ -19,6 +19,8 @@ from reasond_server.llm.openai.protocol import UpstreamReportError
 from reasond_server.llm.openai.reading import AnswerReader
 from reasond_server.llm.openai.retrying import Retries
 from reasond_server.llm.openai.usage import settled, truncation_warning
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types import UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.openai.protocol import Body, WireProtocol
     from reasond_server.llm.openai.transport import Transport, Upstream
+    from reasond_server.telemetry.observers import BackendObserver
 
 _LINGER_FOR_USAGE_S = 2.0
 _LINGER_FOR_END_S = 0.05
@@ -58,6 +61,7 @@ class OpenAIModel:
         random: a number from 0 to 1, for jitter.
         sleep: waits between attempts.
         count: asks the server for the tokens of a prompt, if it has a way to tell.
+        observer: hears of repeated attempts, waits for room and mended usages.
     """
 
     def __init__(
@@ -71,7 +75,9 @@ class OpenAIModel:
         random: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         count: Callable[[Sequence[Message]], Awaitable[int | None]] | None = None,
+        observer: BackendObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._options = options
         self._counter = counter
         self._protocol = protocol
@@ -81,7 +87,7 @@ class OpenAIModel:
         self._count = count
         self._breaker = Breaker(policy=options.retries, monotonic=monotonic)
         self._retries = Retries(policy=options.retries, monotonic=monotonic, random=random)
-        self._cap = ConcurrencyCap(limit=options.max_concurrency)
+        self._cap = ConcurrencyCap(limit=options.max_concurrency, on_wait=self._waited)
 
     @property
     def name(self) -> str:
@@ -146,9 +152,13 @@ class OpenAIModel:
                     raise fault.error from None
                 given_up += fault.may_cost
                 wait_s = self._wait_s(fault, attempt=attempt, deadline=deadline)
+                self._observer.attempt_repeated(options.name, fault.error.reason)
             else:
                 return
             await self._sleep(wait_s)
+
+    def _waited(self, waited_s: float) -> None:
+        self._observer.waited_for_room(self._options.name, waited_s)
 
     def _wait_s(self, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline) -> float:
         try:
@@ -165,8 +175,8 @@ class OpenAIModel:
         try:
             async with aclosing(self._attempt(call)) as events:
                 async for event in events:
-                    if isinstance(event, Finished):
-                        outcome = Outcome.HEALTHY
+                    # Callers that have what they want leave before the end; the backend has done its part by then.
+                    outcome = Outcome.HEALTHY
                     yield event
         except UpstreamFaultError as fault:
             outcome = Outcome.UNHEALTHY if fault.is_unhealthy else Outcome.UNKNOWN
@@ -251,9 +261,12 @@ class OpenAIModel:
             raise faults.breach(self._options, "ended its answer without telling why it stopped")
         messages = call.request.messages
         truncated = truncation_warning(ending.usage, messages=messages, counter=self._counter)
+        usage = settled(ending.usage, messages=messages, written=answer.written, counter=self._counter)
+        if usage.source is not UsageSource.REPORTED:
+            self._observer.usage_mended(self._options.name, usage.source.value)
         return Finished(
             reason=ending.reason,
-            usage=settled(ending.usage, messages=messages, written=answer.written, counter=self._counter),
+            usage=usage,
             matched_stop=ending.matched_stop,
             warnings=(*call.body.warnings, *([truncated] if truncated else ())),
         )

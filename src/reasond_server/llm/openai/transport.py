@@ -17,6 +17,7 @@ from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.json_values import json_value
 from reasond_server.llm.openai.retrying import retry_after_s
+from reasond_server.telemetry.propagation import outgoing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -166,7 +167,7 @@ class OpenAITransport:
         import openai  # noqa: PLC0415 - only when used
         from httpx2 import Response  # noqa: PLC0415 - only when used
 
-        headers: dict[str, Any] = {} if keeps else {"Connection": "close"}
+        headers: dict[str, Any] = {**outgoing()} if keeps else {"Connection": "close", **outgoing()}
         if not self._options.api_key:
             # openai refuses to send what carries no key, unless each request says so.
             headers["Authorization"] = openai.Omit()

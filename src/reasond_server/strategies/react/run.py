@@ -11,10 +11,11 @@ from reasond_server.context.calls import Reply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.calling import Calling, Due, handle_of
 from reasond_server.strategies.react.config import LEAST_TOKENS
+from reasond_server.strategies.react.offering import fitting_specs
 from reasond_server.strategies.react.transcript import Transcript, WireIds
 from reasond_server.strategies.strategy import Outcome, Step
 from reasond_server.tools.execution import refusal
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext
     from reasond_server.types import Task, ToolResult
 
-# Building or counting a longer text takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT_CHARACTERS: Final = 50_000
 _MAX_CORRECTIONS: Final = 2
 _MAX_EMPTY_REPLIES: Final = 2
 # A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
@@ -93,14 +92,15 @@ class Run:
         self.empty_in_a_row = 0 if has_words or reply.calls else self.empty_in_a_row + 1
         answer = parsed.content.strip() if parsed.kind is TagKind.ANSWER else ""
         self.best = answer or self.best
-        invented = words.before_invention(parsed.text) if self.specs and not self.transcript.is_native else None
+        invented = words.before_invention(parsed.text) if self.specs else None
         ending = self._ending(reply, answer, is_invented=invented is not None)
         if ending is not None:
             return ending
-        if invented is not None:
+        if invented is not None and not reply.calls:
             return self._corrected(reply, words.INVENTED_OBSERVATION, thought=invented), None
         if reply.calls:
-            return await self._acted(reply, [(self.calling.minted(call), call.call_id) for call in reply.calls]), None
+            calls = [(self.calling.minted(call), call.call_id) for call in reply.calls]
+            return await self._acted(reply, calls, text=invented), None
         if parsed.kind is TagKind.ACTION and parsed.is_closed:
             return await self._acted_in_text(reply), None
         return self._without_action(reply)
@@ -198,12 +198,13 @@ class Run:
             return self._corrected(reply, f"{error}. {words.NO_ACTION}")
         return await self._acted(reply, [(self.calling.minted(call), "")])
 
-    async def _acted(self, reply: Reply, calls: Sequence[tuple[ToolCall, str]]) -> Step:
-        """Make the calls of a reply, one after the other, and keep what came of them."""
+    async def _acted(self, reply: Reply, calls: Sequence[tuple[ToolCall, str]], *, text: str | None = None) -> Step:
+        """Make the calls of a reply, one after the other, and keep what came of them; `text` replaces its own."""
         if not self.specs:
             return self._disallowed(reply, [call for call, _ in calls])
         wired = [(call, self.wire_ids.take(provider_id)) for call, provider_id in calls]
-        self.transcript.add(text=reply.parsed.text, reasoning=reply.parsed.thinking, calls=wired)
+        kept = reply.parsed.text if text is None else text
+        self.transcript.add(text=kept, reasoning=reply.parsed.thinking, calls=wired)
         made: list[tuple[ToolCall, ToolResult]] = []
         notes: list[str] = []
         for call, _ in calls:
@@ -292,10 +293,17 @@ class Run:
 
 
 async def started(task: Task, context: RunContext[ReactConfig]) -> Run:
-    """Return the run before its first call."""
+    """Return the run before its first call.
+
+    Raises:
+        ContextExhaustedError: the tools alone are too much for the window.
+    """
     config, nonce = context.config, context.new_nonce()
     may_call = config.allow_tool_use and config.max_tool_calls > 0 and task.budget.max_tool_calls != 0
-    specs = words.bounded_specs(context.tools.specs) if may_call else ()
+    specs: Sequence[ToolSpec] = ()
+    if may_call:
+        told = words.bounded_specs(context.tools.specs)
+        specs = fitting_specs(told, counter=context.model.counter, window=context.model.context_window)
     is_native = bool(specs) and context.model.has_native_tools
     opening = await _opening(task, words.instructions(specs, is_native=is_native), nonce)
     transcript = Transcript(opening=opening, nonce=nonce, is_native=is_native, model=context.model, specs=specs)
@@ -311,7 +319,7 @@ async def started(task: Task, context: RunContext[ReactConfig]) -> Run:
 async def _opening(task: Task, instructions: str, nonce: str) -> Sequence[Message]:
     """Return system message and question; those that take long to build are built beside the event loop."""
     build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
-    if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(build)
     return build()
 

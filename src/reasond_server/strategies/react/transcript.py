@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import neutralize
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
 from reasond_server.strategies.react.prompts import action_text, native_call, observation, placeholder
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _MAX_SHOWN_TOKENS = 8_192
 _SHARE_OF_ROOM = 3
 _TOKENS_PER_CALL = 16
-# Counting a text longer than this takes long enough to be felt by other runs in the same event loop.
-_LONG_TEXT_CHARACTERS = 50_000
 _LEFT_OUT = "[an earlier thought is left out]"
 _NO_TEXT = "[no text]"
 
@@ -220,6 +218,6 @@ class Transcript:
         calls = [call for message in messages for call in message.tool_calls]
         count = self.model.counter
         extra = sum(count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls)
-        if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
+        if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
             return extra + await asyncio.to_thread(count.count_prompt, messages)
         return extra + count.count_prompt(messages)

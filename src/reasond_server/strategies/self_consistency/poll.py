@@ -13,7 +13,7 @@ from reasond_server.context.calls import Reply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import UNSPENT, ContextExhaustedError, ReasondError, TokenBudgetExhaustedError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.bounds import prompt_bound
 from reasond_server.search.waves import in_parallel
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext
     from reasond_server.types import Task
 
-_LONG_TEXT_CHARACTERS: Final = 50_000
 _SAMPLES_AT_ONCE: Final = 8
 _WARM_UP_S: Final = 1.0
 _RULES: Final = (
@@ -43,10 +42,11 @@ _RULES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampled:
-    """One sample that ended: what it said, and whether it tagged its answer."""
+    """One sample that ended: what it said, whether it tagged its answer, whether its provider withheld the text."""
 
     sample: Sample
     is_tagged: bool
+    is_withheld: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,6 +138,8 @@ class Poll:
             max_tokens=self.max_tokens,
             temperature=temperature,
             kinds=(TagKind.ANSWER,),
+            # Samples at the same temperature ask for the same, and a replay must not swap them.
+            label=f"sample {self.taken + place}",
         )
         try:
             async with aclosing(call) as heard:
@@ -172,7 +174,7 @@ class Poll:
         warnings = [*self.warnings, *self._gaps()]
         winner = next((each for each in self.samples if each.sample.normalized_answer == tally.winner), None)
         if not tally.winner or winner is None:
-            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.TRUNCATED
+            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else self._reason_of_silence()
             return Outcome(answer="", finish_reason=reason, metrics=self.metrics(), warnings=tuple(warnings))
         if not tally.agrees(self.config.min_agreement):
             warnings.append(self._disagreement(tally))
@@ -191,14 +193,22 @@ class Poll:
         is_tagged = any(each.is_tagged for each in voters)
         return FinishReason.ANSWERED if is_tagged else FinishReason.ANSWERED_UNTAGGED
 
+    def _reason_of_silence(self) -> FinishReason:
+        """Return why no sample cast a vote: the provider's filter where it withheld every one."""
+        is_withheld = all(each.is_withheld for each in self.samples)
+        return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
+
     def _gaps(self) -> Sequence[str]:
         """Return what must be said of samples that cast no vote."""
         failed = [error for error in self.errors if not isinstance(error, TokenBudgetExhaustedError)]
-        silent = sum(not each.sample.normalized_answer for each in self.samples)
+        withheld = sum(each.is_withheld for each in self.samples)
+        silent = sum(not each.sample.normalized_answer for each in self.samples) - withheld
         gaps = []
         if failed:
             reasons = ", ".join(sorted({error.reason for error in failed}))
             gaps.append(f"{len(failed)} of {self.taken} samples failed ({reasons}) and cast no vote.")
+        if withheld:
+            gaps.append(f"{withheld} of {self.taken} samples were withheld by a content filter and cast no vote.")
         if silent:
             gaps.append(f"{silent} of {self.taken} samples ended without a whole answer and cast no vote.")
         return gaps
@@ -215,15 +225,16 @@ def _judged(reply: Reply, temperature: float) -> _Sampled:
     """Return what a reply says: a whole tagged answer, or what an untagged one comes to."""
     parsed = reply.parsed
     content, before = parsed.content.strip(), parsed.text.strip()
-    is_tagged = bool(content) and parsed.is_closed
+    is_withheld = reply.finish is ModelFinish.CONTENT_FILTER
+    is_tagged = bool(content) and parsed.is_closed and not is_withheld
     answer = content
     if not content and reply.finish is ModelFinish.STOP:
         answer = answer_of_text(before)
-    is_whole = is_tagged or (not content and bool(answer))
+    is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
     text = "\n\n".join(part for part in (parsed.thinking.strip(), before) if part)
     normalized = normalize_answer(restore(answer)) if is_whole else ""
     sample = Sample(text=text, answer=answer, normalized_answer=normalized, temperature=temperature)
-    return _Sampled(sample=sample, is_tagged=is_tagged)
+    return _Sampled(sample=sample, is_tagged=is_tagged, is_withheld=is_withheld)
 
 
 async def prepared(task: Task, context: RunContext[SelfConsistencyConfig]) -> Poll:
@@ -232,7 +243,7 @@ async def prepared(task: Task, context: RunContext[SelfConsistencyConfig]) -> Po
     build = partial(
         build_prompt, instructions=_RULES, question=task.query, nonce=context.new_nonce(), material=task.material
     )
-    is_long = len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS
+    is_long = len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS
     messages = await asyncio.to_thread(build) if is_long else build()
     max_tokens, warnings = await _writing_room(messages, config, model)
     worst = Cost(model_calls=1)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.llm.counting import fork_of
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import TreeSearch, root_node
 from reasond_server.search.selection import BeamSelection, SearchPlan, UctSelection
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from reasond_server.strategies.tree_of_thought.config import TreeOfThoughtConfig
     from reasond_server.types import Task
 
-_LONG_TEXT_CHARACTERS: Final = 50_000
 _SOLVED_SCORE: Final = 0.9
 _LEAST_SCORE: Final = 0.05
 _PATIENCE: Final = 8
@@ -37,7 +37,7 @@ async def prepared(task: Task, context: RunContext[TreeOfThoughtConfig]) -> Run:
     """Fit the prompts into the model's window and set the search up."""
     config, model, counter = context.config, context.model, fork_of(context.model.counter)
     nonce = context.new_nonce()
-    if len(task.query) + len(task.material) > _LONG_TEXT_CHARACTERS:
+    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
         prompts = await asyncio.to_thread(prompts_of, task, nonce, counter)
     else:
         prompts = prompts_of(task, nonce, counter)
@@ -107,7 +107,7 @@ async def _prompt_tokens(messages: Sequence[Message], model: ChatModel, counter:
     told = None if counter.is_exact else await model.count_exactly(messages)
     if told is not None:
         return told
-    if sum(len(message.content) for message in messages) > _LONG_TEXT_CHARACTERS:
+    if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(counter.count_prompt, messages)
     return counter.count_prompt(messages)
 

@@ -261,3 +261,53 @@ async def test_a_journal_knows_while_a_tool_is_at_work() -> None:
         assert journal.is_acting
         raise ZeroDivisionError
     assert not journal.is_acting
+
+
+async def test_calls_that_are_held_back_begin_when_they_are_released() -> None:
+    memory, idle = Memory(), list[str]()
+    journal = memory.journal()
+    model, _ = journaled("because", journal=journal)
+    tools = JournaledToolbox(toolbox=Cash(), journal=journal)
+    journal.hold(when_idle=lambda: idle.append("idle"))
+    assert idle == ["idle"]
+    calls = [asyncio.create_task(heard(model, request())), asyncio.create_task(tools.call(CALL))]
+    await asyncio.wait(calls, timeout=0)
+    await asyncio.sleep(0)
+    assert memory.records == []
+    journal.release()
+    await asyncio.gather(*calls)
+    assert sorted(record.key.partition(":")[0] for record in memory.records) == ["model", "tool-result", "tool-started"]
+    assert idle == ["idle"]
+
+
+async def test_who_holds_calls_back_hears_when_the_last_one_under_way_is_on_record() -> None:
+    memory, idle = Memory(), list[int]()
+    journal = memory.journal()
+    gates = asyncio.Event(), asyncio.Event()
+    model, _ = journaled(*(Reply(text="because", hold=gate) for gate in gates), journal=journal)
+    calls = [asyncio.create_task(heard(model, request(str(index)))) for index in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    journal.hold(when_idle=lambda: idle.append(len(memory.records)))
+    for gate in gates:
+        assert idle == []
+        gate.set()
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.gather(*calls)
+    assert idle == [2]
+
+
+async def test_a_call_that_fails_or_is_broken_off_is_no_longer_under_way() -> None:
+    memory, idle = Memory(), list[int]()
+    journal = memory.journal()
+    model, _ = journaled(Reply(error=ModelFailedError("no")), Reply(text="late", hold=asyncio.Event()), journal=journal)
+    with pytest.raises(ModelFailedError):
+        await heard(model, request())
+    call = asyncio.create_task(heard(model, request("again")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    journal.hold(when_idle=lambda: idle.append(len(memory.records)))
+    assert idle == []
+    call.cancel()
+    await asyncio.wait([call])
+    assert idle == [1]

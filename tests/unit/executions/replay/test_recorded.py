@@ -100,6 +100,7 @@ def test_joined_pieces_say_the_same_in_the_same_order(events: list[Text | Reason
         replace(REQUEST, temperature=0.1),
         replace(REQUEST, stop=["x"]),
         replace(REQUEST, seed=1),
+        replace(REQUEST, label="sample 1"),
         replace(REQUEST, tool_choice="none"),
         replace(REQUEST, json_schema={"type": "object"}),
         replace(REQUEST, tools=[ToolSpec(name="t", description="d", parameters={})]),

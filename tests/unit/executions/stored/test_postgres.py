@@ -143,29 +143,6 @@ async def test_leases_run_by_the_clock_of_the_database(postgres_url: str, tmp_pa
         assert len(await one.store.recover(Lease(owner="two", seconds=1), limit=9)) == 1
 
 
-async def test_a_log_that_cannot_be_read_keeps_no_other_from_being_taken_over(
-    postgres_url: str, tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
-        bad, good = (HandWrittenLog.new(one.store, tenant="acme") for _ in range(2))
-        await bad.create()
-        assert await bad.write(step("x")) is None
-        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
-            await other.execute("UPDATE entries SET body = %s", (SECRET,))
-        await one.pass_time(1)
-        await good.create()
-        await one.pass_time(20)
-        lease = Lease(owner="two", seconds=15)
-        assert list(await one.store.recover(lease, limit=1)) == []
-        (found,) = await one.store.recover(lease, limit=1)
-        assert found.execution == good.execution
-        assert list(await one.store.recover(lease, limit=9)) == []
-        (told,) = [record for record in caplog.records if record.name == "reasond.executions"]
-        assert vars(told)["execution_id"] == bad.execution.execution_id
-        assert "a stored row is no JSON" in told.getMessage()
-        assert SECRET not in caplog.text
-
-
 async def test_a_full_disk_is_told_to_every_writer_and_keeps_no_reader_out(
     postgres_url: str, tmp_path: Path, time: Time
 ) -> None:

@@ -38,30 +38,6 @@ async def test_a_restarted_server_finds_what_was_written_and_takes_it_over_at_on
         assert (recovery.plan, recovery.fence, recovery.execution) == ('{"p":1}', 2, log.execution)
 
 
-async def test_a_log_that_cannot_be_read_keeps_no_other_from_being_taken_over(
-    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened("", tmp_path, time) as one:
-        bad, good = (HandWrittenLog.new(one.store, tenant="acme") for _ in range(2))
-        await bad.create()
-        assert await bad.write(step("x")) is None
-        with sqlite3.connect(tmp_path / "reasond.db") as other:
-            other.execute("UPDATE entries SET body = ?", (SECRET,))
-        other.close()
-        await one.pass_time(1)
-        await good.create()
-        await one.pass_time(20)
-        lease = Lease(owner="two", seconds=15)
-        assert list(await one.store.recover(lease, limit=1)) == []
-        (found,) = await one.store.recover(lease, limit=1)
-        assert found.execution == good.execution
-        assert list(await one.store.recover(lease, limit=9)) == []
-        (told,) = [record for record in caplog.records if record.name == "reasond.executions"]
-        assert vars(told)["execution_id"] == bad.execution.execution_id
-        assert "a stored row is no JSON" in told.getMessage()
-        assert SECRET not in caplog.text
-
-
 async def test_a_second_server_on_the_same_file_is_refused(tmp_path: Path, time: Time) -> None:
     async with opened("", tmp_path, time):
         with pytest.raises(SettingsError, match=r"reasond\.db' is in use by another process"):

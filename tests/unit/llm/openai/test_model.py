@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from reasond_server.errors import ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text
+from reasond_server.llm.openai.breaker import BreakerState
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.model import OpenAIModel
-from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.openai.options import BackendOptions, RetryPolicy
 from reasond_server.llm.openai.transport import OpenAITransport
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types import Budget, UsageSource
 from tests.faults.backend import backend, request
-from tests.faults.upstream import STREAM_HEAD, Conversation, chunk, streaming, upstream
+from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, refusing, streaming, upstream
+from tests.unit.telemetry.parts import metrics, values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,3 +73,36 @@ async def test_the_time_left_reaches_the_model() -> None:
         with pytest.raises(Exception, match=r"within 0 s|none ended in time"):
             _ = [event async for event in metered.stream(request())]
         assert server.calls == 0
+
+
+async def test_calls_that_are_left_with_content_count_for_the_health_of_the_backend() -> None:
+    policy = RetryPolicy(max_attempts=1, breaker_window=4, breaker_ratio=0.5)
+    good = streaming(chunk("enough"), chunk(" and more"))
+    scripts = [refusing("500 Internal Server Error"), *[good] * 4, refusing("500 Internal Server Error"), good]
+    async with upstream(*scripts) as server, backend(server, retries=policy) as one:
+        for _ in scripts:
+            try:
+                async with aclosing(one.model.stream(request())) as events:
+                    await anext(events)
+            except ModelUnavailableError:
+                continue
+        assert one.model.health is BreakerState.CLOSED
+        assert server.calls == len(scripts)
+
+
+async def test_what_the_adapter_does_beside_a_call_is_told() -> None:
+    counted = metrics()
+    scripts = [refusing("503 Service Unavailable"), streaming(chunk("x"), chunk(finish="stop"), DONE)]
+    async with (
+        upstream(*scripts) as server,
+        backend(server, retries=RetryPolicy(max_attempts=2), observer=counted, max_concurrency=1) as one,
+    ):
+
+        async def call() -> None:
+            assert [event async for event in one.model.stream(request())]
+
+        await asyncio.gather(call(), call())
+    found = values(counted)
+    assert found["reasond_model_retries_total main MODEL_UNAVAILABLE"] == 1
+    assert found["reasond_model_usage_mended_total main estimated"] == 2
+    assert found["reasond_model_room_wait_seconds_count main"] >= 1

@@ -175,6 +175,25 @@ async def test_an_observation_that_the_model_makes_up_is_never_accepted(invented
     assert metrics_of(outcome).corrections == 1
 
 
+async def test_a_model_with_native_calls_gets_no_invented_observation_accepted_either() -> None:
+    replies = [
+        "I looked.\nObservation: 99 m\n<answer>99 m</answer>",
+        native(("1", "look", "{}"), text="Now I do.\nObservation: 98 m"),
+        "<answer>3 m</answer>",
+    ]
+    tools = Recorder(lambda _: '"3 m"')
+    with ScriptedModel(replies, has_native_tools=True) as model:
+        steps, outcome = await run(model, tools)
+    assert outcome.answer == "3 m"
+    assert metrics_of(outcome).corrections == 1
+    assert [call.name for call in tools.calls] == ["look"]
+    assert steps[1].observations[0].result_json == '"3 m"'
+    last = shown(model.requests[2])
+    assert "Now I do." in last
+    assert "99 m" not in last
+    assert "98 m" not in last
+
+
 async def test_an_invented_observation_in_the_last_call_is_told_to_the_reader() -> None:
     with ScriptedModel(["Observation: 99\n<answer>99</answer>"]) as model:
         _, outcome = await run(model, max_iterations=1)

@@ -167,7 +167,27 @@ async def test_what_was_cut_or_is_silent_casts_no_vote() -> None:
         samples, outcome = await run(model)
     assert outcome.answer == "42"
     assert [sample.normalized_answer for sample in samples] == ["", "", "", "42"]
-    assert outcome.warnings == ("3 of 4 samples ended without a whole answer and cast no vote.",)
+    assert outcome.warnings == (
+        "1 of 4 samples were withheld by a content filter and cast no vote.",
+        "2 of 4 samples ended without a whole answer and cast no vote.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [(ModelFinish.CONTENT_FILTER, FinishReason.CONTENT_FILTERED), (ModelFinish.LENGTH, FinishReason.TRUNCATED)],
+)
+async def test_a_run_whose_samples_were_all_withheld_says_so(last: ModelFinish, reason: FinishReason) -> None:
+    with ScriptedModel([Reply(text="x", finish=ModelFinish.CONTENT_FILTER), Reply(text="x", finish=last)]) as model:
+        _, outcome = await run(model, samples=2)
+    assert (outcome.answer, outcome.finish_reason) == ("", reason)
+
+
+async def test_samples_that_ask_for_the_same_are_told_apart_whichever_begins_first() -> None:
+    with ScriptedModel([Reply(text="Hm", finish=ModelFinish.LENGTH)] * 3) as model:
+        await run(model, samples=3, temperature=2.0)
+    assert [request.temperature for request in model.requests].count(2.0) == 2
+    assert [request.label for request in model.requests] == ["sample 0", "sample 1", "sample 2"]
 
 
 async def test_without_any_answer_the_run_is_truncated() -> None:

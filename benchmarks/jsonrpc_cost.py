@@ -1,0 +1,203 @@
+"""Measure a call over JSON-RPC beside the same call over gRPC, and beside a bare uvicorn that answers a POST.
+
+Prints a table and writes results/jsonrpc_cost.json beside this file. Every round measures every side, in turn; what
+counts is the median over the rounds of the ratio within a round. One server answers both wires, with the middleware of
+`benchmarks.unary`; 16 callers, and the load client (loading.py) on the other processor.
+
+    gRPC            Reason, chain_of_thought, a model that answers at once in the process, event log in memory
+    JSON-RPC        reasoning.execute of the same question, answered with its trace
+    uvicorn echo    uvicorn alone: the body is taken in and an answer of the same size is sent
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import statistics
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+from benchmarks.instant import InstantModel
+from benchmarks.loading import GrpcCall, HttpCall, http_post, load
+from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.unary import ANSWER_BYTES, PATH, QUESTION_BYTES, request_message
+from benchmarks.upstream import text_of
+from reasond_server.telemetry.logs import configure
+from reasond_server.testing import running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESULTS = Path(__file__).resolve().parent / "results" / "jsonrpc_cost.json"
+PACKAGES = ("reasond-server", "grpcio", "protobuf", "uvicorn", "httptools", "pydantic")
+MODULE: Final = "benchmarks.jsonrpc_cost"
+RPC_PATH: Final = "/api/v1/jsonrpc"
+ROUNDS: Final = 5
+CALLERS: Final = 16
+CALLS: Final = 3000
+MICRO: Final = 1_000_000
+GRPC, JSONRPC, ECHO = "gRPC", "JSON-RPC", "uvicorn echo"
+GOAL: Final = 2.5
+SETTINGS: Final = {"REASOND__STORE__URL": "memory:", "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1000000000"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one side took in one round: processor time of the server per call, calls per second, latencies."""
+
+    cpu_us: float
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+Round = dict[str, Figures]
+
+
+def question() -> bytes:
+    """Return the JSON-RPC request that everybody sends."""
+    params = {"query": text_of(QUESTION_BYTES), "strategy": "chain_of_thought"}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}).encode()
+
+
+async def serve_reasond() -> None:
+    """Serve both wires."""
+    async with running_server(model=InstantModel(), environ=SETTINGS) as listening:
+        # As `reasond serve` does.
+        gc.freeze()
+        http = listening.http.removeprefix("http://")
+        await serve_until_told(target=listening.grpc, http=http, token=listening.token)
+
+
+async def serve_echo(size: int) -> None:
+    """Serve an application that takes the body in and sends `size` bytes of JSON."""
+    body = json.dumps({"answer": text_of(max(1, size - len('{"answer": ""}')))}).encode()
+    start = {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))],
+    }
+
+    async def echo(_scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's own types
+        while (await receive()).get("more_body"):
+            pass
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
+
+    server = uvicorn.Server(uvicorn.Config(echo, port=0, log_config=None, access_log=False, lifespan="off", ws="none"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    await serve_until_told(target=f"127.0.0.1:{port}")
+    server.should_exit = True
+    await serving
+
+
+async def answer_bytes(server: ServerProcess, call: HttpCall) -> int:
+    """Return the size of a whole answer."""
+    host, _, port = server.told["http"].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(call.request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    answer = json.loads(await reader.readexactly(length))
+    writer.close()
+    if len(answer["result"]["answer"]) < ANSWER_BYTES:
+        raise SystemExit(f"{answer} is no answer")
+    return length
+
+
+async def measured(server: ServerProcess, target: str, call: GrpcCall | HttpCall, calls: int) -> Figures:
+    """Put load on one side."""
+    await load(target, call, callers=CALLERS, total=max(CALLERS, calls // 10))
+    begun = server.cpu_s()
+    found = await load(target, call, callers=CALLERS, total=calls)
+    cpu_s = server.cpu_s() - begun
+    return Figures(
+        cpu_us=cpu_s / calls * MICRO,
+        per_second=found.per_second,
+        p50_ms=found.percentile_ms(50),
+        p99_ms=found.percentile_ms(99),
+    )
+
+
+def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[Round]:
+    """Start the servers and measure all sides `options.rounds` times, every other round in reverse order."""
+    core, other = two_processors()
+    pin(other)
+    server = stack.enter_context(running(MODULE, "reasond", core=core))
+    runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
+    post = http_post(RPC_PATH, question(), headers=server.metadata, least=ANSWER_BYTES)
+    size = runner.run(answer_bytes(server, post))
+    echo = stack.enter_context(running(MODULE, "echo", str(size), core=core))
+    grpc_call = GrpcCall(path=PATH, metadata=server.metadata, message=request_message(), least=ANSWER_BYTES)
+    sides: dict[str, tuple[ServerProcess, str, GrpcCall | HttpCall]] = {
+        GRPC: (server, server.target, grpc_call),
+        JSONRPC: (server, server.told["http"], post),
+        ECHO: (echo, echo.target, post),
+    }
+    calls = int(CALLS * options.scale)
+    return [
+        {name: runner.run(measured(*sides[name], calls)) for name in list(sides)[:: 1 if number % 2 else -1]}
+        for number in range(options.rounds)
+    ]
+
+
+def rows_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """Return the medians; ratios are to gRPC in the same round."""
+    rows = []
+    for name in (GRPC, JSONRPC, ECHO):
+        found = [asdict(one[name]) for one in rounds]
+        medians = {key: round(statistics.median(one[key] for one in found), 3) for key in found[0]}
+        cpu = statistics.median(one[name].cpu_us / one[GRPC].cpu_us for one in rounds)
+        rate = statistics.median(one[name].per_second / one[GRPC].per_second for one in rounds)
+        rows.append({"side": name, **medians, "cpu_ratio": round(cpu, 3), "rate_ratio": round(rate, 3)})
+    return rows
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")
+    parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        pin(options.core)
+        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve_echo(int(options.serve[1])) if options.serve[0] == "echo" else serve_reasond())
+        return
+    with ExitStack() as stack:
+        rows = rows_of(rounds_of(stack, options))
+    for row in rows:
+        print(
+            f"{row['side']:<13} {row['cpu_us']:7.1f} us CPU ({row['cpu_ratio']:.2f} of gRPC) "
+            f"{row['per_second']:8,.0f}/s ({row['rate_ratio']:.2f} of gRPC)  "
+            f"p50 {row['p50_ms']:.3f} p99 {row['p99_ms']:.3f} ms"
+        )
+    measured_ratio = next(row["rate_ratio"] for row in rows if row["side"] == JSONRPC)
+    goal = {"what": "calls per second over gRPC's", "bound": "at least", "goal": GOAL, "measured": measured_ratio}
+    print(f"goal: {goal['what']} at least {GOAL:g}: {measured_ratio:.2f}")
+    report = {
+        "circumstances": circumstances(PACKAGES),
+        "load": {"rounds": options.rounds, "callers": CALLERS, "question_bytes": QUESTION_BYTES},
+        "rows": rows,
+        "goals": [{**goal, "is_met": measured_ratio >= GOAL}],
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Measure what a line of the access log costs: ours, structlog's own formatter, and the standard library's with JSON.
+
+Prints a table and writes results/log_lines.json beside this file. All forms write the same fields to a stream that
+keeps nothing; what counts is processor time per line, the making of the record included. Forms take turns, the medians
+of the rounds are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
+
+from benchmarks.machine import circumstances
+from reasond_server.telemetry.logs import as_json, human_formatter, json_formatter, with_scope
+from reasond_server.telemetry.propagation import parsed
+from reasond_server.telemetry.scope import Scope, enter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from structlog.typing import Processor
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent / "results" / "log_lines.json"
+PACKAGES = ("reasond-server", "structlog", "pydantic-core")
+LINES = 20_000
+ROUNDS = 7
+METHOD = "/reasond.v1.ReasoningService/Reason"
+FIELDS = {"method": METHOD, "code": "OK", "reason": "", "duration_ms": 1.234, "subject": "alice"}
+_OWN = frozenset(vars(logging.makeLogRecord({})))
+
+
+class _Nowhere(io.StringIO):
+    """Takes everything and keeps nothing."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+class Plain(logging.Formatter):
+    """The standard library and `json`, without redaction: what most would write in ten lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return `record` as JSON."""
+        fields = {name: value for name, value in vars(record).items() if name not in _OWN}
+        scope = {"trace_id": "a" * 32, "span_id": "b" * 16, "request_id": "c" * 32, "execution_id": "d" * 32}
+        line = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
+        return json.dumps({**line, "logger": record.name, **fields, **scope})
+
+
+def forms() -> Mapping[str, logging.Formatter]:
+    """Return what is compared."""
+    before: list[Processor] = [
+        add_log_level,
+        add_logger_name,
+        ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso"),
+        with_scope,
+    ]
+    return {
+        "reasond, JSON": json_formatter(),
+        "reasond, for a person": human_formatter(),
+        "structlog's ProcessorFormatter, our JSON": ProcessorFormatter(
+            foreign_pre_chain=before, processors=[ProcessorFormatter.remove_processors_meta, as_json]
+        ),
+        "logging and json, nothing redacted": Plain(),
+    }
+
+
+def cost_us(formatter: logging.Formatter) -> float:
+    """Return the processor time of a line in microseconds."""
+    log, handler = logging.Logger("reasond.grpc", logging.INFO), logging.StreamHandler(_Nowhere())  # noqa: LOG001 - not in the tree of loggers
+    handler.setFormatter(formatter)
+    log.addHandler(handler)
+    began_ns = time.process_time_ns()
+    for _ in range(LINES):
+        log.info("%s %s", METHOD, "OK", extra=dict(FIELDS))
+    return (time.process_time_ns() - began_ns) / LINES / 1000
+
+
+def import_ms(name: str) -> float:
+    """Return the processor time that importing `name` adds to a server that is imported, in milliseconds."""
+    code = f"import time, reasond_server.app; t = time.process_time(); import {name}; print(time.process_time() - t)"
+    found = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT) for _ in range(3)]
+    return statistics.median(float(one.stdout) for one in found) * 1000
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    rounds = parser.parse_args().rounds
+    enter(Scope(request_id="c" * 32, execution_id="d" * 32, trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
+    compared = forms()
+    taken: dict[str, list[float]] = {name: [] for name in compared}
+    for _ in range(rounds):
+        for name, formatter in compared.items():
+            taken[name].append(cost_us(formatter))
+    medians = {name: round(statistics.median(values), 2) for name, values in taken.items()}
+    imports = {name: round(import_ms(name), 1) for name in ("structlog", "reasond_server.telemetry.logs")}
+    for name, value in medians.items():
+        print(f"{name:<44}{value:8.2f} us of CPU per line")
+    for name, value in imports.items():
+        print(f"import {name:<37}{value:8.1f} ms of CPU beside reasond_server.app")
+    content = {"cpu_us_per_line": medians, "import_cpu_ms": imports, "rounds": rounds, "lines": LINES}
+    RESULTS.write_text(json.dumps({**content, **circumstances(PACKAGES)}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""How long it takes to choose a strategy and settle its parameters, with many strategies and agents: for startup.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.agents.cards import parse_card
+from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.selection import Wish, select
+from reasond_server.strategies.chain_of_thought import ChainOfThought
+
+if TYPE_CHECKING:
+    from reasond_server.agents.directory import AgentDirectory
+
+STRATEGIES: Final = 100
+AGENTS: Final = 1000
+TENANT: Final = "bench"
+# Each agent offers all strategies, and is asked for the last.
+_CHOICES: Final = 1000
+
+
+def _strategies() -> list[ChainOfThought]:
+    return [type(f"Strategy{number}", (ChainOfThought,), {"name": f"s{number:03d}"})() for number in range(STRATEGIES)]
+
+
+async def _directory() -> AgentDirectory:
+    """Return a directory in memory that is full of agents."""
+    directory = MemoryAgentDirectory(max_agents=AGENTS, now=lambda: datetime.now(UTC))
+    offered = ", ".join(f'"reasoning.strategy.s{number:03d}"' for number in range(STRATEGIES))
+    card = parse_card(f'{{"capabilities": [{offered}]}}', max_bytes=65_536)
+    for number in range(AGENTS):
+        await directory.register(tenant=TENANT, agent_id=f"a{number}", parsed=card)
+    return directory
+
+
+async def selections_ms(times: int) -> list[float]:
+    """Return the mean milliseconds of one selection, `times` times: the look-up of an agent, choice and parameters."""
+    registry = StrategyRegistry(_strategies())
+    configuration = StrategyConfiguration(registry=registry, tables={})
+    directory = await _directory()
+    last = f"s{STRATEGIES - 1:03d}"
+    taken = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        for number in range(_CHOICES):
+            agent = await directory.get(tenant=TENANT, agent_id=f"a{number % AGENTS}")
+            selection = select(Wish(requested=last, offered=agent.strategies), registry)
+            configuration.resolve(selection.strategy, request={"temperature": 0.5})
+        taken.append(1000 * (time.perf_counter() - begun) / _CHOICES)
+    return taken
+
+
+def measured_ms(times: int) -> list[float]:
+    """Do the same from a program without an event loop."""
+    return asyncio.run(selections_ms(times))

@@ -1,0 +1,86 @@
+"""Servers in processes of their own, each on a processor of its own, that tell what they have cost so far."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_STOP_LIMIT_S = 20.0
+_PAGE_BYTES = 4096
+
+
+class ServerProcess:
+    """A server that is measured from outside; `told` is what it said when it was ready."""
+
+    def __init__(self, process: subprocess.Popen[str], told: dict[str, Any]) -> None:
+        self._process = process
+        self.told = told
+
+    @property
+    def target(self) -> str:
+        """Where it answers."""
+        return str(self.told["target"])
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a caller sends along."""
+        return (("authorization", f"Bearer {self.told.get('token', '')}"),)
+
+    def cpu_s(self) -> float:
+        """Return the processor time of all its threads so far."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise SystemExit("the server has no pipes")
+        self._process.stdin.write("?")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline()) / 1e9
+
+    def resident_bytes(self) -> int:
+        """Return the memory that it holds at the moment; 0 where the system does not say."""
+        path = Path(f"/proc/{self._process.pid}/statm")
+        return int(path.read_text().split()[1]) * _PAGE_BYTES if path.exists() else 0
+
+
+@contextmanager
+def running(module: str, *arguments: str, core: int) -> Iterator[ServerProcess]:
+    """Run `python -m module --serve ... --core N` while the context lasts."""
+    command: Sequence[str] = [sys.executable, "-m", module, "--core", str(core), "--serve", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        if process.stdin is None or process.stdout is None:
+            raise SystemExit("the server has no pipes")
+        try:
+            told = process.stdout.readline()
+            if not told:
+                raise SystemExit(f"{module} {' '.join(arguments)[:200]} did not start")
+            yield ServerProcess(process, json.loads(told))
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(_STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+async def serve_until_told(**told: Any) -> None:  # noqa: ANN401 - any JSON
+    """Be the other side of `running`: say `told`, and answer every byte of input with the processor time so far."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def answer() -> None:
+        if os.read(sys.stdin.fileno(), 1):
+            print(time.process_time_ns(), flush=True)
+        else:
+            ended.set()
+
+    print(json.dumps(told), flush=True)
+    loop.add_reader(sys.stdin, answer)
+    await ended.wait()

@@ -1,0 +1,178 @@
+"""Measure 100 callers of a model that takes 200 ms: throughput, latency and memory, beside what is possible at all.
+
+Prints a table and writes results/upstream_wait.json beside this file. The model is another process that answers after
+200 ms; 100 callers who ask again at once can get 500 answers a second. The same load client asks the model itself in
+the same rounds: what it gets is what this machine makes possible. Servers have one processor, the load client
+(loading.py) and the model the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import statistics
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.loading import GrpcCall, HttpCall, Load, http_post, load
+from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.unary import PATH, request_message
+from benchmarks.upstream import running_upstream, text_of
+from reasond_server.telemetry.logs import configure
+from reasond_server.testing import running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESULTS = Path(__file__).resolve().parent / "results" / "upstream_wait.json"
+PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "aiohttp")
+MODULE: Final = "benchmarks.upstream_wait"
+ROUNDS: Final = 5
+CALLERS: Final = 100
+CALLS: Final = 2000
+LATENCY_MS: Final = 200
+MODEL: Final = f"fake?bytes=2048&latency_ms={LATENCY_MS}"
+IDEAL: Final = CALLERS * 1000 / LATENCY_MS
+MEBI: Final = 2**20
+OURS, DIRECT = "reasond", "the model itself"
+GOALS: Final = (("throughput_share", "at least", 0.96), ("p99_ms", "at most", 240.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one side took in one round; `throughput_share` is that of the ideal, processor time that of the server."""
+
+    per_second: float
+    throughput_share: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+    resident_mib: float
+
+
+def figures_of(found: Load, *, cpu_s: float = 0.0, resident_bytes: int = 0) -> Figures:
+    """Return a load as figures; the first and the last answer of each caller are waited for as well."""
+    return Figures(
+        per_second=found.per_second,
+        throughput_share=found.per_second / IDEAL,
+        p50_ms=found.percentile_ms(50),
+        p99_ms=found.percentile_ms(99),
+        cpu_us=cpu_s / found.calls * 1e6,
+        resident_mib=resident_bytes / MEBI,
+    )
+
+
+async def serve(base_url: str) -> None:
+    """Serve reasond in front of the model."""
+    environ = {
+        "REASOND__SERVER__HTTP_ADDRESS": "",
+        "REASOND__STORE__URL": "memory:",
+        "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1000000000",
+        "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": "200",
+        "REASOND__LLM__PROVIDER": "openai",
+        "REASOND__LLM__BASE_URL": base_url,
+        "REASOND__LLM__MODEL": MODEL,
+    }
+    async with running_server(environ=environ) as listening:
+        # As `reasond serve` does.
+        gc.freeze()
+        await serve_until_told(target=listening.grpc, token=listening.token)
+
+
+async def one_round(server: ServerProcess, base_url: str, calls: int) -> dict[str, Figures]:
+    """Ask both."""
+    ours = GrpcCall(path=PATH, metadata=server.metadata, message=request_message(), least=1024)
+    begun = server.cpu_s()
+    found = await load(server.target, ours, callers=CALLERS, total=calls)
+    cpu_s = server.cpu_s() - begun
+    direct = await load(base_url.removeprefix("http://").removesuffix("/v1"), question(), callers=CALLERS, total=calls)
+    return {
+        OURS: figures_of(found, cpu_s=cpu_s, resident_bytes=server.resident_bytes()),
+        DIRECT: figures_of(direct),
+    }
+
+
+def question() -> HttpCall:
+    """Return a request to the model such as our server makes."""
+    messages = [{"role": "user", "content": text_of(2300)}]
+    body = {"model": MODEL, "messages": messages, "max_tokens": 4096}
+    return http_post("/v1/chat/completions", json.dumps(body).encode(), least=2048)
+
+
+def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[dict[str, Figures]]:
+    """Start everything and measure `options.rounds` rounds after one that does not count."""
+    core, other = two_processors()
+    pin(other)
+    base_url = stack.enter_context(running_upstream(core=other))
+    server = stack.enter_context(running(MODULE, base_url, core=core))
+    runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
+    calls = max(CALLERS, int(CALLS * options.scale) // CALLERS * CALLERS)
+    runner.run(one_round(server, base_url, CALLERS))
+    return [runner.run(one_round(server, base_url, calls)) for _ in range(options.rounds)]
+
+
+def rows_of(rounds: Sequence[dict[str, Figures]]) -> list[dict[str, Any]]:
+    """Return the medians."""
+    rows = []
+    for side in (OURS, DIRECT):
+        found = [asdict(one[side]) for one in rounds]
+        medians = {key: round(statistics.median(one[key] for one in found), 3) for key in found[0]}
+        rows.append({"side": side, **medians})
+    return rows
+
+
+def goals_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how ours stands to its goals."""
+    ours = next(row for row in rows if row["side"] == OURS)
+    return [
+        {
+            "what": what,
+            "bound": bound,
+            "goal": goal,
+            "measured": ours[what],
+            "is_met": ours[what] >= goal if bound == "at least" else ours[what] <= goal,
+        }
+        for what, bound, goal in GOALS
+    ]
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")
+    parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        pin(options.core)
+        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(options.serve))
+        return
+    with ExitStack() as stack:
+        rows = rows_of(rounds_of(stack, options))
+    goals = goals_of(rows)
+    for row in rows:
+        print(
+            f"{row['side']:<17} {row['per_second']:6.1f}/s ({row['throughput_share']:.3f} of {IDEAL:.0f})  p50 "
+            f"{row['p50_ms']:.1f} p99 {row['p99_ms']:.1f} ms  {row['cpu_us']:.0f} us CPU a call  "
+            f"{row['resident_mib']:.0f} MiB"
+        )
+    for goal in goals:
+        verdict = "met" if goal["is_met"] else "MISSED"
+        print(f"goal: {goal['what']} {goal['bound']} {goal['goal']:g}: {goal['measured']:.3f}, {verdict}")
+    load_of = {"rounds": options.rounds, "callers": CALLERS, "calls": CALLS, "latency_ms": LATENCY_MS}
+    report = {"circumstances": circumstances(PACKAGES), "load": load_of, "rows": rows, "goals": goals}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""The Grafana dashboard: rows of panels, each a question to Prometheus; `scripts.metrics_docs` writes it.
+
+Grafana 11 reads it (Dashboards, New, Import) and asks which data source it shall use. The panels are made of four forms
+only, so that a reader who knows one row knows all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+JOB = 'job="$job"'
+WINDOW = "$__rate_interval"
+WIDTH, HEIGHT = 8, 7
+COLUMNS = 24 // WIDTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One graph: `queries` are pairs of PromQL and legend; `unit` is Grafana's name of one."""
+
+    title: str
+    queries: Sequence[tuple[str, str]]
+    unit: str = "short"
+    is_stat: bool = False
+
+
+def rate(metric: str, by: str, *, where: str = "") -> str:
+    """Return the query for the increase of a counter per second, summed up `by` labels."""
+    selector = f"{JOB}, {where}" if where else JOB
+    return f"sum by ({by}) (rate({metric}{{{selector}}}[{WINDOW}]))"
+
+
+def total(metric: str, by: str = "") -> str:
+    """Return the query for a gauge, summed up over all instances."""
+    grouping = f" by ({by})" if by else ""
+    return f"sum{grouping} ({metric}{{{JOB}}})"
+
+
+def quantile(share: float, metric: str, by: str = "") -> str:
+    """Return the query for a quantile of a histogram."""
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({share}, {rate(f'{metric}_bucket', labels)})"
+
+
+def mean(metric: str, by: str) -> str:
+    """Return the query for the mean of a histogram."""
+    return f"{rate(f'{metric}_sum', by)} / {rate(f'{metric}_count', by)}"
+
+
+def percentiles(title: str, metric: str, by: str = "") -> Panel:
+    """Return a panel with the median and the 99th percentile of a histogram of seconds."""
+    label = f" {{{{{by}}}}}" if by else ""
+    queries = [(quantile(0.5, metric, by), f"p50{label}"), (quantile(0.99, metric, by), f"p99{label}")]
+    return Panel(title=title, queries=queries, unit="s")
+
+
+def rates(title: str, metric: str, by: str, *, unit: str = "short") -> Panel:
+    """Return a panel with the increase of a counter per second by `by` labels, which are its legend."""
+    return Panel(title=title, queries=[(rate(metric, by), legend(by))], unit=unit)
+
+
+def totals(title: str, metric: str, by: str, *, unit: str = "short") -> Panel:
+    """Return a panel with a gauge by `by` labels, which are its legend."""
+    return Panel(title=title, queries=[(total(metric, by), legend(by))], unit=unit)
+
+
+def legend(by: str) -> str:
+    """Return the legend that shows the labels `by`."""
+    return " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+
+
+CALL_RATE = f"sum (rate(reasond_calls_total{{{JOB}}}[{WINDOW}]))"
+END_RATE = f"sum (rate(reasond_executions_total{{{JOB}}}[{WINDOW}]))"
+FAILURE_RATE = f'sum (rate(reasond_executions_total{{{JOB}, finish_reason="failed"}}[{WINDOW}]))'
+ENTRY_RATE = f"sum (rate(reasond_store_entries_total{{{JOB}}}[{WINDOW}]))"
+COMMIT_RATE = f"sum (rate(reasond_store_commit_duration_seconds_count{{{JOB}}}[{WINDOW}]))"
+
+ROWS: dict[str, Sequence[Panel]] = {
+    "At a glance": (
+        Panel(title="Calls per second", queries=[(CALL_RATE, "")], is_stat=True),
+        Panel(
+            title="Executions that failed",
+            queries=[(f"{FAILURE_RATE} / {END_RATE}", "")],
+            unit="percentunit",
+            is_stat=True,
+        ),
+        Panel(
+            title="Ready / draining / reporting",
+            queries=[
+                (total("reasond_ready"), "ready"),
+                (total("reasond_draining"), "draining"),
+                (total("reasond_processes"), "reporting"),
+            ],
+            is_stat=True,
+        ),
+    ),
+    "Calls": (
+        rates("Calls by method", "reasond_calls_total", "transport, method", unit="reqps"),
+        rates("Calls by code", "reasond_calls_total", "transport, code", unit="reqps"),
+        percentiles("Duration of calls", "reasond_call_duration_seconds", "method"),
+        Panel(
+            title="At work",
+            queries=[
+                (total("reasond_calls_in_flight", "transport"), "calls {{transport}}"),
+                (total("reasond_streams_open", "transport"), "streams {{transport}}"),
+            ],
+        ),
+        rates("Errors by reason", "reasond_errors_total", "transport, reason", unit="reqps"),
+        rates("Denials", "reasond_denials_total", "kind", unit="reqps"),
+        rates("Slow consumers", "reasond_slow_consumers_total", "transport"),
+        rates("HTTP requests", "reasond_http_requests_total", "route, status", unit="reqps"),
+    ),
+    "Executions": (
+        rates("Ends by strategy", "reasond_executions_total", "strategy", unit="ops"),
+        rates("Ends by reason", "reasond_executions_total", "finish_reason", unit="ops"),
+        percentiles("Duration", "reasond_execution_duration_seconds", "strategy"),
+        rates("Steps", "reasond_steps_total", "strategy", unit="ops"),
+        Panel(
+            title="Running, waiting, places",
+            queries=[
+                (total("reasond_executions_running"), "running"),
+                (total("reasond_executions_queued"), "waiting"),
+                (total("reasond_execution_places"), "places"),
+            ],
+        ),
+        percentiles("Wait for a place", "reasond_queue_wait_seconds", "outcome"),
+        Panel(
+            title="Saved against the baseline (mean)",
+            queries=[(f"1 - {mean('reasond_compute_ratio', 'measure, baseline')}", "{{measure}} {{baseline}}")],
+            unit="percentunit",
+        ),
+        Panel(
+            title="Recovered and left",
+            queries=[
+                (rate("reasond_recoveries_total", "outcome"), "{{outcome}}"),
+                (rate("reasond_executions_left_total", "reason"), "{{reason}}"),
+            ],
+        ),
+    ),
+    "Tokens and budgets": (
+        rates("Tokens by kind", "reasond_tokens_total", "kind"),
+        Panel(
+            title="Tokens by strategy and model",
+            queries=[
+                (
+                    rate("reasond_tokens_total", "strategy, model", where='kind=~"input|output"'),
+                    legend("strategy, model"),
+                )
+            ],
+        ),
+        rates("Budgets of callers", "reasond_budget_tokens_total", "event"),
+    ),
+    "Model and tools": (
+        rates("Calls by outcome", "reasond_model_calls_total", "model, outcome", unit="ops"),
+        percentiles("First content", "reasond_model_first_content_seconds", "model"),
+        percentiles("Whole call", "reasond_model_call_duration_seconds", "model"),
+        rates("Retries", "reasond_model_retries_total", "backend, reason", unit="ops"),
+        totals("Circuit breaker", "reasond_model_breaker_state", "backend, state"),
+        percentiles("Wait for room at the backend", "reasond_model_room_wait_seconds", "backend"),
+        rates("Usage that was mended", "reasond_model_usage_mended_total", "backend, source"),
+        rates("Tool calls", "reasond_tool_calls_total", "tool, outcome", unit="ops"),
+        percentiles("Duration of tools", "reasond_tool_duration_seconds", "tool"),
+    ),
+    "Store and process": (
+        percentiles("Commit", "reasond_store_commit_duration_seconds"),
+        Panel(
+            title="Entries in a commit (mean)",
+            queries=[(f"{ENTRY_RATE} / {COMMIT_RATE}", "")],
+        ),
+        rates("Failures of the store", "reasond_store_failures_total", "reason"),
+        percentiles("Lag of the event loop", "reasond_event_loop_lag_seconds"),
+        rates("CPU", "process_cpu_seconds_total", "instance", unit="percentunit"),
+        totals("Resident memory", "process_resident_memory_bytes", "instance", unit="bytes"),
+        totals("Open files", "process_open_fds", "instance"),
+        Panel(title="Age", queries=[(f"time() - process_start_time_seconds{{{JOB}}}", "{{instance}}")], unit="s"),
+        Panel(
+            title="Limits kept apart, versions",
+            queries=[
+                (total("reasond_limits_degraded"), "processes without the shared limits"),
+                (f"count by (version, python) (reasond_build_info{{{JOB}}})", "{{version}} on {{python}}"),
+            ],
+        ),
+    ),
+}
+
+
+def expressions() -> Sequence[str]:
+    """Return the PromQL of every panel."""
+    return [query for row in ROWS.values() for panel in row for query, _ in panel.queries]
+
+
+def _panel(panel: Panel, *, number: int, x: int, y: int) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(ord("A") + place), "expr": query, "legendFormat": legend or "__auto", "range": True}
+        for place, (query, legend) in enumerate(panel.queries)
+    ]
+    return {
+        "id": number,
+        "type": "stat" if panel.is_stat else "timeseries",
+        "title": panel.title,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "gridPos": {"x": x, "y": y, "w": WIDTH, "h": HEIGHT},
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "targets": targets,
+    }
+
+
+def panels() -> Sequence[dict[str, Any]]:
+    """Return the rows and panels with their places."""
+    made: list[dict[str, Any]] = []
+    y = 0
+    for title, row in ROWS.items():
+        place = {"x": 0, "y": y, "w": 24, "h": 1}
+        made.append(
+            {"id": len(made) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+        )
+        for place_in_row, panel in enumerate(row):
+            below, beside = divmod(place_in_row, COLUMNS)
+            made.append(_panel(panel, number=len(made) + 1, x=beside * WIDTH, y=y + 1 + below * HEIGHT))
+        y += 1 + -(-len(row) // COLUMNS) * HEIGHT
+    return made
+
+
+def dashboard() -> str:
+    """Return the dashboard as Grafana imports it."""
+    variables = [
+        {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+        {
+            "name": "job",
+            "label": "Job",
+            "type": "query",
+            "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "query": {"query": "label_values(reasond_build_info, job)", "refId": "job"},
+            "refresh": 2,
+        },
+    ]
+    whole = {
+        "title": "reasond",
+        "uid": "reasond",
+        "description": "Made by `make docs` from scripts/dashboard.py.",
+        "tags": ["reasond"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": variables},
+        "annotations": {"list": []},
+        "panels": panels(),
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,116 @@
+"""What Prometheus reads: beside the other addresses for tokens that may, or on a listener of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from starlette.routing import Route, Router
+
+from reasond_server.access import audit
+from reasond_server.access.permissions import require_metrics
+from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.errors import AccessError
+from reasond_server.http_api.exchange import RefusalError, exchange_of
+from reasond_server.http_api.pages import NotFound, OnlyMethods
+from reasond_server.http_api.reception import Reception
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+    from reasond_server.access.peers import Peers
+    from reasond_server.http_api.exchange import Exchange
+    from reasond_server.types import Principal
+
+METRICS_PATH: Final = "/metrics"
+_OPERATION: Final = "metrics"
+_HINT: Final = "Send 'Authorization: Bearer <token>'"
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class Scraped(Protocol):
+    """All metrics as they are sent."""
+
+    @property
+    def body(self) -> bytes:
+        """The bytes."""
+        ...
+
+    @property
+    def content_type(self) -> str:
+        """Their format."""
+        ...
+
+
+class ReaderGate:
+    """Lets those in whose token, or else client certificate, has the permission metrics:read."""
+
+    def __init__(self, *, authenticate: Callable[[str], Awaitable[Principal]], peers: Peers | None = None) -> None:
+        self._authenticate = authenticate
+        self._peers = peers
+
+    async def check(self, exchange: Exchange) -> None:
+        """Return if the request may read.
+
+        Raises:
+            RefusalError: it may not: 401 without a good token, 403 without the permission.
+        """
+        principal: Principal | None = None
+        try:
+            headers = exchange.headers.getlist("authorization")
+            if headers:
+                principal = await self._authenticate(bearer_token(headers))
+            elif self._peers is not None:
+                principal = self._peers.recognise(exchange.peer_uris)
+            if principal is None:
+                raise missing(_HINT)
+            exchange.subject = principal.subject
+            require_metrics(principal)
+        except AccessError as error:
+            audit.denied(_OPERATION, error, principal=principal, request_id=exchange.request_id)
+            exchange.reason = error.reason
+            challenge = {} if principal else {"www-authenticate": "Bearer"}
+            raise RefusalError(403 if principal else 401, error.message, headers=challenge) from None
+
+
+class MetricsPage:
+    """Sends what `scrape` writes for the values of the header Accept; without a `gate` to everybody."""
+
+    def __init__(
+        self, scrape: Callable[[Sequence[str]], Awaitable[Scraped]], *, gate: ReaderGate | None = None
+    ) -> None:
+        self._scrape = scrape
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one scrape."""
+        del receive
+        exchange = exchange_of(scope)
+        if self._gate is not None:
+            await self._gate.check(exchange)
+        scraped = await self._scrape(exchange.headers.getlist("accept"))
+        headers = [
+            (b"content-type", scraped.content_type.encode("ascii")),
+            (b"content-length", b"%d" % len(scraped.body)),
+            (b"vary", b"accept"),
+            _NO_STORE,
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": scraped.body})
+
+
+class MetricsApp:
+    """The application of a listener that serves nothing else."""
+
+    def __init__(self, page: MetricsPage, *, new_request_id: Callable[[], str]) -> None:
+        router = Router(
+            [Route(METRICS_PATH, OnlyMethods(page, "GET", "HEAD"))],
+            redirect_slashes=False,
+            default=NotFound("the metrics are at /metrics"),
+        )
+        self._app = Reception(router, new_request_id=new_request_id)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._app(scope, receive, send)

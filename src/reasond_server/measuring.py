@@ -1,0 +1,155 @@
+"""Settings become metrics: what counts, which words its labels may hold, and what is read with every sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from reasond_server.addresses import is_loopback, split_address
+from reasond_server.grpc_api.methods import CODES, METHODS
+from reasond_server.http_api.app import PATHS
+from reasond_server.http_api.calls import TRANSPORT as JSONRPC
+from reasond_server.http_api.methods import METHODS as JSONRPC_METHODS
+from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
+from reasond_server.http_api.server import HttpServer
+from reasond_server.llm.model import ModelFinish
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.tools.mcp import tool_name
+from reasond_server.tools.read_result import READ_TOOL_RESULT
+from reasond_server.types import FinishReason, SavingsBaseline
+from reasond_server.wire.certificates import TlsFiles
+from reasond_server.wire.errors import ERROR_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from reasond_server.config import ServerSettings, Settings, ToolsSettings
+    from reasond_server.http_api.metrics_page import ReaderGate
+    from reasond_server.telemetry.exposition import Exposition
+    from reasond_server.telemetry.observers import Observer, Snapshot
+    from reasond_server.telemetry.sampling import Sampler
+
+_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_TOOL_OUTCOMES = ("ok", "failed", "timeout", "invalid_arguments", "unknown_tool", "refused", "cancelled")
+_WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """What a server with metrics has beside the observer: samples, and what is read.
+
+    `is_shared`: what is read are the sums of all processes that share a folder.
+    """
+
+    sampler: Sampler
+    exposition: Exposition
+    is_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """What the rooms tell their work to; `counting` is None where nobody could read it, and then nothing is counted."""
+
+    observer: Observer
+    counting: Counting | None = None
+
+
+def measuring_of(
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    strategies: Iterable[str],
+    model: str,
+    look: Callable[[], Snapshot],
+) -> Measuring:
+    """Return what `settings` ask for; `look` tells how the server is, `strategies` and `model` are names for labels."""
+    is_readable = settings.metrics.address or (settings.metrics.on_http and settings.server.http_address)
+    if not settings.reasoning.performance.enable_metrics or not is_readable:
+        return Measuring(observer=UNOBSERVED)
+    # Imported here: prometheus_client takes 60 ms, and a server without metrics does without.
+    from reasond_server.telemetry.exposition import Exposition  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.metrics import Metrics  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.sampling import Sampler  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.series import Vocabulary  # noqa: PLC0415 - see above
+
+    vocabulary = Vocabulary(words=words_of(settings, strategies=strategies, model=model))
+    metrics = Metrics(vocabulary=vocabulary, version=version("reasond-server"))
+    sampler = Sampler(metrics=metrics, look=look)
+    folder = environ.get(_FOLDER_VARIABLE, "")
+    exposition = Exposition(registry=metrics.registry, before=sampler.sample, folder=folder)
+    return Measuring(
+        observer=metrics, counting=Counting(sampler=sampler, exposition=exposition, is_shared=bool(folder))
+    )
+
+
+def page_of(settings: Settings, counting: Counting | None, gate: ReaderGate) -> MetricsPage | None:
+    """Return what the HTTP listener serves; None where it does not."""
+    if counting is None or not settings.metrics.on_http:
+        return None
+    return MetricsPage(counting.exposition.scrape, gate=gate)
+
+
+def listener_of(
+    settings: Settings, counting: Counting | None, gate: ReaderGate, *, new_request_id: Callable[[], str]
+) -> HttpServer | None:
+    """Return the listener that serves nothing but metrics; None where there is none.
+
+    It asks for a token where other machines can reach it, unless the operator decided otherwise, and has the TLS of
+    the others there.
+    """
+    own, server = settings.metrics, settings.server
+    if counting is None or not own.address:
+        return None
+    is_local = is_loopback(own.address)
+    page = MetricsPage(counting.exposition.scrape, gate=None if is_local or own.allow_anonymous else gate)
+    host, port = split_address(own.address)
+    return HttpServer(
+        app=MetricsApp(page, new_request_id=new_request_id),
+        host=host,
+        port=port,
+        tls=None if is_local else tls_files_of(server),
+        setting="[metrics] address",
+        reuse_port=counting.is_shared,
+    )
+
+
+def tls_files_of(server: ServerSettings) -> TlsFiles | None:
+    """Return the TLS files of HTTP; None where TLS is off or ends at a proxy."""
+    if server.tls != "files":
+        return None
+    return TlsFiles(
+        certificate=server.tls_certificate, private_key=server.tls_private_key, client_ca=server.tls_client_ca
+    )
+
+
+def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> dict[str, frozenset[str]]:
+    """Return the words of every label whose values callers, models or other programs could choose."""
+    reasons = {row.reason for row in ERROR_ROWS}
+    finishes = {finish.value for finish in ModelFinish}
+    backends = settings.llm.backends
+    models = {model, settings.llm.model, *(backend.model for backend in backends.values())}
+    return {
+        "transport": frozenset({"grpc", "http", JSONRPC}),
+        "method": frozenset({*METHODS, *JSONRPC_METHODS}),
+        "code": frozenset(CODES),
+        "route": frozenset(PATHS),
+        "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
+        "reason": frozenset({*reasons, "handed_over", "lost", "cancelled"}),
+        "strategy": frozenset(strategies),
+        "finish_reason": frozenset(finish.value for finish in FinishReason),
+        "baseline": frozenset(baseline.value for baseline in SavingsBaseline),
+        "model": frozenset(models - {""}),
+        "backend": frozenset({"llm", *backends}),
+        "tool": frozenset(tools_of(settings.tools)),
+        "outcome": frozenset(
+            {*reasons, *finishes, "closed", *_TOOL_OUTCOMES, *_WAIT_OUTCOMES, "resumed", "written_off"}
+        ),
+    }
+
+
+def tools_of(tools: ToolsSettings) -> set[str]:
+    """Return the names that settings give tools; SERVER__other stands for what a server has besides."""
+    offered = {tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
+    fetching = {"http_get"} if tools.http_get.allow_hosts else set()
+    return {*tools.enabled, READ_TOOL_RESULT, *fetching, *offered, *(f"{name}__other" for name in tools.mcp)}

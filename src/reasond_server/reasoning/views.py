@@ -1,0 +1,72 @@
+"""What the front door tells of executions and strategies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from reasond_server.types import Iteration, Metrics, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.types import CostClass, Execution, Json, LoggedEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionView:
+    """An execution with its result and steps; both are partial until it has ended well."""
+
+    execution: Execution
+    result: Result
+    steps: Sequence[Iteration]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionPage:
+    """One page of executions, newest first; the token is empty on the last page."""
+
+    executions: Sequence[Execution]
+    next_page_token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyInfo:
+    """What clients are told of a strategy; `config_schema` is JSON Schema, draft 2020-12.
+
+    `ceilings` holds the operator's by parameter. `cost_class` is None where the strategy does not say how its
+    model calls grow, and `cost_formula` is then empty.
+    """
+
+    name: str
+    description: str
+    config_schema: Json
+    default_config: Json
+    capabilities: Sequence[str]
+    is_default: bool
+    ceilings: Json = field(default_factory=dict)
+    cost_class: CostClass | None = None
+    cost_formula: str = ""
+
+
+def view_of(execution: Execution, events: Sequence[LoggedEvent]) -> ExecutionView:
+    """Return the execution with what its log holds; what was appended since it was read is left out."""
+    events = [logged for logged in events if logged.sequence <= execution.last_sequence]
+    steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
+    last = events[-1].event if events else None
+    result = last if isinstance(last, Result) else _partial(execution)
+    return ExecutionView(execution=execution, result=result, steps=steps)
+
+
+def _partial(execution: Execution) -> Result:
+    """Return the result of an execution that has not ended: no answer, what was spent."""
+    return Result(
+        execution_id=execution.execution_id,
+        answer="",
+        strategy_used=execution.strategy,
+        strategy_source=execution.strategy_source,
+        finish_reason=None,
+        metrics=Metrics(usage=execution.usage, execution_time_s=0.0),
+        warnings=("The execution is still running.",),
+        model=execution.model,
+    )

@@ -1,0 +1,228 @@
+"""Every metric there is: its name, what it counts, its labels; the page of metrics is made from this.
+
+Durations of models and runs have the buckets that OpenTelemetry's GenAI conventions advise
+(open-telemetry/semantic-conventions-genai, "gen_ai.client.operation.duration"). Names follow Prometheus: the unit last,
+counters end in `_total`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Kind = Literal["counter", "gauge", "histogram"]
+Merged = Literal["livesum", "livemax", "livemin"]
+
+GENAI_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+CALL_SECONDS: Final = (0.001, 0.0025, 0.005, *GENAI_SECONDS, 163.84, 327.68)
+WAIT_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LAG_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+RATIOS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric. `merged` tells how the gauges of several processes become one; of the dead none counts."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    labels: Sequence[str] = ()
+    buckets: Sequence[float] = ()
+    merged: Merged = "livesum"
+
+    @property
+    def exposed_name(self) -> str:
+        """The name in queries; of a histogram without _bucket, _count and _sum."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind="counter", meaning=meaning, labels=labels)
+
+
+def _gauge(name: str, meaning: str, *labels: str, merged: Merged = "livesum") -> Metric:
+    return Metric(name=name, kind="gauge", meaning=meaning, labels=labels, merged=merged)
+
+
+def _histogram(name: str, meaning: str, *labels: str, buckets: Sequence[float]) -> Metric:
+    return Metric(name=name, kind="histogram", meaning=meaning, labels=labels, buckets=buckets)
+
+
+CALLS: Final = (
+    _counter(
+        "reasond_calls",
+        "Calls that ended, by the status of gRPC or what JSON-RPC has in its place; streams count when they end.",
+        "transport",
+        "method",
+        "code",
+    ),
+    _histogram(
+        "reasond_call_duration_seconds",
+        "Time from the arrival of a call to its end.",
+        "transport",
+        "method",
+        buckets=CALL_SECONDS,
+    ),
+    _gauge("reasond_calls_in_flight", "Calls at work: RPCs, and HTTP requests of every kind.", "transport"),
+    _gauge("reasond_streams_open", "Streams of events at work.", "transport"),
+    _counter("reasond_errors", "Calls that failed, by the reason of the table of errors.", "transport", "reason"),
+    _counter(
+        "reasond_denials",
+        "Calls that were refused: authentication, permission, rate, concurrency, budget (of the caller, also within a "
+        "run), overload, draining, or store (out of reach).",
+        "kind",
+    ),
+    _counter("reasond_slow_consumers", "Clients that were cut off because they did not read.", "transport"),
+    _counter("reasond_http_requests", "HTTP requests, by address and status.", "route", "status"),
+)
+
+EXECUTIONS: Final = (
+    _counter("reasond_executions", "Executions that ended here.", "strategy", "finish_reason"),
+    _histogram(
+        "reasond_execution_duration_seconds",
+        "Time from the beginning of an execution to its result, waits for a place left out.",
+        "strategy",
+        buckets=CALL_SECONDS,
+    ),
+    _counter("reasond_steps", "Steps that were made, counted when their run ends or leaves.", "strategy"),
+    _counter(
+        "reasond_tokens",
+        "Tokens that model calls were charged with: input, output, cached_input (part of input), reasoning (part of "
+        "output). Calls that are replayed from the log cost nothing and are not counted.",
+        "strategy",
+        "model",
+        "kind",
+    ),
+    _histogram(
+        "reasond_compute_ratio",
+        "Compute of a bounded-context run over that of the baseline, from measured usage: 1 less this is saved, of "
+        "attention, kv_read or tokens.",
+        "measure",
+        "baseline",
+        buckets=RATIOS,
+    ),
+    _gauge("reasond_executions_running", "Executions that hold a place."),
+    _gauge("reasond_executions_queued", "Executions that wait for a place."),
+    _gauge("reasond_execution_places", "Places for executions: max_concurrent_requests."),
+    _histogram(
+        "reasond_queue_wait_seconds",
+        "Waits for a place, of those who had to: admitted, timeout, draining, gone (the caller left).",
+        "outcome",
+        buckets=WAIT_SECONDS,
+    ),
+    _counter(
+        "reasond_recoveries",
+        "Runs that another process left behind: resumed here, or written_off because nobody can go on with them.",
+        "outcome",
+    ),
+    _counter(
+        "reasond_executions_left", "Runs that another process goes on with: handed_over, or lost to it.", "reason"
+    ),
+)
+
+MODELS: Final = (
+    _counter(
+        "reasond_model_calls",
+        "Model calls, by how they ended: the model's finish, a reason of the table of errors, or closed by the run, "
+        "which had its answer or was stopped.",
+        "model",
+        "outcome",
+    ),
+    _histogram(
+        "reasond_model_call_duration_seconds",
+        "Time of a model call, its retries included.",
+        "model",
+        buckets=GENAI_SECONDS,
+    ),
+    _histogram(
+        "reasond_model_first_content_seconds",
+        "Time from the beginning of a model call to its first text, reasoning or tool call.",
+        "model",
+        buckets=GENAI_SECONDS,
+    ),
+    _counter("reasond_model_retries", "Attempts that were repeated, by the reason.", "backend", "reason"),
+    _histogram(
+        "reasond_model_room_wait_seconds",
+        "Waits for a backend that worked on max_concurrency calls, of those that had to.",
+        "backend",
+        buckets=WAIT_SECONDS,
+    ),
+    _gauge(
+        "reasond_model_breaker_state",
+        "1 for the state that the circuit breaker is in, 0 for the others; several processes: how many are in it.",
+        "backend",
+        "state",
+    ),
+    _counter(
+        "reasond_model_usage_mended",
+        "Model calls whose server told no usage (estimated) or one that could not be true (partial).",
+        "backend",
+        "source",
+    ),
+)
+
+LIMITS: Final = (
+    _counter(
+        "reasond_budget_tokens",
+        "Tokens of the budgets of callers: reserved before model calls, settled (used) after them, refunded, and "
+        "overdrawn by servers that wrote more than was asked for.",
+        "event",
+    ),
+    _gauge(
+        "reasond_limits_degraded",
+        "Processes that cannot reach the store of the limits and do what on_backend_failure says.",
+    ),
+    _counter(
+        "reasond_tool_calls",
+        "Tool calls: ok, failed, timeout, invalid_arguments, unknown_tool, refused (the budget's calls are used up).",
+        "tool",
+        "outcome",
+    ),
+    _histogram("reasond_tool_duration_seconds", "Time of a tool call.", "tool", buckets=GENAI_SECONDS),
+)
+
+SERVER: Final = (
+    _histogram("reasond_store_commit_duration_seconds", "Time of a commit of events.", buckets=WAIT_SECONDS),
+    _counter("reasond_store_entries", "Events and records that were committed; over the commits: the size of a batch."),
+    _counter(
+        "reasond_store_failures",
+        "Writes that the store did not take: attempts that failed, and parts that were refused.",
+        "reason",
+    ),
+    _gauge("reasond_ready", "Processes that are ready for work."),
+    _gauge("reasond_draining", "Processes that are shutting down."),
+    _histogram(
+        "reasond_event_loop_lag_seconds",
+        "How late the event loop woke up a task that asked for it, four times a second.",
+        buckets=LAG_SECONDS,
+    ),
+    _gauge(
+        "reasond_build_info", "1, with the versions of the server and of Python.", "version", "python", merged="livemax"
+    ),
+    _gauge("reasond_processes", "Processes that report."),
+    _counter("process_cpu_seconds", "CPU time, user and system."),
+    _gauge("process_resident_memory_bytes", "Resident memory."),
+    _gauge("process_open_fds", "Open file descriptors."),
+    _gauge("process_start_time_seconds", "When the oldest process began, in seconds since 1970.", merged="livemin"),
+)
+
+GROUPS: Final[Mapping[str, Sequence[Metric]]] = MappingProxyType(
+    {
+        "Calls": CALLS,
+        "Executions": EXECUTIONS,
+        "Model calls": MODELS,
+        "Limits and tools": LIMITS,
+        "Store and process": SERVER,
+    }
+)
+"""The metrics as the documentation shows them."""
+
+CATALOGUE: Final[Mapping[str, Metric]] = MappingProxyType(
+    {metric.name: metric for group in GROUPS.values() for metric in group}
+)
+"""The metrics by their names, without _total."""

@@ -1,0 +1,126 @@
+"""W3C trace context, as text: read from what callers send, whatever that is, and written for what is called next.
+
+Source: W3C Trace Context, level 1. Baggage is neither read nor passed on: it is content of strangers.
+"""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+_KEYS: Final = frozenset({TRACEPARENT, TRACESTATE})
+
+# A later version may say more after the flags; what this one knows stands before it.
+_FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?")
+_MAX_CHARACTERS: Final = 512
+_MAX_MEMBERS: Final = 32
+_MEMBER: Final = re.compile(
+    r"[a-z0-9][a-z0-9_*/-]{0,240}(?:@[a-z][a-z0-9_*/-]{0,13})?=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceContext:
+    """A place in a trace: ids in lower-case hex (32 and 16 digits), neither of them zero; `state` is of vendors."""
+
+    trace_id: str
+    span_id: str
+    is_sampled: bool
+    state: str = ""
+
+    @property
+    def traceparent(self) -> str:
+        """The header of that name."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.is_sampled:02x}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What tells the next one where it stands."""
+        return {TRACEPARENT: self.traceparent, **({TRACESTATE: self.state} if self.state else {})}
+
+    @property
+    def text(self) -> str:
+        """Both headers as one text, to be kept; `of_text` reads it."""
+        return f"{self.traceparent} {self.state}".rstrip()
+
+    @classmethod
+    def of_text(cls, text: str) -> TraceContext | None:
+        """Return what `text` says; None where it says nothing."""
+        parent, _, state = text.partition(" ")
+        return parsed(parent, state)
+
+
+def parsed(traceparent: str, tracestate: str = "") -> TraceContext | None:
+    """Return what the headers say; None for a `traceparent` that is not well formed. A bad `tracestate` is dropped."""
+    if len(traceparent) > _MAX_CHARACTERS:
+        return None
+    found = _FORM.fullmatch(traceparent)
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, rest = found.groups()
+    if version == "ff" or (version == "00" and rest) or not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    state = tracestate if _is_state(tracestate) else ""
+    return TraceContext(trace_id=trace_id, span_id=span_id, is_sampled=bool(int(flags, 16) & 1), state=state)
+
+
+def received(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
+    """Return where the caller stands by its headers, named in lower case; None where it says none, or two."""
+    found = [(key, value) for key, value in metadata if key in _KEYS]
+    if not found:
+        return None
+    parents = [_text(value) for key, value in found if key == TRACEPARENT]
+    if len(parents) != 1:
+        return None
+    return parsed(parents[0], ",".join(_text(value) for key, value in found if key == TRACESTATE))
+
+
+def received_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+    """Do the same for headers as ASGI has them."""
+    names = (b"traceparent", b"tracestate")
+    return received([(key.decode("ascii"), value) for key, value in headers if key in names])
+
+
+_outgoing: Final[ContextVar[TraceContext | None]] = ContextVar("reasond_outgoing_trace", default=None)
+
+
+def outgoing() -> Mapping[str, str]:
+    """Return the headers for what is called now; empty where nothing is to be told."""
+    context = _outgoing.get()
+    return {} if context is None else context.headers
+
+
+class Telling:
+    """While it lasts, `outgoing` tells of `context`."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: TraceContext | None) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _outgoing.set(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        _outgoing.reset(self._token)
+
+
+def _is_state(text: str) -> bool:
+    if not text or len(text) > _MAX_CHARACTERS:
+        return False
+    members = [member.strip(" \t") for member in text.split(",")]
+    filled = [member for member in members if member]
+    keys = {member.partition("=")[0] for member in filled}
+    is_whole = all(_MEMBER.fullmatch(member) for member in filled)
+    return is_whole and 0 < len(filled) <= _MAX_MEMBERS and len(keys) == len(filled)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value

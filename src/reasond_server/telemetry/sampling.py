@@ -1,0 +1,68 @@
+"""Four times a second: how late the event loop is, and what is read from the server instead of being told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.telemetry.process import process_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reasond_server.telemetry.metrics import Metrics
+    from reasond_server.telemetry.observers import Snapshot
+
+_INTERVAL_S: Final = 0.25
+_PROCESS_EVERY: Final = 20
+_log = logging.getLogger("reasond.metrics")
+
+
+class Sampler:
+    """Feeds `metrics` from `look`, which must be quick and not wait.
+
+    What the system says of the process is read in a thread, every twentieth time.
+    """
+
+    def __init__(self, *, metrics: Metrics, look: Callable[[], Snapshot], interval_s: float = _INTERVAL_S) -> None:
+        self._metrics = metrics
+        self._look = look
+        self._interval_s = interval_s
+        self._started_s = time.time()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Go on in a task of its own until `aclose`."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name="samples of metrics")
+
+    async def aclose(self) -> None:
+        """Stop, after a last sample: other processes may still be asked for what this one counted."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self.sample()
+
+    def sample(self) -> None:
+        """Take one sample now; what is exposed is then of this moment."""
+        self._metrics.sample(self._look())
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        rounds = 0
+        while True:
+            if rounds % _PROCESS_EVERY == 0:
+                self._metrics.sample_process(await asyncio.to_thread(process_facts, self._started_s))
+            rounds += 1
+            try:
+                self.sample()
+            except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
+                _log.exception("a sample of metrics could not be taken")
+            due_s = loop.time() + self._interval_s
+            await asyncio.sleep(self._interval_s)
+            self._metrics.lagged(max(0.0, loop.time() - due_s))

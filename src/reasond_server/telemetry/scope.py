@@ -1,0 +1,92 @@
+"""What is at work: the ids that every log line inside an RPC or a run has, and the span that calls belong to."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from reasond_server.telemetry.propagation import TraceContext
+    from reasond_server.telemetry.spans import SpanScope
+    from reasond_server.types import Usage
+
+# As many as a JSON-RPC batch may have calls; more would make a line long.
+_MAX_EXECUTIONS: Final = 20
+
+
+class Scope:
+    """One RPC, or one run. It is written while it lasts, and read by whoever logs; empty texts are not logged.
+
+    `trace` is where it stands in a trace: the place of its own span, or of its caller's where nothing is traced.
+    `span` is what spans of calls are children of. The tokens are those of a unary call's run.
+    """
+
+    __slots__ = ("execution_id", "input_tokens", "output_tokens", "request_id", "span", "trace")
+
+    def __init__(
+        self,
+        *,
+        request_id: str = "",
+        execution_id: str = "",
+        trace: TraceContext | None = None,
+        span: SpanScope | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.execution_id = execution_id
+        self.trace = trace
+        self.span = span
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+
+    def add_to(self, line: MutableMapping[str, Any]) -> None:
+        """Put the ids into `line`, where it does not have them."""
+        if self.trace is not None:
+            line.setdefault("trace_id", self.trace.trace_id)
+            line.setdefault("span_id", self.trace.span_id)
+        if self.request_id:
+            line.setdefault("request_id", self.request_id)
+        if self.execution_id:
+            line.setdefault("execution_id", self.execution_id)
+        if self.input_tokens is not None:
+            line.setdefault("input_tokens", self.input_tokens)
+            line.setdefault("output_tokens", self.output_tokens)
+
+
+_current: Final[ContextVar[Scope | None]] = ContextVar("reasond_scope", default=None)
+
+
+def current() -> Scope | None:
+    """Return what is at work here; None outside of RPCs and runs."""
+    return _current.get()
+
+
+def enter(scope: Scope) -> None:
+    """Make `scope` what is at work, for the rest of the task and for what it starts."""
+    _current.set(scope)
+
+
+def note_execution(execution_id: str) -> None:
+    """Note that the RPC at work began or named an execution."""
+    scope = _current.get()
+    if scope is None or execution_id in scope.execution_id:
+        return
+    if not scope.execution_id:
+        scope.execution_id = execution_id
+    elif scope.execution_id.count(",") + 1 < _MAX_EXECUTIONS:
+        scope.execution_id = f"{scope.execution_id},{execution_id}"
+
+
+def note_tokens(usage: Usage) -> None:
+    """Add what the run of a unary call spent."""
+    scope = _current.get()
+    if scope is not None:
+        scope.input_tokens = (scope.input_tokens or 0) + usage.input_tokens
+        scope.output_tokens = (scope.output_tokens or 0) + usage.output_tokens
+
+
+def current_trace() -> TraceContext | None:
+    """Return where in a trace the work here stands."""
+    scope = _current.get()
+    return None if scope is None else scope.trace

@@ -1,0 +1,173 @@
+"""Metrics of Prometheus with label sets that cannot grow, and series that cost next to nothing to count in.
+
+What is counted is kept in plain numbers and handed to `prometheus_client` with every sample: its own counters take a
+lock each time, and in files that several processes share three times as long. One event loop counts and samples.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from reasond_server.telemetry.catalogue import CATALOGUE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+OTHER: Final = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The words that labels may hold: `words` by the name of the label; a label without words holds anything.
+
+    Labels without words are those whose values come from this code alone. A value `FAMILY__NAME` that is not among them
+    is counted as `FAMILY__other` where that is.
+    """
+
+    words: Mapping[str, frozenset[str]]
+
+    def bounded(self, label: str, value: str) -> str:
+        """Return `value` if it is one of the label's words, else what it is counted as."""
+        known = self.words.get(label)
+        if known is None or value in known:
+            return value
+        family = f"{value.partition('__')[0]}__{OTHER}"
+        return family if family in known else OTHER
+
+
+class _Flushable(Protocol):
+    """A series that holds back what was counted."""
+
+    def flush(self) -> None:
+        """Hand it over."""
+        ...
+
+
+class Count:
+    """A series of a counter."""
+
+    __slots__ = ("_counter", "_held")
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._held = 0.0
+
+    def inc(self, amount: float = 1) -> None:
+        """Add `amount`."""
+        self._held += amount
+
+    def flush(self) -> None:
+        """Hand over what was added."""
+        if self._held:
+            held, self._held = self._held, 0.0
+            self._counter.inc(held)
+
+
+class Spread:
+    """A series of a histogram with the upper `bounds`."""
+
+    __slots__ = ("_bounds", "_held", "_histogram", "_total")
+
+    def __init__(self, histogram: Histogram, *, bounds: tuple[float, ...]) -> None:
+        self._histogram = histogram
+        self._bounds = bounds
+        self._held = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count `value` in its bucket."""
+        self._held[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def flush(self) -> None:
+        """Hand over what was counted."""
+        held = self._held
+        if not any(held):
+            return
+        # The library can only be told of one value at a time; its buckets have been these since its first release.
+        for place, (bucket, count) in enumerate(zip(self._histogram._buckets, held, strict=True)):  # noqa: SLF001 - as said
+            if count:
+                bucket.inc(count)
+                held[place] = 0
+        self._histogram._sum.inc(self._total)  # noqa: SLF001 - as said
+        self._total = 0.0
+
+
+SeriesT = TypeVar("SeriesT")
+
+
+class Family(Generic[SeriesT]):
+    """The series of one metric; each is made once and kept. `make` returns the one of bounded label values."""
+
+    def __init__(
+        self, *, labels: tuple[str, ...], vocabulary: Vocabulary, make: Callable[[tuple[str, ...]], SeriesT]
+    ) -> None:
+        self._labels = labels
+        self._vocabulary = vocabulary
+        self._make = make
+        self._kept: dict[tuple[str, ...], SeriesT] = {}
+
+    def __call__(self, *values: str) -> SeriesT:
+        """Return the series of these label values."""
+        kept = self._kept.get(values)
+        return self._found(values) if kept is None else kept
+
+    def _found(self, values: tuple[str, ...]) -> SeriesT:
+        bounded = tuple(map(self._vocabulary.bounded, self._labels, values))
+        series = self._kept.get(bounded)
+        if series is None:
+            series = self._kept[bounded] = self._make(bounded)
+        return series
+
+
+class Registry:
+    """All metrics of the catalogue, made once, in a registry of their own."""
+
+    def __init__(self, *, vocabulary: Vocabulary) -> None:
+        self.collected = CollectorRegistry()
+        self._vocabulary = vocabulary
+        self._flushable: list[_Flushable] = []
+
+    def flush(self) -> None:
+        """Hand over what was counted since the last time."""
+        for series in self._flushable:
+            series.flush()
+
+    def counter(self, name: str) -> Family[Count]:
+        """Return the counter `name` of the catalogue."""
+        told = CATALOGUE[name]
+        counter = Counter(name, told.meaning, told.labels, registry=self.collected)
+
+        def make(values: tuple[str, ...]) -> Count:
+            series = Count(counter.labels(*values) if values else counter)
+            self._flushable.append(series)
+            return series
+
+        return Family(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
+
+    def histogram(self, name: str) -> Family[Spread]:
+        """Return the histogram `name` of the catalogue."""
+        told = CATALOGUE[name]
+        bounds = tuple(told.buckets)
+        histogram = Histogram(name, told.meaning, told.labels, registry=self.collected, buckets=bounds)
+
+        def make(values: tuple[str, ...]) -> Spread:
+            series = Spread(histogram.labels(*values) if values else histogram, bounds=bounds)
+            self._flushable.append(series)
+            return series
+
+        return Family(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
+
+    def gauge(self, name: str) -> Family[Gauge]:
+        """Return the gauge `name` of the catalogue."""
+        told = CATALOGUE[name]
+        gauge = Gauge(name, told.meaning, told.labels, registry=self.collected, multiprocess_mode=told.merged)
+
+        def make(values: tuple[str, ...]) -> Gauge:
+            return gauge.labels(*values) if values else gauge
+
+        return Family(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)

@@ -1,0 +1,233 @@
+"""Spans by OpenTelemetry's conventions; nothing of it is imported where nothing is traced.
+
+Source: open-telemetry/semantic-conventions-genai ("chat", "execute_tool", "invoke_agent", "invoke_workflow") and the
+RPC and HTTP conventions, all but HTTP still in development. The names are written out here, because the published
+constants of the GenAI state are marked as deprecated.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from reasond_server.telemetry.propagation import TraceContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+
+Attributes = dict[str, Any]
+"""What is said of a span: text, numbers, truth values, and sequences of them."""
+
+STEP_SPAN: Final = "step"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+INVOKE_AGENT: Final = "invoke_agent"
+INVOKE_WORKFLOW: Final = "invoke_workflow"
+RESERVED_SPANS: Final = ("reasoning.generateCandidates", "reasoning.scoreCandidates", "reasoning.patchValidation")
+"""Names of spans that seed 004 gives to code repair; no other span may have them."""
+
+ATTRIBUTES: Final[Mapping[str, str]] = {
+    "error.type": "Why it failed: the reason of our error, or the code of the status",
+    "gen_ai.agent.name": "The agent that the task named",
+    "gen_ai.conversation.id": "The id of the execution",
+    "gen_ai.input.messages": "What the model was sent; only with `content`",
+    "gen_ai.operation.name": "`chat`, `execute_tool`, `invoke_agent` or `invoke_workflow`",
+    "gen_ai.output.messages": "What the model wrote; only with `content`",
+    "gen_ai.provider.name": "`openai` for every OpenAI-compatible server, `reasond.demo` for the embedded model",
+    "gen_ai.request.max_tokens": "Most tokens that the call may write",
+    "gen_ai.request.model": "The model that was asked for",
+    "gen_ai.request.stop_sequences": "Texts that end the call",
+    "gen_ai.request.stream": "Always true: every call is streamed",
+    "gen_ai.request.temperature": "Temperature of the call",
+    "gen_ai.response.finish_reasons": "Why the model stopped, in a list of one",
+    "gen_ai.response.time_to_first_chunk": "Seconds until the first text came",
+    "gen_ai.tool.call.arguments": "What the tool was given; only with `content`",
+    "gen_ai.tool.call.id": "The id of the call",
+    "gen_ai.tool.call.result": "What the tool returned; only with `content`",
+    "gen_ai.tool.name": "The tool; `unknown` where the model invented one",
+    "gen_ai.usage.cache_read.input_tokens": "Input tokens that the provider had in its cache",
+    "gen_ai.usage.input_tokens": "Tokens of the prompt",
+    "gen_ai.usage.output_tokens": "Tokens that the model wrote, hidden reasoning included",
+    "gen_ai.usage.reasoning.output_tokens": "Tokens of hidden reasoning",
+    "gen_ai.workflow.name": "The strategy",
+    "http.request.method": "Method of the request; `_OTHER` for one that is not common",
+    "http.response.status_code": "Status of the answer; 499 where the client had left",
+    "http.route": "The path, where there is something at it",
+    "openinference.span.kind": "The same for tools that read OpenInference: AGENT, CHAIN, LLM, TOOL",
+    "reasond.call.warnings": "What a model call left out or found odd",
+    "reasond.execution.id": "The execution that a call began or named; several in a batch",
+    "reasond.execution.is_takeover": "True where the run goes on from what another process left",
+    "reasond.finish_reason": "How the run ended",
+    "reasond.replayed_calls": "Calls that were answered from the log instead of being made again",
+    "reasond.request.id": "The request id",
+    "reasond.step.answer_found": "Whether the step found the answer",
+    "reasond.step.index": "The step's index, from 0; a stretch without a step of its own has none",
+    "reasond.steps": "Steps of the run",
+    "reasond.stop_reason": "Why the run left the process without an end: `handed_over` or `lost`",
+    "reasond.usage.source": "`reported` by the provider, `estimated` or `partial`",
+    "rpc.method": "Full name of the method, `_OTHER` for one that does not exist; several in a batch of JSON-RPC",
+    "rpc.response.status_code": "Name of the gRPC status code",
+    "rpc.system.name": "`grpc` or `jsonrpc`",
+}
+"""Every attribute that a span may have, and what it says."""
+
+
+class SpanScope(Protocol):
+    """What the spans of calls are children of."""
+
+    def open(self) -> OpenSpan:
+        """Return the span that is open now."""
+        ...
+
+
+class OpenSpan:
+    """A span that has begun. Where the trace is not sampled it takes everything and keeps nothing."""
+
+    __slots__ = ("_otel", "_span", "context", "is_recording")
+
+    def __init__(self, span: Span, *, otel: Any) -> None:  # noqa: ANN401 - a module
+        self._span = span
+        self._otel = otel
+        self.context = _context_of(span.get_span_context())
+        self.is_recording = span.is_recording()
+
+    def open(self) -> OpenSpan:
+        """Return the span itself."""
+        return self
+
+    def set(self, attributes: Mapping[str, Any]) -> None:
+        """Say more of it."""
+        if self.is_recording:
+            self._span.set_attributes(attributes)
+
+    def rename(self, name: str) -> None:
+        """Call it `name`."""
+        if self.is_recording:
+            self._span.update_name(name)
+
+    def fail(self, reason: str, *, is_fault: bool = True) -> None:
+        """Say why it failed; what only its caller did wrong is no fault of the one who serves."""
+        if self.is_recording:
+            self._span.set_attribute("error.type", reason)
+            if is_fault:
+                self._span.set_status(self._otel.Status(self._otel.StatusCode.ERROR))
+
+    def link(self, context: TraceContext) -> None:
+        """Point at another place."""
+        if self.is_recording:
+            self._span.add_link(_remote(self._otel, context))
+
+    def end(self) -> None:
+        """End it now; the first time counts."""
+        self._span.end()
+
+
+class Tracing:
+    """Begins spans. `has_content` tells whether texts of callers, models and tools are wanted in them.
+
+    `tells_models` and `tells_tools` say who is told of the trace: servers of models, and those that tools call.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer: Tracer,
+        has_content: bool = False,
+        tells_models: bool = False,
+        tells_tools: bool = False,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        from opentelemetry import trace  # noqa: PLC0415 - only where something is traced
+        from opentelemetry.context import Context  # noqa: PLC0415 - as above
+
+        self._otel = trace
+        # Without a span: none is taken from OpenTelemetry's own context, which libraries would pass on.
+        self._nowhere = Context()
+        self._tracer = tracer
+        self.has_content = has_content
+        self.tells_models = tells_models
+        self.tells_tools = tells_tools
+        self.now_ns = now_ns
+
+    def serve(self, name: str, attributes: Attributes, *, caller: TraceContext | None) -> OpenSpan:
+        """Begin the span of a request that `caller` made."""
+        return self._begun(name, self._otel.SpanKind.SERVER, attributes, self._under(caller))
+
+    def run(
+        self, name: str, attributes: Attributes, *, parent: TraceContext | None, links: Sequence[TraceContext] = ()
+    ) -> OpenSpan:
+        """Begin the span of a run, which may be in another process than its parent."""
+        linked = [self._otel.Link(_remote(self._otel, link)) for link in links]
+        span = self._tracer.start_span(
+            name, context=self._under(parent), kind=self._otel.SpanKind.INTERNAL, attributes=attributes, links=linked
+        )
+        return OpenSpan(span, otel=self._otel)
+
+    def part(self, name: str, attributes: Attributes, *, parent: OpenSpan, began_ns: int | None = None) -> OpenSpan:
+        """Begin the span of something that happens within `parent`."""
+        return self._child(name, self._otel.SpanKind.INTERNAL, attributes, parent, began_ns)
+
+    def call(
+        self, name: str, attributes: Attributes, *, parent: SpanScope | None, trace: TraceContext | None = None
+    ) -> OpenSpan:
+        """Begin the span of a call of another program; without a `parent`, at the place of `trace`."""
+        kind = self._otel.SpanKind.CLIENT
+        if parent is None:
+            return self._begun(name, kind, attributes, self._under(trace))
+        return self._child(name, kind, attributes, parent.open(), None)
+
+    def _child(
+        self,
+        name: str,
+        kind: Any,  # noqa: ANN401 - an enumeration of a package that may be missing
+        attributes: Attributes,
+        parent: OpenSpan,
+        began_ns: int | None,
+    ) -> OpenSpan:
+        if not parent.is_recording:
+            # Nor would any of its children be sampled.
+            return parent
+        return self._begun(name, kind, attributes, self._within(parent), began_ns)
+
+    def _begun(
+        self,
+        name: str,
+        kind: Any,  # noqa: ANN401 - as above
+        attributes: Attributes,
+        context: Context,
+        began_ns: int | None = None,
+    ) -> OpenSpan:
+        span = self._tracer.start_span(name, context=context, kind=kind, attributes=attributes, start_time=began_ns)
+        return OpenSpan(span, otel=self._otel)
+
+    def _within(self, parent: OpenSpan) -> Context:
+        return self._otel.set_span_in_context(parent._span, self._nowhere)  # noqa: SLF001 - the two are one
+
+    def _under(self, parent: TraceContext | None) -> Context:
+        if parent is None:
+            return self._nowhere
+        return self._otel.set_span_in_context(self._otel.NonRecordingSpan(_remote(self._otel, parent)), self._nowhere)
+
+
+def _remote(otel: Any, context: TraceContext) -> SpanContext:  # noqa: ANN401 - a module
+    made: SpanContext = otel.SpanContext(
+        trace_id=int(context.trace_id, 16),
+        span_id=int(context.span_id, 16),
+        is_remote=True,
+        trace_flags=otel.TraceFlags(otel.TraceFlags.SAMPLED if context.is_sampled else otel.TraceFlags.DEFAULT),
+        trace_state=otel.TraceState.from_header([context.state]) if context.state else None,
+    )
+    return made
+
+
+def _context_of(span: SpanContext) -> TraceContext:
+    return TraceContext(
+        trace_id=f"{span.trace_id:032x}",
+        span_id=f"{span.span_id:016x}",
+        is_sampled=span.trace_flags.sampled,
+        state=span.trace_state.to_header() if span.trace_state else "",
+    )

@@ -1,0 +1,288 @@
+"""Whatever takes a name of something stored tells a stranger as little of another tenant's as of what never was."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+from google.protobuf import json_format
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
+from grpc_status import rpc_status
+
+from reasond.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
+    reasoning_service_pb2,
+    reasoning_service_pb2_grpc,
+)
+from reasond_server.access.keys import SigningKey
+from reasond_server.access.tokens import TokenMinter
+from reasond_server.http_api.methods import METHODS
+from reasond_server.testing import running_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from reasond_server.app import Listening
+
+SECRET = "a key of the test that nobody guesses 8f1c"
+ENVIRON = {"REASOND__AUTH__KEYS": f'[{{ id = "test", secret = "{SECRET}" }}]'}
+CARD = json.dumps({"capabilities": ["reasoning.strategy.chain_of_thought"]})
+NOWHERE = {"execution_id": "00000000-0000-4000-8000-000000000000", "agent_id": "agent-of-nobody", "page_token": ""}
+SERVICES = (
+    reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
+    agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
+)
+RPCS = {method.name: method for service in SERVICES for method in service.methods}
+NAMING = re.compile(r"execution_id|agent_id|agent|resume|page_token|last_event_id")
+
+# What a call of each RPC looks like; {…} is replaced by the name of what is asked for. Fields that no RPC here sets
+# (`UNNAMED`) name nothing that is stored.
+CALLS: Mapping[str, Any] = {
+    "Reason": {"task": {"query": "What is 6 times 7?", "agent": "{agent_id}"}},
+    "ReasonIterations": {"resume": {"execution_id": "{execution_id}"}},
+    "GetExecution": {"execution_id": "{execution_id}"},
+    "CancelExecution": {"execution_id": "{execution_id}"},
+    "DeleteExecution": {"execution_id": "{execution_id}"},
+    "GetAgentCard": {"agent_id": "{agent_id}"},
+    "DeleteAgent": {"agent_id": "{agent_id}"},
+    "RegisterAgent": {"agent_id": "{agent_id}", "card_json": CARD, "etag": "0"},
+}
+LISTS = {"ListExecutions": "executions", "ListAgents": "agents"}
+"""RPCs that answer with what the caller has; a page token says where a page begins, not whose it is."""
+TENANTLESS = {"ListStrategies"}
+"""RPCs that ask for nothing that anybody owns."""
+
+EXECUTING = {"query": "What is 6 times 7?", "agent": "{agent_id}"}
+METHOD_CALLS: Mapping[str, Any] = {
+    "executions.get": {"execution_id": "{execution_id}"},
+    "executions.cancel": {"execution_id": "{execution_id}"},
+    "executions.delete": {"execution_id": "{execution_id}"},
+    "agent.get_card": {"agent_id": "{agent_id}"},
+    **{name: EXECUTING for name, operation in METHODS.items() if operation == "Reason"},
+}
+METHOD_LISTS = {"executions.list": "executions", "agent.list": "agents"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """A server on which a tenant has an execution and an agent, and a token of another tenant."""
+
+    listening: Listening
+    owner: str
+    stranger: str
+    names: Mapping[str, str]
+
+
+@pytest.fixture
+async def owned() -> AsyncGenerator[Owned, None]:
+    async with running_server(environ=ENVIRON) as listening:
+        owner, stranger = token("ann", "acme"), token("ann", "globex")
+        card = {"agent_id": "agent-of-acme", "card_json": CARD}
+        assert (await rpc(listening, owner, "RegisterAgent", card)).code == "OK"
+        done = await rpc(listening, owner, "Reason", {"task": {"query": "What is 6 times 7?"}})
+        await rpc(listening, owner, "Reason", {"task": {"query": "What is 6 times 7?"}})
+        page = await rpc(listening, owner, "ListExecutions", {"page_size": 1})
+        names = {
+            "execution_id": done.body["reasoning"]["execution_id"],
+            "agent_id": "agent-of-acme",
+            "page_token": page.body["next_page_token"],
+        }
+        yield Owned(listening=listening, owner=owner, stranger=stranger, names=names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a wire says; `reason` is empty where nothing was refused."""
+
+    code: str = "OK"
+    reason: str = ""
+    message: str = ""
+    body: Any = None
+    facts: Sequence[str] = ()
+
+
+def token(subject: str, tenant: str | None) -> str:
+    minter = TokenMinter(
+        key=SigningKey(id="test", secret=SECRET.encode()), issuer="reasond", audience="reasond", max_lifetime_s=3600
+    )
+    return minter.mint(subject=subject, permissions=["admin"], tenant=tenant, lifetime_s=600, now=datetime.now(UTC))
+
+
+def filled(values: Any, names: Mapping[str, str]) -> Any:
+    text = json.dumps(values)
+    for name, value in names.items():
+        text = text.replace(f"{{{name}}}", value)
+    return json.loads(text)
+
+
+async def rpc(listening: Listening, bearer: str, name: str, values: Any) -> Told:
+    """Call an RPC with the JSON form of its request; of a stream the last message counts."""
+    async with grpc.aio.insecure_channel(listening.grpc) as channel:
+        stubs: Sequence[Any] = (
+            reasoning_service_pb2_grpc.ReasoningServiceStub(channel),
+            agent_service_pb2_grpc.AgentServiceStub(channel),
+        )
+        call = next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
+        module = reasoning_service_pb2 if hasattr(reasoning_service_pb2, f"{name}Request") else agent_service_pb2
+        request = json_format.ParseDict(values, getattr(module, f"{name}Request")())
+        try:
+            answering = call(request, metadata=[("authorization", f"Bearer {bearer}")])
+            answers = [each async for each in answering] if RPCS[name].server_streaming else [await answering]
+        except grpc.aio.AioRpcError as error:
+            return refusal_of(error)
+    return Told(body=json_format.MessageToDict(answers[-1], preserving_proto_field_name=True))
+
+
+def refusal_of(error: grpc.aio.AioRpcError) -> Told:
+    status: Any = rpc_status.from_call(error)  # type: ignore[arg-type]  # it reads an error like a call
+    info = error_details_pb2.ErrorInfo()
+    kinds = sorted(detail.TypeName() for detail in status.details)
+    for detail in status.details:
+        detail.Unpack(info)
+    facts = [*kinds, *sorted(set(info.metadata) - {"request_id"})]
+    return Told(code=error.code().name, reason=info.reason, message=str(error.details()), facts=facts)
+
+
+async def post(
+    listening: Listening, bearer: str, method: str, params: Any, headers: Mapping[str, str] | None = None
+) -> Told:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "auth_token": bearer}}
+    async with httpx.AsyncClient(base_url=listening.http, headers=dict(headers or {})) as client:
+        answer = await client.post("/api/v1/jsonrpc", json=body)
+    found = answer.json() if "event-stream" not in answer.headers["content-type"] else {"error": events_of(answer)[-1]}
+    if "error" not in found:
+        return Told(body=found["result"])
+    error, data = found["error"], found["error"]["data"]
+    return Told(code=str(error["code"]), reason=data["reason"], message=error["message"], facts=sorted(data))
+
+
+def events_of(answer: httpx.Response) -> list[Any]:
+    return [json.loads(line[5:]) for line in answer.text.splitlines() if line.startswith("data:")]
+
+
+def same_but_for_names(foreign: Told, unknown: Told, names: Mapping[str, str]) -> None:
+    """Hold two refusals against each other, the names that were asked for left out."""
+    texts = [foreign.message, unknown.message]
+    for name, value in names.items():
+        texts[0] = texts[0].replace(value or "\0", name)
+        texts[1] = texts[1].replace(NOWHERE[name] or "\0", name)
+    assert texts[0] == texts[1]
+    assert (foreign.code, foreign.reason, foreign.facts) == (unknown.code, unknown.reason, unknown.facts)
+
+
+def named_fields(message: Any, prefix: str = "", depth: int = 3) -> set[str]:
+    """Return the fields of a request that name something, and those within its messages."""
+    found = set()
+    for field in message.fields:
+        if NAMING.fullmatch(field.name) and field.message_type is None:
+            found.add(f"{prefix}{field.name}")
+        elif field.message_type is not None and depth and field.message_type.file.package == "reasond.v1":
+            found |= named_fields(field.message_type, f"{prefix}{field.name}.", depth - 1)
+    return found
+
+
+def test_every_rpc_and_method_is_in_one_of_the_tables() -> None:
+    assert set(RPCS) == {*CALLS, *LISTS, *TENANTLESS}
+    assert set(METHODS) == {*METHOD_CALLS, *METHOD_LISTS, "reasoning.list_strategies"}
+
+
+def test_every_field_that_names_something_stored_is_asked_for() -> None:
+    named = {name: named_fields(rpc.input_type) for name, rpc in RPCS.items()}
+
+    assert {name: fields for name, fields in named.items() if fields} == {
+        "Reason": {"task.agent"},
+        "ReasonIterations": {"task.agent", "resume.execution_id"},
+        "ListStrategies": {"page_token"},
+        "GetExecution": {"execution_id"},
+        "CancelExecution": {"execution_id"},
+        "ListExecutions": {"page_token"},
+        "DeleteExecution": {"execution_id"},
+        "GetAgentCard": {"agent_id"},
+        "ListAgents": {"page_token"},
+        "RegisterAgent": {"agent_id"},
+        "DeleteAgent": {"agent_id"},
+    }
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+async def test_another_tenants_is_not_there_over_grpc(name: str, owned: Owned) -> None:
+    foreign = await rpc(owned.listening, owned.stranger, name, filled(CALLS[name], owned.names))
+    unknown = await rpc(owned.listening, owned.stranger, name, filled(CALLS[name], NOWHERE))
+
+    assert foreign.code == "NOT_FOUND"
+    same_but_for_names(foreign, unknown, owned.names)
+    assert (await rpc(owned.listening, owned.owner, name, filled(CALLS[name], owned.names))).code in {"OK", "ABORTED"}
+
+
+async def test_a_stream_does_not_begin_with_another_tenants_agent(owned: Owned) -> None:
+    values = {"task": CALLS["Reason"]["task"]}
+    foreign = await rpc(owned.listening, owned.stranger, "ReasonIterations", filled(values, owned.names))
+    unknown = await rpc(owned.listening, owned.stranger, "ReasonIterations", filled(values, NOWHERE))
+
+    assert foreign.code == "NOT_FOUND"
+    same_but_for_names(foreign, unknown, owned.names)
+
+
+@pytest.mark.parametrize("name", sorted(METHOD_CALLS))
+async def test_another_tenants_is_not_there_over_jsonrpc(name: str, owned: Owned) -> None:
+    foreign = await post(owned.listening, owned.stranger, name, filled(METHOD_CALLS[name], owned.names))
+    unknown = await post(owned.listening, owned.stranger, name, filled(METHOD_CALLS[name], NOWHERE))
+
+    assert foreign.reason in {"EXECUTION_NOT_FOUND", "AGENT_NOT_FOUND"}
+    same_but_for_names(foreign, unknown, owned.names)
+
+
+async def test_another_tenants_stream_of_server_sent_events_is_not_there(owned: Owned) -> None:
+    async def resumed(names: Mapping[str, str]) -> Told:
+        headers = {"accept": "text/event-stream", "last-event-id": f"{names['execution_id']}:0"}
+        return await post(owned.listening, owned.stranger, "reasoning.execute", {"query": "q"}, headers)
+
+    foreign, unknown = await resumed(owned.names), await resumed(NOWHERE)
+
+    assert foreign.reason == "EXECUTION_NOT_FOUND"
+    same_but_for_names(foreign, unknown, owned.names)
+
+
+@pytest.mark.parametrize("name", sorted(LISTS))
+async def test_lists_hold_the_callers_own_only_whatever_page_is_asked_for(name: str, owned: Owned) -> None:
+    pages = [{}, {"page_token": owned.names["page_token"]}] if name == "ListExecutions" else [{}, {"page_token": "a"}]
+    for page in pages:
+        told = await rpc(owned.listening, owned.stranger, name, page)
+        assert told.code in {"OK", "INVALID_ARGUMENT"}
+        assert not (told.body or {}).get(LISTS[name])
+    assert (await rpc(owned.listening, owned.owner, name, {})).body[LISTS[name]]
+
+
+@pytest.mark.parametrize("name", sorted(METHOD_LISTS))
+async def test_lists_over_jsonrpc_hold_the_callers_own_only(name: str, owned: Owned) -> None:
+    pages = [{}, {"page_token": owned.names["page_token"]}] if name == "executions.list" else [{}]
+    for page in pages:
+        assert (await post(owned.listening, owned.stranger, name, page)).body[METHOD_LISTS[name]] == []
+    assert (await post(owned.listening, owned.owner, name, {})).body[METHOD_LISTS[name]]
+
+
+async def test_a_request_id_of_another_tenant_is_free(owned: Owned) -> None:
+    values = {"task": {"query": "What is 6 times 7?"}, "request_id": "same"}
+    first = await rpc(owned.listening, owned.owner, "Reason", values)
+    second = await rpc(owned.listening, owned.stranger, "Reason", {**values, "task": {"query": "What is 1 plus 1?"}})
+
+    assert (first.code, second.code) == ("OK", "OK")
+    assert first.body["reasoning"]["execution_id"] != second.body["reasoning"]["execution_id"]
+
+
+async def test_a_tenant_that_is_called_like_a_subject_sees_nothing_of_its(owned: Owned) -> None:
+    alone = token("acme-bot", None)
+    done = await rpc(owned.listening, alone, "Reason", {"task": {"query": "What is 6 times 7?"}})
+    wanted = {"execution_id": done.body["reasoning"]["execution_id"]}
+
+    assert (await rpc(owned.listening, alone, "GetExecution", wanted)).code == "OK"
+    assert (await rpc(owned.listening, token("eve", "acme-bot"), "GetExecution", wanted)).code == "NOT_FOUND"
+    with pytest.raises(Exception, match="begin with"):
+        token("eve", "sub:acme-bot")

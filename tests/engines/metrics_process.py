@@ -1,0 +1,41 @@
+"""A process that counts into a folder that it shares: `python -m tests.engines.metrics_process CALLS`.
+
+It says "counted", and ends when its standard input does; "read" has it print what all processes have counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from reasond_server.telemetry.exposition import FOLDER_VARIABLE, Exposition
+from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.series import Vocabulary
+
+
+def main() -> None:
+    metrics = Metrics(vocabulary=Vocabulary(words={}), version="1")
+
+    def sample() -> None:
+        metrics.sample(Snapshot(is_ready=True, running=2))
+
+    for _ in range(int(sys.argv[1])):
+        metrics.call_ended("grpc", "Reason", "OK", 0.03)
+    sample()
+    exposition = Exposition(registry=metrics.registry, before=sample, folder=os.environ[FOLDER_VARIABLE])
+    say("counted\n")
+    for line in sys.stdin:
+        if line.strip() == "read":
+            scraped = asyncio.run(exposition.scrape([]))
+            say(scraped.body.decode() + "# EOF\n")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Real `reasond serve --dev` processes for tests, with settings of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.faults.parts import FREE_PORTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from pathlib import Path
+
+START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Where a server answers: host:port of gRPC and HTTP, the address of its metrics, and a token for everything."""
+
+    grpc: str
+    http: str
+    metrics: str
+    token: str
+    process: subprocess.Popen[bytes]
+
+
+@asynccontextmanager
+async def serving(folder: Path, name: str, environ: Mapping[str, str]) -> AsyncGenerator[Served, None]:
+    """Run a server while the context lasts."""
+    ready, log = folder / f"{name}.ready", folder / f"{name}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            [sys.executable, "-m", "reasond_server", "serve", "--dev", "--ready-file", ready],
+            cwd=folder,
+            env={**os.environ, **FREE_PORTS, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        async with asyncio.timeout(START_LIMIT_S):
+            while not ready.exists():
+                assert process.poll() is None, log.read_text("utf-8", "replace")
+                await asyncio.sleep(0.02)
+        told = json.loads(ready.read_text("utf-8"))
+        yield Served(**told, process=process)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,217 @@
+"""A real Prometheus scrapes real servers, and every expression of the dashboard and the alerts has something to say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import AsyncExitStack
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond import AsyncClient, Budget
+from reasond_server.telemetry.catalogue import CATALOGUE
+from scripts.dashboard import WINDOW
+from tests.engines.prometheus_server import Target, required, running_prometheus
+from tests.engines.served import Served, serving
+from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, upstream, usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Sequence
+
+    from tests.engines.prometheus_server import Prometheus
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATIONS = ROOT / "docs" / "operations"
+ALERTS = OPERATIONS / "alerts.yaml"
+COMPARISON = re.compile(r"(?P<left>.*)\s(?:==|!=|>=|<=|>|<)\s[\d.]+", re.DOTALL)
+LIMIT_S = 50.0
+BOOK = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
+SUM = "Calculate the compound interest on $10,000 at 5% for 3 years"
+STRATEGIES = ("chain_of_thought", "tree_of_thought", "self_consistency")
+
+# One call at a time at the backend, two places, one that waits: four callers meet every kind of waiting.
+STRAITENED = {
+    "REASOND__LLM__PROVIDER": "openai",
+    "REASOND__LLM__MODEL": "fake",
+    "REASOND__LLM__API_KEY_ENV": "",
+    "REASOND__LLM__MAX_CONCURRENCY": "1",
+    "REASOND__LLM__FIRST_WAIT_S": "0.01",
+    "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": "2",
+    "REASOND__REASONING__PERFORMANCE__MAX_QUEUED_REQUESTS": "1",
+    "REASOND__LIMITS__TOKENS_PER_DAY": "10000000",
+    "REASOND__LIMITS__REQUESTS_PER_HOUR": "100000",
+}
+
+
+class Backend:
+    """A model server that does what the question says: HOLD waits to be released, FAIL ONCE fails every other time."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+        self.came = asyncio.Event()
+        self._failed = 0
+
+    async def __call__(self, conversation: Conversation) -> None:
+        asked = json.dumps(conversation.json["messages"])
+        if "FAIL ONCE" in asked:
+            self._failed += 1
+            if self._failed % 2:
+                await conversation.answer("500 Internal Server Error", b"{}")
+                return
+        if "HOLD" in asked:
+            self.came.set()
+            await self.released.wait()
+        told = () if "UNCOUNTED" in asked else (usage(40, 4),)
+        body = b"".join((chunk("Four."), chunk(finish="stop"), *told, DONE))
+        await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + body)
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[tuple[Backend, str]]:
+    plays = Backend()
+    async with upstream(plays) as running:
+        yield plays, running.address
+
+
+async def ended(call: Awaitable[object]) -> None:
+    """Let a call end, well or not."""
+    await asyncio.gather(call, return_exceptions=True)
+
+
+def post(served: Served, body: object, *, path: str = "/api/v1/jsonrpc", accept: str = "application/json") -> bytes:
+    headers = {"content-type": "application/json", "authorization": f"Bearer {served.token}", "accept": accept}
+    request = urllib.request.Request(f"http://{served.http}{path}", json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            answer: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        return error.read()
+    return answer
+
+
+def call(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+async def use_freely(served: Served) -> None:
+    """Touch all strategies, tools, both transports and what they refuse, on a server with the demo model."""
+    async with AsyncClient(served.grpc, token=served.token) as client:
+        for strategy in STRATEGIES:
+            await client.reason(SUM, strategy=strategy)
+        await client.reason(SUM, strategy="react", config={"allow_tool_use": True})
+        config = {"chunk_size": 2048, "carryover_size": 512}
+        question = "What is the only remedy for the confusion caused by the tremors of the air?"
+        async for _ in client.reason_iterations(question, material=BOOK, strategy="bounded_context", config=config):
+            pass
+        await client.list_strategies()
+        await ended(client.reason(SUM, strategy="nothing_like_it"))
+        await ended(client.reason(SUM, budget=Budget(max_total_tokens=1)))
+    async with AsyncClient(served.grpc, token="not a token") as stranger:
+        await ended(stranger.reason(SUM))
+    for body in (call("reasoning.execute", query=SUM), call("executions.list"), call("no.such.method")):
+        await asyncio.to_thread(post, served, body)
+    await asyncio.to_thread(post, served, call("reasoning.execute", query=SUM), accept="text/event-stream")
+    await asyncio.to_thread(post, served, {}, path="/nowhere")
+
+
+async def use_up(served: Served, plays: Backend) -> None:
+    """Touch what happens where places, the backend and budgets are short, on a server with a model server of ours."""
+    plays.released.clear()
+    plays.came.clear()
+    async with AsyncClient(served.grpc, token=served.token) as client, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(client.reason("HOLD"))
+        await plays.came.wait()
+        others = [tasks.create_task(ended(client.reason(f"HOLD {number}"))) for number in range(3)]
+        # Of these three one waits for the backend, one for a place, and the first that ends was refused.
+        await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        plays.released.set()
+        await first
+    async with AsyncClient(served.grpc, token=served.token) as client:
+        await ended(client.reason("FAIL ONCE"))
+        await client.reason("UNCOUNTED")
+
+
+def dashboard_expressions() -> Sequence[str]:
+    panels = json.loads((OPERATIONS / "grafana-dashboard.json").read_text("utf-8"))["panels"]
+    found = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    return [expression.replace(WINDOW, "20s").replace("$job", "reasond") for expression in found]
+
+
+async def alert_expressions(prometheus: Prometheus) -> Sequence[str]:
+    """Return what the alerts compare, as Prometheus has read them: the left side of each."""
+    rules = await prometheus.rules()
+    found = [COMPARISON.fullmatch(rule) for rule in rules]
+    assert all(found), rules
+    return [match["left"] for match in found if match]
+
+
+@pytest.mark.timeout(120)
+async def test_every_expression_of_the_dashboard_and_the_alerts_returns_data_from_a_real_prometheus(
+    tmp_path: Path, backend: tuple[Backend, str]
+) -> None:
+    plays, address = backend
+    settings = {**STRAITENED, "REASOND__LLM__BASE_URL": address}
+    own = {"REASOND__LLM__PROVIDER": "demo", "REASOND__METRICS__ADDRESS": "127.0.0.1:0"}
+    async with AsyncExitStack() as stack:
+        free = await stack.enter_async_context(serving(tmp_path, "free", own))
+        short = await stack.enter_async_context(serving(tmp_path, "short", settings))
+        scraped = [
+            Target(address=free.metrics.removeprefix("http://").removesuffix("/metrics")),
+            Target(address=short.http, token=short.token),
+        ]
+        prometheus = await stack.enter_async_context(running_prometheus(tmp_path, scraped, rules=ALERTS))
+        silent = [*dashboard_expressions(), *await alert_expressions(prometheus)]
+        assert len(silent) > 70
+        limit = time.monotonic() + LIMIT_S
+        # A rate needs what was there before: the first round makes the series, the second lets them grow.
+        while silent:
+            assert time.monotonic() < limit, silent
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(use_freely(free))
+                tasks.create_task(use_up(short, plays))
+            silent = [expression for expression in silent if not await prometheus.ask(expression)]
+
+
+def test_every_metric_is_on_the_dashboard() -> None:
+    shown = "\n".join(dashboard_expressions())
+    assert [metric for metric in CATALOGUE.values() if not re.search(rf"\b{metric.exposed_name}", shown)] == []
+
+
+def test_every_metric_in_an_expression_exists() -> None:
+    known = {
+        f"{metric.exposed_name}{suffix}"
+        for metric in CATALOGUE.values()
+        for suffix in (("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",))
+    }
+    asked = "\n".join((*dashboard_expressions(), ALERTS.read_text("utf-8")))
+    used = re.findall(r"\b(?:reasond|process)_[a-z_]+\b(?=[{\[)]| ==)", asked)
+    assert used
+    assert set(used) - known == set()
+
+
+def test_promtool_accepts_the_rules_and_their_tests() -> None:
+    program = required("promtool")
+    rules = Path(__file__).with_name("alerts_test.yaml")
+    for arguments in (("check", "rules", ALERTS), ("test", "rules", rules)):
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=30)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_promtool_finds_nothing_wrong_with_what_is_exposed(tmp_path: Path) -> None:
+    program = required("promtool")
+    async with serving(tmp_path, "one", {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}) as served:
+        await use_freely(served)
+        with await asyncio.to_thread(urllib.request.urlopen, served.metrics, timeout=10) as response:
+            text = response.read()
+    done = subprocess.run(  # noqa: ASYNC221 - nothing else is at work
+        [program, "check", "metrics"], input=text, capture_output=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

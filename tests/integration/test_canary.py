@@ -1,0 +1,320 @@
+"""Secrets are planted in a real server, everything goes wrong, and what the run wrote is searched for them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.parse
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
+from reasond_server.access.agent_secrets import hash_secret
+from reasond_server.access.keys import SigningKey
+from reasond_server.access.tokens import TokenMinter
+from tests.engines.redis_server import running_redis
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Mapping
+
+COMMAND = str(Path(sys.executable).with_name("reasond"))
+ANSWER = "a heron at dusk"
+START_LIMIT_S = 45.0
+
+
+@dataclass(kw_only=True)
+class Secrets:
+    """What must be found nowhere; every one is a word of its own, so that a part of it is no other word."""
+
+    signing_key: str = "cAnArY-hs256-Zk4qWm8xTt1v-Hr7sLp2yBd9"
+    api_key: str = "sk-cAnArY-backend-Qe6uGn3wXc5j"
+    agent_secret: str = "cAnArY-agent-Vb2hRf8kMs4z"
+    wrong_secret: str = "cAnArY-guess-Jd9pYt6nUw1e"
+    redis_password: str = "cAnArY-redis-Lx3cFa7gKo5i"
+    tool_variable: str = "cAnArY-mcp-env-Nz8vSe2rTb6q"
+    question: str = "cAnArY question about Ty5wHm1oDk9u"
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def all(self) -> dict[str, str]:
+        named = {name: value for name, value in vars(self).items() if isinstance(value, str)}
+        # Of a token the last part alone is enough to make it good again.
+        signatures = {f"signature of {name}": token.rpartition(".")[2] for name, token in self.tokens.items()}
+        return {**named, **self.tokens, **signatures}
+
+
+def spellings(secret: str) -> Iterator[bytes]:
+    """Yield the ways in which a text may stand somewhere: as it is, quoted, escaped, and within what is coded."""
+    raw = secret.encode()
+    yield raw
+    yield urllib.parse.quote(secret, safe="").encode()
+    yield json.dumps(secret)[1:-1].encode()
+    yield raw.hex().encode()
+    yield raw.hex().upper().encode()
+    for coded in (base64.b64encode, base64.urlsafe_b64encode):
+        # Within a longer text it may begin at any of three places of a group.
+        for before in range(3):
+            group = coded(b"\0" * before + raw)
+            yield group[4 if before else 0 : len(group) // 4 * 4 - 4]
+
+
+def leaks(secrets: Mapping[str, str], written: Mapping[str, bytes]) -> list[tuple[str, str]]:
+    """Return which secret stands where."""
+    return [
+        (name, place)
+        for name, secret in secrets.items()
+        for place, content in written.items()
+        if any(spelling in content for spelling in spellings(secret))
+    ]
+
+
+@pytest.mark.parametrize("code", ["plain", "quoted", "hex", "base64", "base64 within"])
+def test_a_leak_is_found_however_it_is_spelt(code: str) -> None:
+    secret = "cAnArY/of+this test"
+    written = {
+        "plain": secret.encode(),
+        "quoted": urllib.parse.quote_plus(secret, safe="").replace("+", "%20").encode(),
+        "hex": secret.encode().hex().encode(),
+        "base64": base64.b64encode(secret.encode()),
+        "base64 within": base64.urlsafe_b64encode(b"user:" + secret.encode() + b" and more"),
+    }[code]
+
+    assert leaks({"it": secret}, {"there": b"before " + written + b" after"}) == [("it", "there")]
+    assert leaks({"it": secret}, {"there": b"nothing"}) == []
+
+
+class Echoing(BaseHTTPRequestHandler):
+    """A backend that answers well once and otherwise tells the caller its own headers and question back."""
+
+    answered = 0
+
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["content-length"]))
+        type(self).answered += 1
+        if self.answered == 1:
+            message = {"role": "assistant", "content": f"<answer>{ANSWER}</answer>"}
+            usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
+            delta = {"choices": [{"index": 0, "delta": message, "finish_reason": "stop"}], "usage": usage}
+            self._send(200, "text/event-stream", f"data: {json.dumps(delta)}\n\ndata: [DONE]\n\n".encode())
+            return
+        echo = f"no: {self.headers['authorization']} {self.headers} {asked.decode()}"
+        status = (401, 400, 500, 403)[self.answered % 4]
+        self._send(status, "application/json", json.dumps({"error": {"message": echo, "type": echo}}).encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def backend() -> Iterator[str]:
+    Echoing.answered = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echoing) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+        thread.join()
+
+
+def settings(secrets: Secrets, *, backend: str, redis_port: int) -> str:
+    return f"""
+[server]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+drain_delay_s = 0
+drain_grace_s = 1
+[llm]
+provider = "openai"
+model = "heron"
+base_url = "{backend}"
+api_key_env = "CANARY_API_KEY"
+max_attempts = 1
+[auth]
+keys = [{{ id = "main", secret_file = "main.key" }}]
+[auth.agents.crawler]
+secret_hash = "{hash_secret(secrets.agent_secret)}"
+permissions = ["reasoning:execute"]
+[limits]
+requests_per_minute = 1000
+concurrent_requests = 50
+tokens_per_minute = 1000000
+storage = "redis"
+redis_url = "redis://:{secrets.redis_password}@127.0.0.1:{redis_port}/0"
+[store]
+data_dir = "data"
+record_content = false
+[tools.mcp.broken]
+command = "{sys.executable}"
+args = ["-c", "raise SystemExit(3)"]
+env = {{ CANARY_TOOL = "{secrets.tool_variable}" }}
+"""
+
+
+def minted(secrets: Secrets) -> None:
+    """Make the tokens of the run: one that is good and some that are not."""
+
+    def token(*, key: str = secrets.signing_key, audience: str = "reasond", ago_s: int = 0) -> str:
+        minter = TokenMinter(
+            key=SigningKey(id="main", secret=key.encode()), issuer="reasond", audience=audience, max_lifetime_s=3600
+        )
+        now = datetime.now(UTC) - timedelta(seconds=ago_s)
+        return minter.mint(subject="ann", permissions=["admin"], lifetime_s=900, now=now)
+
+    secrets.tokens |= {
+        "good token": token(),
+        "token of another audience": token(audience="elsewhere"),
+        "expired token": token(ago_s=7200),
+        "forged token": token(key="another-key-that-is-long-enough-for-hs256"),
+    }
+
+
+@dataclass(kw_only=True)
+class Running:
+    """The server, and what callers were told."""
+
+    grpc: str
+    http: str
+    told: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def serving(folder: Path, secrets: Secrets) -> AsyncGenerator[Running, None]:
+    """Run `reasond serve` in `folder`, where it writes all that it writes."""
+    (folder / "tmp").mkdir()
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder / "tmp"), "TERM": "dumb"}
+    environ |= {"CANARY_API_KEY": secrets.api_key, "PYTHONFAULTHANDLER": "1", "PYTHONASYNCIODEBUG": "1"}
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+        process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            [COMMAND, "serve", "--config", "config.toml", "--ready-file", "ready.json"],
+            env=environ,
+            cwd=folder,
+            stdout=out,
+            stderr=err,
+        )
+    try:
+        async with asyncio.timeout(START_LIMIT_S):
+            while not (folder / "ready.json").exists():
+                assert process.poll() is None, (folder / "stderr").read_text("utf-8")
+                await asyncio.sleep(0.02)
+        ready = json.loads((folder / "ready.json").read_text("utf-8"))
+        (folder / "ready.copy").write_text(json.dumps(ready), encoding="utf-8")
+        yield Running(grpc=ready["grpc"], http=f"http://{ready['http']}")
+        # The write-ahead log is gone when the server has ended.
+        for part in (folder / "data").glob("*"):
+            (folder / f"live-{part.name}").write_bytes(part.read_bytes())
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, START_LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def call_over_grpc(running: Running, secrets: Secrets) -> None:
+    """Ask with every token, once and as a stream."""
+    task = execution_pb2.ReasoningTask(query=secrets.question, strategy="chain_of_thought")
+    async with grpc.aio.insecure_channel(running.grpc) as channel:
+        stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
+        for token in [*secrets.tokens.values(), f"{secrets.tokens['good token']}x", secrets.api_key]:
+            metadata = [("authorization", f"Bearer {token}")]
+            for call in (
+                stub.Reason(reasoning_service_pb2.ReasonRequest(task=task), metadata=metadata),
+                stub.GetExecution(reasoning_service_pb2.GetExecutionRequest(execution_id=token), metadata=metadata),
+                stub.ListExecutions(reasoning_service_pb2.ListExecutionsRequest(), metadata=metadata),
+            ):
+                try:
+                    running.told.append(str(await call))
+                except grpc.aio.AioRpcError as error:
+                    # An id is shown as it was asked for, to whom it was told by; only the rest is looked at.
+                    said = f"{error.details()} {error.trailing_metadata()!s} {error.initial_metadata()!s}"
+                    running.told.append(said.replace(token, "") if "Execution not found" in said else said)
+
+
+async def call_over_http(running: Running, secrets: Secrets) -> None:
+    """Ask with every token in both places, and for tokens with good and bad secrets."""
+    async with httpx.AsyncClient(base_url=running.http, timeout=30) as client:
+        for token in secrets.tokens.values():
+            params = {"query": secrets.question, "strategy": "chain_of_thought", "auth_token": token}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
+            accepts = {"accept": "text/event-stream"}
+            answers = [
+                await client.post("/api/v1/jsonrpc", json=body),
+                await client.post("/api/v1/jsonrpc", json=body, headers=accepts),
+                await client.post("/api/v1/jsonrpc", json=body, headers={"authorization": f"Bearer {token}x"}),
+                await client.post("/api/v1/jsonrpc", json={**body, "params": {**params, "max_tokens": token}}),
+                await client.post("/api/v1/jsonrpc", content=json.dumps(body).encode()[:-3]),
+                await client.get(f"/healthz?token={token}"),
+            ]
+            running.told += [f"{answer.headers!s} {answer.text}" for answer in answers]
+        for secret in (secrets.wrong_secret, secrets.agent_secret):
+            answer = await client.post("/api/v1/auth/token", json={"agent_id": "crawler", "secret": secret})
+            found = answer.json()
+            secrets.tokens.update({"token of the agent": found.pop("access_token")} if answer.is_success else {})
+            running.told.append(f"{answer.headers!s} {found}")
+        odd = await client.post("/api/v1/auth/token", json={"agent": "crawler", "secret": secrets.agent_secret})
+        running.told.append(odd.text)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return all files below `folder`."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def everything_in(url: str, password: str) -> bytes:
+    """Return all keys and values of a Redis."""
+    async with Redis.from_url(url, password=password) as client:
+        keys = [key async for key in client.scan_iter()]
+        values = [await client.dump(key) for key in keys]
+    return b"\n".join([*keys, *(value or b"" for value in values)])
+
+
+async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(tmp_path: Path, backend: str) -> None:
+    secrets = Secrets()
+    minted(secrets)
+    (tmp_path / "main.key").write_text(secrets.signing_key, encoding="ascii")
+    async with running_redis() as redis:
+        async with Redis.from_url(redis.url) as client:
+            await client.config_set("requirepass", secrets.redis_password)
+        text = settings(secrets, backend=backend, redis_port=redis.port)
+        (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+        async with serving(tmp_path, secrets) as running:
+            await call_over_grpc(running, secrets)
+            await call_over_http(running, secrets)
+            in_redis = await everything_in(redis.url, secrets.redis_password)
+            redis.kill()
+            await call_over_http(running, secrets)
+    for given in ("config.toml", "main.key"):
+        (tmp_path / given).unlink()
+    written = files_in(tmp_path)
+    written |= {"Redis": in_redis, "answers": "\n".join(running.told).encode()}
+
+    assert leaks(secrets.all, written) == []
+    # What was looked through is what was written: a run that said nothing would pass as well.
+    assert b"limits cannot be shared" in written["stderr"]
+    assert b"TOKEN_EXPIRED" in written["stderr"]
+    assert ANSWER.encode() in written["answers"]
+    assert b":tokens" in in_redis
+    with sqlite3.connect(tmp_path / "data" / "reasond.db") as database:
+        assert database.execute("SELECT count(*) FROM executions").fetchone()[0] > 0

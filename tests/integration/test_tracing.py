@@ -1,0 +1,351 @@
+"""What a server's traces look like from outside: the whole tree of each strategy, and of what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.trace import SpanKind, StatusCode
+
+from reasond import AsyncClient, BoundedContextConfig, ReactConfig, ReasondError, SelfConsistencyConfig
+from reasond.v1 import reasoning_service_pb2 as pb
+from reasond_server.errors import ModelFailedError
+from reasond_server.telemetry.exporting import TracingOptions
+from reasond_server.telemetry.spans import ATTRIBUTES, RESERVED_SPANS
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
+from reasond_server.types import ToolCall
+from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
+from tests.spans import Spans, ids, said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reasond_server.llm.model import ChatModel
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN = "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+SERVER = "reasond.v1.ReasoningService/"
+GOOD = (chunk("<answer>42</answer>"), chunk(finish="stop"), usage(11, 4))
+
+
+async def asked(spans: Spans, model: ChatModel | None, query: str = "What is 6 * 7?", **keys: Any) -> None:
+    """Ask once over gRPC and wait until the span of the RPC has ended."""
+    async with running_server(model=model, spans=spans.sink) as listening:
+        async with AsyncClient(listening.grpc, token=listening.token) as client:
+            await client.reason(query, **keys)
+        await spans.until(lambda one: one.named(SERVER))
+
+
+async def test_chain_of_thought_is_one_step_with_one_call() -> None:
+    spans = Spans()
+    await asked(spans, ScriptedModel(["Six times seven. <answer>42</answer>"]))
+    assert spans.tree() == [f"{SERVER}Reason", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
+    rpc, run, step, chat = spans.all
+    assert [one.kind for one in spans.all] == [SpanKind.SERVER, SpanKind.INTERNAL, SpanKind.INTERNAL, SpanKind.CLIENT]
+    assert said(rpc)["rpc.response.status_code"] == "OK"
+    assert said(rpc)["reasond.execution.id"] == said(run)["gen_ai.conversation.id"]
+    assert said(run)["gen_ai.operation.name"] == "invoke_workflow"
+    assert said(run)["reasond.finish_reason"] == "answered"
+    assert (said(step)["reasond.step.index"], said(step)["openinference.span.kind"]) == (0, "CHAIN")
+    assert said(chat)["gen_ai.usage.output_tokens"] == said(run)["gen_ai.usage.output_tokens"]
+    assert {one.status.status_code for one in spans.all} == {StatusCode.UNSET}
+
+
+async def test_react_has_a_step_for_each_turn_and_its_tools_below_it() -> None:
+    call = ToolCall(call_id="c1", name="calculator", arguments_json='{"expression": "6*7"}')
+    spans = Spans()
+    model = ScriptedModel([Reply(text="I compute.", tool_calls=(call,)), "<answer>42</answer>"], has_native_tools=True)
+    await asked(spans, model, config=ReactConfig(allow_tool_use=True))
+    assert spans.tree() == [
+        f"{SERVER}Reason",
+        ["invoke_workflow react", ["step", ["chat scripted", "execute_tool calculator"], "step", ["chat scripted"]]],
+    ]
+    assert said(spans.one("execute_tool"))["gen_ai.tool.call.id"] == "c1"
+    assert "gen_ai.tool.call.arguments" not in said(spans.one("execute_tool"))
+
+
+async def test_a_tool_that_the_model_invented_does_not_name_a_span() -> None:
+    call = ToolCall(call_id="c1", name="the secret plan", arguments_json="{}")
+    spans = Spans()
+    model = ScriptedModel([Reply(text="I try.", tool_calls=(call,)), "<answer>42</answer>"], has_native_tools=True)
+    await asked(spans, model, config=ReactConfig(allow_tool_use=True))
+    tool = spans.one("execute_tool")
+    assert tool.name == "execute_tool unknown"
+    assert said(tool)["error.type"] == "tool_error"
+    assert "secret plan" not in str([said(one) for one in spans.all])
+
+
+async def test_bounded_context_has_a_step_for_each_window() -> None:
+    spans = Spans()
+    model = FunctionModel(lambda request: "Nothing here." if "6 * 7" not in str(request) else "<answer>42</answer>")
+    await asked(spans, model, config=BoundedContextConfig())
+    (rpc, (run, steps)) = spans.tree()
+    assert (rpc, run) == (f"{SERVER}Reason", "invoke_workflow bounded_context")
+    assert steps[:2] == ["step", ["chat function"]]
+
+
+async def test_self_consistency_has_every_sample_below_a_step() -> None:
+    spans = Spans()
+    model = FunctionModel(lambda _: "<answer>42</answer>")
+    await asked(spans, model, config=SelfConsistencyConfig(samples=3))
+    steps = {ids(span)[1] for span in spans.named("step")}
+    calls = spans.named("chat")
+    assert len(calls) == said(spans.one("invoke_workflow self_consistency"))["reasond.steps"]
+    assert all(call.parent is not None and call.parent.span_id in steps for call in calls)
+
+
+async def test_tree_of_thought_has_every_call_below_a_step() -> None:
+    spans = Spans()
+    await asked(spans, None, strategy="tree_of_thought")
+    steps = {ids(span)[1] for span in spans.named("step")}
+    calls = spans.named("chat")
+    assert calls
+    assert all(call.parent is not None and call.parent.span_id in steps for call in calls)
+    run = spans.one("invoke_workflow tree_of_thought")
+    assert all(span.parent is not None and span.parent.span_id == ids(run)[1] for span in spans.named("step"))
+
+
+async def test_every_attribute_is_in_the_table_and_no_span_has_a_reserved_name() -> None:
+    names, attributes = set(), set()
+    for strategy in ("chain_of_thought", "react", "tree_of_thought", "self_consistency", "bounded_context"):
+        spans = Spans(options=TracingOptions(has_content=True))
+        await asked(spans, None, strategy=strategy)
+        names |= {span.name for span in spans.all}
+        attributes |= {name for span in spans.all for name in said(span)}
+    assert attributes <= set(ATTRIBUTES)
+    assert not names & set(RESERVED_SPANS)
+
+
+async def test_a_run_that_fails_says_why_in_every_span_that_failed() -> None:
+    spans = Spans()
+    with pytest.raises(ReasondError):
+        await asked(spans, ScriptedModel([Reply(error=ModelFailedError("gone"))]))
+    await spans.until(lambda one: one.named(SERVER))
+    assert spans.tree() == [f"{SERVER}Reason", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
+    failed = {span.name: said(span).get("error.type") for span in spans.all}
+    assert failed == {
+        f"{SERVER}Reason": "MODEL_FAILED",
+        "invoke_workflow chain_of_thought": "MODEL_FAILED",
+        "step": None,
+        "chat scripted": "MODEL_FAILED",
+    }
+    assert spans.one("invoke_workflow").status.status_code is StatusCode.ERROR
+
+
+async def test_a_request_that_is_refused_is_no_fault_of_the_server() -> None:
+    spans = Spans()
+    with pytest.raises(ReasondError):
+        await asked(spans, None, "")
+    await spans.until(lambda one: one.named(SERVER))
+    (rpc,) = spans.all
+    assert said(rpc)["error.type"] == "INVALID_REQUEST"
+    assert rpc.status.status_code is StatusCode.UNSET
+
+
+async def test_a_run_that_its_caller_left_is_cancelled_and_every_span_ends() -> None:
+    spans, gate = Spans(), asyncio.Event()
+    model = ScriptedModel([Reply(text="<answer>1</answer>", hold=gate)])
+    async with running_server(model=model, spans=spans.sink) as listening:
+        async with AsyncClient(listening.grpc, token=listening.token) as client:
+
+            async def follow() -> None:
+                async for _ in client.reason_iterations("Why?"):
+                    pass
+
+            asking = asyncio.create_task(follow())
+            await spans.until(lambda _: model.open_calls)
+            asking.cancel()
+            await asyncio.wait([asking])
+        await spans.until(lambda one: one.named(SERVER) and one.named("invoke_workflow"))
+    run = ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]
+    assert spans.tree() == [f"{SERVER}ReasonIterations", run]
+    assert said(spans.one("invoke_workflow"))["reasond.finish_reason"] == "cancelled"
+    assert said(spans.one(SERVER))["rpc.response.status_code"] == "CANCELLED"
+
+
+async def test_a_caller_continues_its_trace_over_grpc_and_over_http() -> None:
+    spans = Spans()
+    async with running_server(spans=spans.sink) as listening:
+        async with grpc.aio.insecure_channel(listening.grpc) as channel:
+            call = channel.unary_unary(
+                f"/{SERVER}ListStrategies",
+                request_serializer=pb.ListStrategiesRequest.SerializeToString,
+                response_deserializer=pb.ListStrategiesResponse.FromString,
+            )
+            metadata = (("authorization", f"Bearer {listening.token}"), ("traceparent", PARENT), ("tracestate", "a=1"))
+            await call(pb.ListStrategiesRequest(), metadata=metadata)
+        async with httpx.AsyncClient(base_url=listening.http) as http:
+            body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.list_strategies", "params": {}}
+            headers = {"authorization": f"Bearer {listening.token}", "traceparent": PARENT}
+            answer = await http.post("/api/v1/jsonrpc", json=body, headers=headers)
+            assert answer.status_code == 200
+        await spans.until(lambda one: len(one.all) == 2)
+    for span in spans.all:
+        assert f"{ids(span)[0]:032x}" == TRACE
+        assert span.parent is not None
+        assert f"{span.parent.span_id:016x}" == SPAN
+    assert {span.name for span in spans.all} == {f"{SERVER}ListStrategies", "POST /api/v1/jsonrpc"}
+
+
+async def test_what_strangers_name_does_not_name_a_span_and_probes_have_none() -> None:
+    spans = Spans()
+    async with running_server(spans=spans.sink) as listening:
+        async with grpc.aio.insecure_channel(listening.grpc) as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await channel.unary_unary("/stranger.Service/Whatever")(b"")  # type: ignore[arg-type]  # no codec: bytes pass
+        async with httpx.AsyncClient(base_url=listening.http) as http:
+            await http.get("/stranger/whatever", headers={"traceparent": "x" * 4000})
+            await http.get("/healthz")
+        await spans.until(lambda one: len(one.all) == 2)
+    assert [span.name for span in spans.all] == ["_OTHER", "GET"]
+    assert "hatever" not in str([(span.name, said(span)) for span in spans.all])
+
+
+@pytest.mark.parametrize("told", [("models",), ()])
+async def test_the_model_server_is_told_where_the_call_stands_and_retries_are_one_span(told: tuple[str, ...]) -> None:
+    spans = Spans(options=TracingOptions(propagate_to=told))
+    async with upstream(refusing("503 Busy"), streaming(*GOOD)) as server:
+        environ = {
+            "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__MODEL": "m",
+            "REASOND__LLM__BASE_URL": server.address,
+            "REASOND__LLM__FIRST_WAIT_S": "0.01",
+        }
+        async with running_server(environ=environ, spans=spans.sink) as listening:
+            async with AsyncClient(listening.grpc, token=listening.token) as client:
+                await client.reason("What is 6 * 7?")
+            await spans.until(lambda one: one.named(SERVER))
+        heads = [one.head.lower() for one in server.conversations]
+    assert len(heads) == 2
+    (chat,) = spans.named("chat")
+    trace, span = ids(chat)
+    for head in heads:
+        assert (f"traceparent: 00-{trace:032x}-{span:016x}-01" in head) is bool(told)
+
+
+async def test_content_is_there_only_where_it_is_asked_for_and_cut() -> None:
+    for has_content in (False, True):
+        spans = Spans(options=TracingOptions(has_content=has_content))
+        question = f"My password=hunter2hunter2 and {'long ' * 2000}"
+        await asked(spans, ScriptedModel(["<answer>forty-two</answer>"]), question)
+        text = str([said(span) for span in spans.all])
+        assert ("forty-two" in text) is has_content
+        assert ("long long" in text) is has_content
+        assert "hunter2" not in text
+        assert len(text) < 20_000
+
+
+class Receiver(TraceServiceServicer):
+    """An OTLP receiver; `came` is set with each export."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, Any] = {}
+        self.resource: dict[str, str] = {}
+        self.metadata: dict[str, Any] = {}
+        self.came = threading.Event()
+
+    def Export(  # noqa: N802 - the name is the contract's
+        self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
+    ) -> ExportTraceServiceResponse:
+        self.metadata = dict(context.invocation_metadata())
+        for each in request.resource_spans:
+            self.resource = {one.key: one.value.string_value for one in each.resource.attributes}
+            self.spans |= {span.name: span for scope in each.scope_spans for span in scope.spans}
+        self.came.set()
+        return ExportTraceServiceResponse()
+
+
+@contextmanager
+def receiving() -> Iterator[tuple[Receiver, str]]:
+    receiver = Receiver()
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    add_TraceServiceServicer_to_server(receiver, server)  # type: ignore[no-untyped-call]  # generated
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield receiver, f"http://127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+@contextmanager
+def serving(folder: Path, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
+    """A real `reasond serve --dev` with `environ`."""
+    ready = folder / "ready.json"
+    ports = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [Path(sys.executable).parent / "reasond", "serve", "--dev", "--ready-file", ready],
+            cwd=folder,
+            env={**os.environ, **ports, "REASOND__SERVER__DRAIN_DELAY_S": "0", **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        limit = time.monotonic() + 40
+        while not ready.exists():
+            assert time.monotonic() < limit, (folder / "log").read_text()
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"it ended with {process.wait(0.02)}: {(folder / 'log').read_text()}")
+        yield process, json.loads(ready.read_text())
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_real_server_sends_its_spans_to_an_otlp_receiver_with_the_headers_of_the_environment(
+    tmp_path: Path,
+) -> None:
+    with receiving() as (receiver, address):
+        environ = {"REASOND__TRACING__ENDPOINT": address, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=quite-secret"}
+        with serving(tmp_path, **environ) as (process, told):
+            async with AsyncClient(told["grpc"], token=told["token"]) as client:
+                await client.reason("What is 6 * 7?")
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 30) == 0
+        log = (tmp_path / "log").read_text()
+    assert {f"{SERVER}Reason", "invoke_workflow chain_of_thought", "step", "chat demo"} <= set(receiver.spans)
+    run, chat = receiver.spans["invoke_workflow chain_of_thought"], receiver.spans["chat demo"]
+    assert chat.trace_id == run.trace_id
+    assert receiver.spans["step"].parent_span_id == run.span_id
+    assert receiver.resource["service.name"] == "reasond"
+    assert receiver.resource["service.instance.id"]
+    assert receiver.metadata["x-key"] == "quite-secret"
+    assert "quite-secret" not in log
+
+
+async def test_a_receiver_that_is_down_costs_spans_and_one_line_and_nothing_else(tmp_path: Path) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    with serving(tmp_path, **environ, OTEL_EXPORTER_OTLP_TIMEOUT="1") as (process, told):
+        async with AsyncClient(told["grpc"], token=told["token"]) as client:
+            for _ in range(20):
+                await client.reason("What is 6 * 7?")
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 30) == 0
+    log = (tmp_path / "log").read_text()
+    assert log.count("spans could not be exported") <= 1
+    assert "Traceback" not in log
+    assert "Failed to export" not in log

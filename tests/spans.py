@@ -1,0 +1,77 @@
+"""Spans as a test sees them: collected in memory, and as a tree."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from reasond_server.telemetry.exporting import SpanSink, TracingOptions, sink_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+LIMIT_S = 20.0
+Tree = list[Any]
+
+
+@dataclass
+class Spans:
+    """A sink, and what has come into it."""
+
+    options: TracingOptions = field(default_factory=TracingOptions)
+    exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
+    sink: SpanSink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sink = sink_to(self.exporter, self.options, is_batched=False)
+
+    @property
+    def all(self) -> Sequence[ReadableSpan]:
+        """What has ended, the earliest beginning first."""
+        return sorted(self.exporter.get_finished_spans(), key=lambda span: (span.start_time or 0, order(span)))
+
+    def named(self, start: str) -> Sequence[ReadableSpan]:
+        return [span for span in self.all if span.name.startswith(start)]
+
+    def one(self, start: str) -> ReadableSpan:
+        (found,) = self.named(start)
+        return found
+
+    def tree(self, parent: int | None = None) -> Tree:
+        """The names as nested lists: each is followed by the list of its children, if it has any."""
+        names: Tree = []
+        known = {ids(span)[1] for span in self.all}
+        for span in self.all:
+            above = None if span.parent is None else span.parent.span_id
+            if above == parent or (parent is None and above not in known):
+                names.append(span.name)
+                below = self.tree(ids(span)[1])
+                names += [below] if below else []
+        return names
+
+    async def until(self, holds: Callable[[Spans], object]) -> None:
+        """Let the server work until `holds`; a span ends after its answer is sent."""
+        async with asyncio.timeout(LIMIT_S):
+            while not holds(self):  # noqa: ASYNC110 - the exporter has nothing to wait for
+                await asyncio.sleep(0)
+
+
+def ids(span: ReadableSpan) -> tuple[int, int]:
+    """Trace and span."""
+    context = span.get_span_context()
+    assert context is not None
+    return context.trace_id, context.span_id
+
+
+def order(span: ReadableSpan) -> int:
+    """Parents that begin in the same nanosecond come first."""
+    return -(span.end_time or 0)
+
+
+def said(span: ReadableSpan) -> Mapping[str, Any]:
+    return dict(span.attributes or {})

@@ -1,0 +1,64 @@
+"""Each call of a model is told once, with when it began to answer and how it ended."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from itertools import count
+
+import pytest
+
+from reasond_server.errors import ModelTimeoutError
+from reasond_server.llm.model import ChatRequest, Message, Role
+from reasond_server.llm.observing import ObservedModel
+from reasond_server.telemetry.observers import Unobserved
+from reasond_server.testing import Reply, ScriptedModel
+
+
+class Told(Unobserved):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, ...]] = []
+
+    def first_content(self, model: str, after_s: float) -> None:
+        self.lines.append(("first", model, f"{after_s:g}"))
+
+    def model_call_ended(self, model: str, outcome: str, duration_s: float) -> None:
+        self.lines.append((outcome, model, f"{duration_s:g}"))
+
+
+REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="?")], max_tokens=50)
+
+
+def observed(*replies: str | Reply | Exception) -> tuple[ObservedModel, Told]:
+    told, seconds = Told(), count()
+    model = ScriptedModel(list(replies))  # type: ignore[arg-type]  # of all kinds
+    return ObservedModel(model=model, observer=told, monotonic=lambda: float(next(seconds))), told
+
+
+async def test_a_call_that_ends_tells_its_first_content_and_its_finish() -> None:
+    model, told = observed("four")
+    assert [event async for event in model.stream(REQUEST)]
+    assert told.lines == [("first", model.name, "1"), ("stop", model.name, "2")]
+
+
+async def test_a_call_that_is_left_is_closed() -> None:
+    model, told = observed("four and five")
+    async with aclosing(model.stream(REQUEST)) as events:
+        async for _ in events:
+            break
+    assert [line[0] for line in told.lines] == ["first", "closed"]
+
+
+async def test_a_call_that_fails_tells_the_reason() -> None:
+    model, told = observed(Reply(error=ModelTimeoutError("late")))
+    with pytest.raises(ModelTimeoutError):
+        _ = [event async for event in model.stream(REQUEST)]
+    assert [line[0] for line in told.lines] == ["MODEL_TIMEOUT"]
+
+
+async def test_a_fault_of_a_model_is_internal() -> None:
+    model, told = observed(Reply(error=ValueError("boom")))  # type: ignore[arg-type]  # no model should raise it
+    with pytest.raises(ValueError, match="boom"):
+        _ = [event async for event in model.stream(REQUEST)]
+    assert [line[0] for line in told.lines] == ["INTERNAL"]

@@ -1,0 +1,192 @@
+"""A unary caller that leaves and asks again by the same request id: whenever it does, it pays for no call twice."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reasond_server.executions.run import Stop
+from reasond_server.types import ExecutionState, FinishReason, Task
+from tests.simulation.virtual import VirtualLoop
+from tests.unit.executions.conftest import in_virtual_time, passed_s
+from tests.unit.reasoning.company import ALICE, LIMITS, Company, Forgetful, leave_after, task_of
+
+SEQUENCE = task_of([["one"], ["two"], ["six"]])
+
+
+@in_virtual_time
+async def test_the_call_under_way_is_heard_to_its_end_and_no_other_one_begins() -> None:
+    company = Company()
+    service = company.service()
+    await leave_after(2.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert left.state is ExecutionState.RUNNING
+    await asyncio.sleep(60)
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert left.state is ExecutionState.CANCELLED
+    assert left.usage.model_calls == 2
+    assert company.model.heard == company.model.begun == Counter(("one", "two"))
+    view = await service.execute(ALICE, SEQUENCE, request_id="r1")
+    assert company.model.begun == Counter(("one", "two", "six"))
+    assert (view.result.answer, view.result.metrics.usage.model_calls) == (SEQUENCE.query, 3)
+
+
+@in_virtual_time
+async def test_who_asks_again_while_a_call_is_under_way_attaches_to_the_same_execution() -> None:
+    company = Company()
+    service = company.service()
+    await leave_after(2.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
+    await asyncio.sleep(1)
+    view = await service.execute(ALICE, SEQUENCE, request_id="r1")
+    assert len((await service.list_executions(ALICE)).executions) == 1
+    assert passed_s() == pytest.approx(6)
+    assert company.model.begun == company.model.heard == Counter(("one", "two", "six"))
+    assert view.result.finish_reason is FinishReason.ANSWERED
+
+
+@in_virtual_time
+async def test_who_asks_again_at_another_server_attaches_to_the_same_execution() -> None:
+    company = Company()
+    first, second = company.service(), company.service()
+    await leave_after(2.5, first.execute(ALICE, SEQUENCE, request_id="r1"))
+    view = await second.execute(ALICE, SEQUENCE, request_id="r1")
+    assert len((await first.list_executions(ALICE)).executions) == 1
+    assert company.model.begun == company.model.heard == Counter(("one", "two", "six"))
+    assert view.result.finish_reason is FinishReason.ANSWERED
+
+
+@in_virtual_time
+async def test_a_stream_that_is_cut_is_cancelled_at_once_though_it_has_a_request_id() -> None:
+    company = Company()
+    service = company.service()
+    stream = service.stream(ALICE, SEQUENCE, request_id="r1")
+    await anext(stream)
+    await asyncio.sleep(0.5)
+    await stream.aclose()
+    await asyncio.sleep(0.05)
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert left.state is ExecutionState.CANCELLED
+    assert company.model.begun == Counter(("one",))
+    assert company.model.heard == Counter()
+
+
+@in_virtual_time
+async def test_a_call_without_request_id_is_cancelled_at_once() -> None:
+    company = Company()
+    service = company.service()
+    await leave_after(0.5, service.execute(ALICE, SEQUENCE))
+    await asyncio.sleep(0.05)
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert (left.state, company.model.heard) == (ExecutionState.CANCELLED, Counter())
+
+
+@in_virtual_time
+async def test_an_explicit_wish_to_cancel_waits_for_no_call() -> None:
+    company = Company()
+    service = company.service()
+    await leave_after(0.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert (await service.cancel(ALICE, left.execution_id)).state is ExecutionState.CANCELLED
+    assert passed_s() == pytest.approx(0.5)
+    assert company.model.heard == Counter()
+
+
+@in_virtual_time
+async def test_a_run_that_somebody_keeps_goes_on_though_its_first_caller_has_left() -> None:
+    company = Company()
+    service = company.service()
+    await leave_after(0.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
+    (left,) = (await service.list_executions(ALICE)).executions
+    stream = service.resume(ALICE, left.execution_id, after_sequence=0, keep_running=True)
+    await anext(stream)
+    await stream.aclose()
+    await asyncio.sleep(30)
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert left.state is ExecutionState.SUCCEEDED
+
+
+@in_virtual_time
+async def test_a_run_whose_calls_are_not_kept_waits_for_its_caller_and_is_then_cancelled() -> None:
+    company = Company(Forgetful())
+    service = company.service()
+    groups = task_of([[str(index)] for index in range(99)])
+    await leave_after(2.5, service.execute(ALICE, groups, request_id="r1"))
+    await asyncio.sleep(LIMITS.reattach_s - 1)
+    await leave_after(2.5, service.execute(ALICE, groups, request_id="r1"))
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert left.state is ExecutionState.RUNNING
+    await asyncio.sleep(LIMITS.reattach_s + 1)
+    (left,) = (await service.list_executions(ALICE)).executions
+    assert left.state is ExecutionState.CANCELLED
+    assert set(company.model.begun.values()) == {1}
+    assert passed_s() == pytest.approx(2.5 + 29 + 2.5 + 31)
+
+
+@in_virtual_time
+async def test_a_caller_that_joins_what_a_stream_began_pays_nothing_twice_either() -> None:
+    company = Company()
+    service = company.service()
+    stream = service.stream(ALICE, SEQUENCE, request_id="r1")
+    await anext(stream)
+    call = asyncio.create_task(leave_after(2.5, service.execute(ALICE, SEQUENCE, request_id="r1")))
+    await asyncio.sleep(0.5)
+    await stream.aclose()
+    await call
+    await asyncio.sleep(30)
+    await service.execute(ALICE, SEQUENCE, request_id="r1")
+    assert company.model.begun == company.model.heard == Counter(("one", "two", "six"))
+
+
+def test_no_call_is_paid_twice_whenever_the_caller_leaves_and_wherever_it_comes_back() -> None:
+    waits = st.one_of(st.floats(0.01, 9.0), st.sampled_from((1.0, 2.0, 2.5, 3.0, 4.0)))
+    visits = st.lists(st.tuples(waits, waits, st.booleans()), min_size=1, max_size=5)
+    groups = st.lists(st.integers(1, 3), min_size=1, max_size=4)
+
+    @settings(max_examples=150, deadline=None)
+    @given(groups, visits)
+    def holds(sizes: Sequence[int], visits: Sequence[tuple[float, float, bool]]) -> None:
+        words = [[f"{index}-{number}" for number in range(size)] for index, size in enumerate(sizes)]
+        begun, calls = VirtualLoop().run(_visited(task_of(words), visits))
+        assert begun == Counter(word for group in words for word in group)
+        assert calls == sum(sizes)
+
+    holds()
+
+
+async def _visited(task: Task, visits: Sequence[tuple[float, float, bool]]) -> tuple[Counter[str], int]:
+    """Return which calls were begun how often, and how many the last result says were made."""
+    company = Company()
+    servers = company.service(), company.service()
+    for stays_s, is_away_s, is_elsewhere in visits:
+        await leave_after(stays_s, servers[is_elsewhere].execute(ALICE, task, request_id="r1"))
+        await asyncio.sleep(is_away_s)
+    view = await servers[0].execute(ALICE, task, request_id="r1")
+    return company.model.begun, view.result.metrics.usage.model_calls
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+@in_virtual_time
+async def test_a_call_under_way_is_spared_as_well_in_a_run_that_was_taken_over(
+    comes_back: bool,  # noqa: FBT001 - a case, given by name
+) -> None:
+    company, task = Company(), task_of([[str(index)] for index in range(99)])
+    first = company.service()
+    call = asyncio.create_task(leave_after(2.5, first.execute(ALICE, task, request_id="r1")))
+    await asyncio.sleep(2.2)
+    (execution,) = (await first.list_executions(ALICE)).executions
+    run = company.runners[0].live(execution.execution_id)
+    assert run is not None
+    run.stop(Stop.HANDED_OVER)
+    await call
+    second = company.service()
+    await company.runners[1]._upkeep.round()
+    if comes_back:
+        await leave_after(LIMITS.reattach_s + 2.5, second.execute(ALICE, task, request_id="r1"))
+    await asyncio.sleep(90)
+    (left,) = (await second.list_executions(ALICE)).executions
+    assert left.state is ExecutionState.CANCELLED
+    (cut,) = company.model.begun - company.model.heard
+    assert cut == "1", "only the call that was under way when the first server ended was made again"

@@ -1,0 +1,89 @@
+"""The program that makes .venv: run as a copy in a folder of its own, with a pip that can reach no index."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import environment
+
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+STAMP = "import sys; sys.path.insert(0, 'scripts'); import environment as e; e.stamps(dev=False)[0].write_text(e.key())"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("scripts/environment.py", "constraints.txt", "pyproject.toml", "clients/python/pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(environment.ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def run(tree: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "scripts/environment.py"],
+        cwd=tree,
+        env={**os.environ, **OFFLINE},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def make_stamped(tree: Path) -> None:
+    (tree / ".venv" / "bin").mkdir(parents=True)
+    (tree / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    subprocess.run([sys.executable, "-c", STAMP], cwd=tree, timeout=50, check=True)
+
+
+def test_an_environment_with_the_stamp_of_its_inputs_is_left_as_it_is(tree: Path) -> None:
+    make_stamped(tree)
+    done = run(tree)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("change", ["constraints.txt", "pyproject.toml", "clients/python/pyproject.toml"])
+def test_a_changed_input_is_installed_again(tree: Path, change: str) -> None:
+    make_stamped(tree)
+    with (tree / change).open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert "installing the server" in run(tree).stdout
+
+
+def test_an_environment_that_was_moved_is_installed_again(tree: Path) -> None:
+    make_stamped(tree)
+    moved = tree.rename(tree.with_name("elsewhere"))
+    assert "installing the server" in run(moved).stdout
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_anew(tree: Path) -> None:
+    make_stamped(tree)
+    python = tree / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to(tree / "gone")
+    assert "making .venv" in run(tree).stdout
+
+
+def test_without_an_index_the_end_tells_what_to_do_and_nothing_is_stamped(tree: Path) -> None:
+    done = run(tree)
+    assert done.returncode != 0
+    assert "PIP_FIND_LINKS" in done.stderr
+    assert not list((tree / ".venv").glob("stamp-*"))
+
+
+def test_the_pip_that_python_brings_runs_from_its_wheel() -> None:
+    wheel = environment.bundled_pip()
+    assert wheel is not None
+    said = subprocess.run(
+        [sys.executable, f"{wheel}/pip", "--version"], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert said.stdout.startswith("pip ")
+
+
+def test_what_builds_the_projects_is_pinned_like_everything_else() -> None:
+    pinned = {line.partition("==")[0] for line in environment.CONSTRAINTS.read_text(encoding="utf-8").splitlines()}
+    assert {*environment.BUILDERS, "trove-classifiers"} <= pinned

@@ -1,0 +1,100 @@
+"""Tools within their share of the window: what is shortened, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # comes without types
+
+from reasond_server.errors import ContextExhaustedError
+from reasond_server.llm.counting import ByteCounter
+from reasond_server.llm.model import ToolSpec
+from reasond_server.strategies.react.offering import MOST_TOKENS, MOST_TOOL_TOKENS, fitting_specs
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def spec(name: str, words: int = 0, names: int = 1, description: str = "Does it.") -> ToolSpec:
+    properties = {
+        f"{name}{place}": {"type": "string", "description": "w" * words, "enum": ["description", "b"]}
+        for place in range(names)
+    }
+    schema = {"type": "object", "properties": properties, "required": [f"{name}0"]}
+    return ToolSpec(name=name, description=description, parameters=schema)
+
+
+def size(one: ToolSpec) -> int:
+    return len(f"{one.name}: {one.description} {json.dumps(one.parameters)}")
+
+
+def test_tools_that_fit_are_shown_as_they_are() -> None:
+    specs = (spec("a"), spec("b"))
+    assert fitting_specs(specs, counter=ByteCounter(), window=None) == specs
+
+
+def test_a_schema_that_is_too_large_loses_its_words_first_and_says_so() -> None:
+    (told,) = fitting_specs([spec("a", words=2000)], counter=ByteCounter(), window=None)
+    assert told.parameters == {
+        "type": "object",
+        "properties": {"a0": {"type": "string", "enum": ["description", "b"]}},
+        "required": ["a0"],
+    }
+    assert told.description.startswith("Does it. (Its arguments are told in short")
+
+
+def test_a_property_that_is_called_like_a_keyword_stays() -> None:
+    schema = {"type": "object", "properties": {"description": {"type": "string", "title": "w" * 2000}}}
+    one = ToolSpec(name="a", description="", parameters=schema)
+    (told,) = fitting_specs([one], counter=ByteCounter(), window=None)
+    assert told.parameters == {"type": "object", "properties": {"description": {"type": "string"}}}
+
+
+def test_then_all_but_names_and_types_go_and_then_those() -> None:
+    many, most = spec("a", names=20), spec("b", names=200)
+    told = fitting_specs([many, most], counter=ByteCounter(), window=None)
+    assert told[0].parameters["properties"]["a19"] == {"type": "string"}  # type: ignore[index, call-overload] # JSON
+    assert told[0].parameters["required"] == ["a0"]
+    assert told[1].parameters == {"type": "object", "properties": {}}
+
+
+def test_the_largest_tools_are_shortened_until_all_fit_their_share_of_the_window() -> None:
+    specs = [spec("large", words=800), spec("small", words=300)]
+    small = size(specs[1])
+    told = fitting_specs(specs, counter=ByteCounter(), window=4 * (small + 400))
+    assert "told in short" in told[0].description
+    assert told[1] == specs[1]
+
+
+def test_tools_that_do_not_fit_without_their_schemas_are_refused_by_name_of_the_setting() -> None:
+    specs = [spec(f"t{place}", description="d" * 300) for place in range(10)]
+    with pytest.raises(ContextExhaustedError, match="10 tools take") as told:
+        fitting_specs(specs, counter=ByteCounter(), window=8192)
+    assert "allow_tools" in told.value.remedy
+
+
+@given(
+    properties=st.dictionaries(st.text(max_size=8), JSON, max_size=6),
+    words=st.integers(0, 3000),
+    arguments=st.dictionaries(st.text(max_size=8), JSON, max_size=4),
+)
+def test_whatever_a_schema_says_a_tool_stays_within_its_bound_and_no_call_is_newly_refused(
+    properties: dict[str, Any], words: int, arguments: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": properties, "description": "w" * words}
+    one = ToolSpec(name="a", description="", parameters=schema)
+    (told,) = fitting_specs([one], counter=ByteCounter(), window=None)
+    assert len(json.dumps(told.parameters, ensure_ascii=False).encode()) <= MOST_TOOL_TOKENS <= MOST_TOKENS
+    try:
+        Draft202012Validator.check_schema(schema)
+    except Exception:  # noqa: BLE001 - only schemas that are some can be compared
+        return
+    if Draft202012Validator(schema).is_valid(arguments):
+        assert Draft202012Validator(told.parameters).is_valid(arguments)

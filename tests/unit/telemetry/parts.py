@@ -1,0 +1,47 @@
+"""What the tests of metrics share: metrics with a small vocabulary, and what they expose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.series import Vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WORDS = {
+    "method": frozenset({"reasond.v1.ReasoningService/Reason", "reasoning.execute"}),
+    "code": frozenset({"OK", "INTERNAL"}),
+    "reason": frozenset(
+        {"TOKEN_MISSING", "INTERNAL", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE", "handed_over", "lost"}
+        | {"STORE_UNAVAILABLE", "STORE_FULL"}
+    ),
+    "strategy": frozenset({"chain_of_thought", "bounded_context"}),
+    "finish_reason": frozenset({"answered", "failed"}),
+    "model": frozenset({"demo"}),
+    "backend": frozenset({"llm", "main"}),
+    "tool": frozenset({"calculator", "echo", "files__other", "files__read"}),
+    "outcome": frozenset(
+        {"ok", "stop", "MODEL_TIMEOUT", "failed", "unknown_tool", "invalid_arguments", "refused", "cancelled"}
+        | {"admitted", "gone", "timeout", "draining", "resumed", "written_off"}
+    ),
+    "route": frozenset({"/healthz"}),
+    "status": frozenset({"200"}),
+}
+
+
+def metrics() -> Metrics:
+    return Metrics(vocabulary=Vocabulary(words=WORDS), version="1.2.3")
+
+
+def values(counted: Metrics, seen: Snapshot | None = None) -> Mapping[str, float]:
+    """Return every sample by its name and label values, such as `reasond_calls_total grpc Reason OK`."""
+    counted.sample(seen or Snapshot())
+    return {
+        " ".join((sample.name, *(value for _, value in sorted(sample.labels.items())))): sample.value
+        for family in counted.registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }

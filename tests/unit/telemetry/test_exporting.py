@@ -1,0 +1,170 @@
+"""Where spans go, which are kept, and what a receiver that fails costs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from reasond_server.errors import SettingsError
+from reasond_server.telemetry.exporting import CarefulExporter, TracingOptions, sink_of, sink_to
+from reasond_server.telemetry.propagation import TraceContext
+from tests.spans import Spans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SAMPLED = TraceContext(trace_id="f" * 32, span_id="b" * 16, is_sampled=True)
+UNSAMPLED = TraceContext(trace_id="0" * 31 + "1", span_id="b" * 16, is_sampled=False)
+
+
+class Exporter:
+    """Answers as it is told."""
+
+    def __init__(self, *answers: object) -> None:
+        self._answers = list(answers)
+        self.is_closed = False
+
+    def export(self, _spans: Sequence[Any]) -> object:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def shutdown(self) -> None:
+        self.is_closed = True
+
+
+def kept(caller: TraceContext | None, **options: Any) -> bool:
+    spans = Spans(options=TracingOptions(**options))
+    span = spans.sink.tracing.serve("s", {}, caller=caller)
+    span.set({"a": 1})
+    span.fail("X")
+    span.rename("t")
+    span.link(SAMPLED)
+    span.end()
+    return bool(spans.all)
+
+
+def test_without_an_endpoint_nothing_is_traced() -> None:
+    assert sink_of(TracingOptions()) is None
+    off = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", "OTEL_SDK_DISABLED": "True"}
+    assert sink_of(TracingOptions(environ=off)) is None
+
+
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
+async def test_an_endpoint_of_the_environment_turns_it_on(name: str) -> None:
+    sink = sink_of(TracingOptions(environ={name: "127.0.0.1:9"}))
+    assert sink is not None
+    await sink.aclose(within_s=5)
+
+
+def run_without_the_package(code: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` where opentelemetry cannot be imported."""
+    hidden = "import sys; sys.modules['opentelemetry'] = None\n"
+    return subprocess.run(
+        [sys.executable, "-c", hidden + code], check=False, timeout=60, capture_output=True, text=True
+    )
+
+
+def test_without_the_package_a_configured_endpoint_is_refused_and_one_of_the_cluster_is_told() -> None:
+    found = run_without_the_package(
+        "from reasond_server.telemetry.exporting import *\n"
+        "assert sink_of(TracingOptions()) is None\n"
+        "assert sink_of(TracingOptions(environ={'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://x'})) is None\n"
+        "sink_of(TracingOptions(endpoint='http://x'))"
+    )
+    assert "nothing is traced" in found.stderr
+    assert "SettingsError: [tracing] endpoint is 'http://x', but opentelemetry.sdk is not installed" in found.stderr
+    assert "Install reasond-server[otel]" in SettingsError("a", remedy="Install reasond-server[otel]").full_message
+
+
+def test_a_server_that_traces_nothing_imports_nothing_of_it() -> None:
+    found = run_without_the_package(
+        "import asyncio\n"
+        "from reasond_server.testing import running_server\n"
+        "async def main():\n"
+        "    async with running_server(): pass\n"
+        "asyncio.run(main())\n"
+        "assert not [name for name in sys.modules if name.startswith(('opentelemetry.', 'structlog'))]"
+    )
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize(
+    ("caller", "options", "is_kept"),
+    [
+        (None, {}, True),
+        (None, {"sample_ratio": 0.0}, False),
+        (SAMPLED, {"sample_ratio": 0.0}, True),
+        (UNSAMPLED, {}, False),
+        (SAMPLED, {"sample_ratio": 0.0, "follows_callers": False}, False),
+        (UNSAMPLED, {"follows_callers": False}, True),
+    ],
+)
+def test_a_trace_is_kept_as_the_caller_or_the_ratio_says(
+    caller: TraceContext | None, options: dict[str, Any], *, is_kept: bool
+) -> None:
+    assert kept(caller, **options) is is_kept
+
+
+def test_the_sampler_of_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    assert not kept(None, environ={"OTEL_TRACES_SAMPLER": "always_off"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({}, "reasond"),
+        ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs,service.version=9"}, "theirs"),
+    ],
+)
+def test_the_resource_is_named_by_the_environment_or_by_us(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], name: str
+) -> None:
+    for key, value in environ.items():
+        monkeypatch.setenv(key, value)
+    spans = Spans(options=TracingOptions(environ=environ, version="1.2", instance_id="i"))
+    spans.sink.tracing.serve("s", {}, caller=None).end()
+    attributes = spans.one("s").resource.attributes
+    assert (attributes["service.name"], attributes["service.instance.id"]) == (name, "i")
+    assert attributes["service.version"] == ("9" if name == "theirs" else "1.2")
+
+
+def test_failures_are_told_once_a_minute_with_what_was_lost(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter([0.0, 59.0, 60.0])
+    answers = [SpanExportResult.FAILURE, ValueError("token of the receiver"), SpanExportResult.SUCCESS]
+    inner: Any = Exporter(*answers, SpanExportResult.FAILURE)
+    exporter = CarefulExporter(inner, target="http://user:pass@host:4317", monotonic=lambda: next(times))
+    spans: Any = [object(), object()]
+    with caplog.at_level(logging.INFO):
+        for _ in range(4):
+            exporter.export(spans)
+    told = [vars(record) for record in caplog.records]
+    assert [(one["lost_spans"], one["endpoint"]) for one in told] == [(2, "host:4317"), (4, "host:4317")]
+    assert "receiver" not in caplog.text
+    exporter.shutdown()
+    assert inner.is_closed
+
+
+async def test_an_end_that_takes_too_long_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
+    class Stuck(Exporter):
+        """Never returns from its end."""
+
+        def shutdown(self) -> None:
+            release.wait(30)
+
+    sink = sink_to(Stuck(), TracingOptions(), is_batched=False)
+    await asyncio.wait_for(sink.aclose(within_s=0.05), 20)
+    release.set()
+    assert "could not be exported in time" in caplog.text

@@ -1,0 +1,31 @@
+"""What an RPC notes of what it began, and what its lines have of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reasond_server.telemetry.scope import Scope, current, current_trace, enter, note_execution, note_tokens
+from reasond_server.types import Usage
+
+
+async def test_outside_of_rpcs_nothing_is_noted() -> None:
+    note_execution("e")
+    note_tokens(Usage(input_tokens=1))
+    assert (current(), current_trace()) == (None, None)
+
+
+async def test_executions_of_a_batch_are_noted_once_each_and_not_without_end() -> None:
+    enter(scope := Scope())
+    for number in (1, 1, *range(40)):
+        note_execution(f"e{number:03}")
+    assert scope.execution_id.split(",")[:2] == ["e001", "e000"]
+    assert len(scope.execution_id.split(",")) == 20
+
+
+async def test_tokens_of_a_batch_are_added() -> None:
+    enter(scope := Scope())
+    note_tokens(Usage(input_tokens=1, output_tokens=2))
+    note_tokens(Usage(input_tokens=3, output_tokens=4))
+    line: dict[str, Any] = {}
+    scope.add_to(line)
+    assert line == {"input_tokens": 4, "output_tokens": 6}
