@@ -70,6 +70,7 @@ class _Call:
     counted_tokens: int = 0
     uncounted_bytes: int = 0
     is_cut: bool = False
+    has_begun: bool = False
     held: Held | None = None
 
 
@@ -120,7 +121,10 @@ class MeteredModel(WrappedModel[ChatModel]):
     @property
     def usage(self) -> Usage:
         """Everything spent so far, calls in progress included."""
-        return sum((self._estimate(call) for call in self._open), self._settled) if self._open else self._settled
+        if not self._open:
+            return self._settled
+        # One that waits for tokens, or until it may be made, costs nothing yet, and perhaps never will.
+        return sum((self._estimate(call) for call in self._open if call.has_begun), self._settled)
 
     @property
     def last_call(self) -> Usage:
@@ -177,7 +181,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 await self._until_allowed()
             # The run may have ended while tokens were set aside.
             self._require_open()
-            spent = None
+            spent, call.has_begun = None, True
             bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
             async with aclosing(self._model.stream(bounded)) as events:
                 async for event in events:

@@ -426,6 +426,7 @@ async def test_a_call_is_made_once_it_may_be_and_costs_nothing_where_the_run_end
     model = MeteredModel(model=script, budget=Budget(), hold=hold)
     given_up, made = (asyncio.create_task(played(model)) for _ in range(2))
     await asyncio.sleep(0)
+    assert model.usage == Usage(), "what waits is not charged, also not in the log of a run that ends meanwhile"
     given_up.cancel()
     await asyncio.wait([given_up])
     assert not script.requests
