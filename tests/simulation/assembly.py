@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.context.fences import nonce_of
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
-from tests.simulation.scripted import Listed
+from tests.simulation.questions import STRATEGIES
 
 if TYPE_CHECKING:
     from reasond_server.executions.store import ExecutionStore
     from tests.simulation.world import Tools, Upstream, World
 
 LEASE_S = 15.0
+_SLOWEST_CLOCK = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +42,23 @@ class Parts:
 def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str) -> Parts:
     """Return the parts of the process `name`."""
     chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - chance that can be repeated
+    # Clocks do not run alike.
+    rate = chance.uniform(1 - _SLOWEST_CLOCK, 1 + _SLOWEST_CLOCK)
     clock = Clock(
         now=world.loop.now,
-        monotonic=world.loop.time,
+        monotonic=lambda: rate * world.loop.time(),
         new_id=lambda: world.new_id("e"),
-        new_nonce=lambda: f"{chance.getrandbits(128):032x}",
+        new_nonce=lambda: nonce_of(chance.getrandbits(130)),
         random=chance.random,
     )
-    registry = StrategyRegistry([Listed()])
+    registry = StrategyRegistry(STRATEGIES)
     runner = Runner(
         store=store,
         model=model,
         clock=clock,
         limits=RunnerLimits(
             max_concurrent=chance.choice((2, 8, 8)),
-            retention_s=100_000.0,
+            retention_s=world.retention_s,
             max_queued=chance.choice((0, 4)),
             queue_timeout_s=5.0,
             lease_s=LEASE_S,

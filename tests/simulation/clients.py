@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import (
@@ -15,16 +14,16 @@ from reasond_server.errors import (
     ReasondError,
     StoreUnavailableError,
 )
-from reasond_server.types import Budget, Heartbeat, Principal, Result, Task, TextDelta
+from reasond_server.types import Heartbeat, Principal, Result, TextDelta
 from tests.simulation.processes import CutError
-from tests.simulation.scripted import query_of
+from tests.simulation.questions import asked_by_chance
 from tests.simulation.world import TENANT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from reasond_server.reasoning.service import ReasoningService
-    from reasond_server.types import StreamEvent
+    from reasond_server.types import StreamEvent, Task
     from tests.simulation.processes import Connection, Process
     from tests.simulation.world import World
 
@@ -42,8 +41,8 @@ class Client:
         self._choose = choose
         self._request_id = request_id
         self._tag = tag
-        self._query = world.queries.setdefault(tag, query_of(tag, self._chance))
-        self._budget = world.budgets.setdefault(tag, _budget(self._chance.random(), self._query))
+        if tag not in world.questions:
+            world.questions[tag] = asked_by_chance(tag, self._chance)
         self._execution_id = ""
         self._last = 0
         self._has_ended = False
@@ -87,15 +86,16 @@ class Client:
             await self._get(process)
 
     def _task(self) -> Task:
-        return Task(query=self._query, strategy="listed", budget=self._budget)
+        return self._world.questions[self._tag].task()
+
+    def _ask_anew(self) -> None:
+        """Another execution is another question, so that no call of one is taken for one of the other."""
+        self._tag = self._world.new_id("q")
+        self._world.questions[self._tag] = asked_by_chance(self._tag, self._chance)
 
     async def _start(self, process: Process) -> None:
         if not self._request_id:
-            # Another execution is another question, so that no call of one is taken for one of the other.
-            self._tag = self._world.new_id("q")
-            self._query = query_of(self._tag, self._chance)
-            self._budget = _budget(self._chance.random(), self._query)
-            self._world.queries[self._tag], self._world.budgets[self._tag] = self._query, self._budget
+            self._ask_anew()
         keep_running, deltas = self._chance.random() < 0.6, self._chance.random() < 0.3
 
         def stream(service: ReasoningService) -> AsyncGenerator[StreamEvent, None]:
@@ -128,9 +128,7 @@ class Client:
     async def _execute(self, process: Process) -> None:
         """Ask for the answer alone; without a request id nobody can come back for it."""
         if not self._request_id:
-            self._tag = self._world.new_id("q")
-            self._world.queries[self._tag] = self._query = query_of(self._tag, self._chance)
-            self._world.budgets[self._tag] = self._budget
+            self._ask_anew()
         # What it is told from here on may be of another execution than the one that it knows.
         self._execution_id, self._last = "", 0
         deadline_s = self._chance.choice((None, None, 2.0, 60.0))
@@ -202,7 +200,7 @@ class Client:
             self._world.violated(f"a stream of {self._execution_id or self._tag} ended without its result")
 
     def _is_gone(self) -> bool:
-        return self._execution_id in self._world.deleted
+        return self._world.is_gone(self._execution_id)
 
     def _judge(self, error: ReasondError) -> None:
         """Only what has a reason may go wrong."""
@@ -211,18 +209,16 @@ class Client:
         if isinstance(error, DrainingError | OverloadedError | StoreUnavailableError):
             return
         if isinstance(error, ExecutionNotFoundError | CursorExpiredError):
-            if not self._is_gone() and self._execution_id:
-                self._world.violated(f"{self._execution_id} was not found, but nobody deleted it")
+            if self._execution_id and not self._is_gone():
+                self._world.violated(f"{self._execution_id} was not found, but nobody deleted it: {error!r}")
+            elif (
+                self._execution_id
+                and isinstance(error, CursorExpiredError)
+                and self._execution_id not in self._world.expired
+            ):
+                self._world.violated(f"{self._execution_id} is said to be expired, but it was deleted")
             self._execution_id = ""
             return
         if isinstance(error, InternalError):
             self._world.violated(f"a client of {self._execution_id or self._tag} was told {error!r}")
         self._has_ended = True
-
-
-def _budget(throw: float, query: str) -> Budget:
-    """Return no bound, or one that is sometimes too small for the task."""
-    if throw < 0.75:
-        return Budget()
-    calls = sum(step["calls"] for step in json.loads(query)["steps"])
-    return Budget(max_model_calls=max(1, calls - 1)) if throw < 0.9 else Budget(max_total_tokens=200)

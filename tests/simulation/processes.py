@@ -8,13 +8,17 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reasond_server.errors import ReasondError, StoreUnavailableError
+from reasond_server.executions.driving import Driver
 from reasond_server.types import ExecutionState
 from tests.simulation.assembly import assembled
-from tests.simulation.world import Tools, Upstream
+from tests.simulation.virtual import OWNER
+from tests.simulation.world import WORKS_ON, Tools, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+    from types import FrameType
 
+    from reasond_server.executions.run import Run
     from reasond_server.executions.store import (
         Append,
         Change,
@@ -32,12 +36,13 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _CALM_BETWEEN_S = 20.0
-_RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+_WORK_ON_A_RUN = Driver._work_and_tell.__qualname__
 
 
 def current_process() -> Process | None:
     """Return the process whose code is running, if it is one's."""
-    return _RUNS_IN.get()
+    process = OWNER.get()
+    return process if isinstance(process, Process) else None
 
 
 class CutError(Exception):
@@ -76,13 +81,14 @@ class Process:
         self.name = world.new_id("p")
         self.is_dead = False
         self.is_stopping = False
+        self.awake_since_s = 0.0
         self._dies_at = dies_at_point
         self._points = 0
         # No sets: their order depends on addresses, and the same seed would give another simulation.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._open: dict[Connection, None] = {}
         self._context = contextvars.copy_context()
-        self._context.run(_RUNS_IN.set, self)
+        self._context.run(OWNER.set, self)
         self.store = FaultyStore(store, self)
         self._parts = self._context.run(
             assembled, world, self.store, Upstream(world, self), Tools(world, self), name=self.name
@@ -127,6 +133,18 @@ class Process:
         for connection in tuple(self._open):
             connection.deliver(CutError())
         self._open.clear()
+
+    async def freeze(self, seconds: float) -> None:
+        """Stand still, as by SIGSTOP: nothing that belongs to the process happens for `seconds`, timers included."""
+        loop = self.world.loop
+        self.world.note(f"{self.name} stands still for {seconds:.3f} s")
+        loop.freeze(self)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.world.note(f"{self.name} wakes up")
+            self.awake_since_s = loop.time()
+            loop.thaw(self)
 
     async def stop(self) -> None:
         """End as by SIGTERM."""
@@ -190,6 +208,7 @@ class FaultyStore:
     """The store as one process reaches it: late, sometimes out of reach, and with answers and notices that get lost."""
 
     is_durable = True
+    is_shared = True
 
     def __init__(self, inner: ExecutionStore, process: Process) -> None:
         self._inner = inner
@@ -211,7 +230,8 @@ class FaultyStore:
         async def create() -> Claim:
             claim = await self._inner.create(execution, digest=digest, plan=plan, lease=lease, inherits=inherits)
             if claim.execution_id == execution.execution_id:
-                self._world.was_created(execution.execution_id, plan, inherits, self._process.name)
+                self._world.was_created(execution.execution_id, execution.request_id, plan, inherits)
+                self._world.was_leased([execution.execution_id], lease.seconds, self._process)
             self._world.note(
                 f"create {execution.execution_id} {inherits!r} {execution.request_id}: {claim.execution_id}"
             )
@@ -233,6 +253,10 @@ class FaultyStore:
             for part, refused in zip(batch, refusals, strict=True):
                 what = f"{part.version} {len(part.entries)} {part.execution.finish_reason or ''}"
                 self._world.note(f"append {part.execution.execution_id} {what} {refused!r}")
+                if refused is None and part.creation is not None:
+                    name, lease = part.execution.execution_id, part.creation.lease
+                    self._world.was_created(name, "", part.creation.plan, "")
+                    self._world.was_leased([name], lease.seconds, self._process)
                 if refused is None:
                     self._world.was_committed(part)
             return refusals
@@ -276,7 +300,13 @@ class FaultyStore:
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """See ExecutionStore."""
-        return await self._done("renew", self._inner.renew, lease, fences)
+
+        async def renew() -> Renewal:
+            told = await self._inner.renew(lease, fences)
+            self._world.was_leased([name for name in fences if name not in told.lost], lease.seconds, self._process)
+            return told
+
+        return await self._done("renew", renew)
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
@@ -286,7 +316,7 @@ class FaultyStore:
             self._world.happened["recovery"] += len(found)
             for one in found:
                 self._world.interrupted.add(one.execution.execution_id)
-                self._world.workers[one.execution.execution_id] = self._process.name
+            self._world.was_leased([one.execution.execution_id for one in found], lease.seconds, self._process)
             self._world.note(f"{self._process.name} recovers {[one.execution.execution_id for one in found]}")
             return found
 
@@ -308,7 +338,9 @@ class FaultyStore:
         """See ExecutionStore."""
 
         async def forget() -> int:
-            return await self._inner.forget(limit=limit)
+            count = await self._inner.forget(limit=limit)
+            self._world.require_kept()
+            return count
 
         return await self._done("forget", forget)
 
@@ -330,6 +362,7 @@ class FaultyStore:
     async def _done(self, what: str, operation: Callable[..., Awaitable[ResultT]], *arguments: object) -> ResultT:
         """Do `operation`, with all that may come between a process and its store."""
         world, process = self._world, self._process
+        world.expire()
         await process.point(f"before {what}")
         await world.latency(world.rates.slowest_store_s)
         # Not one after the other without an end: whoever waits must get through between two of them.
@@ -364,11 +397,24 @@ class FaultyStore:
             self._world.violated(f"{running} run for the request id {request_id!r}")
 
 
+def _worked_on_by(work: Coroutine[Any, Any, Any]) -> str:
+    """Return the execution whose strategy a task is to run; the name of a task is given to it later only."""
+    frame: FrameType | None = getattr(work, "cr_frame", None)
+    if frame is None or frame.f_code.co_qualname != _WORK_ON_A_RUN:
+        return ""
+    run: Run = frame.f_locals["run"]
+    return run.execution.execution_id
+
+
 def task_factory(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
     """Make a task that belongs to the process in whose context it is made."""
-    task = asyncio.Task(work, loop=loop, **options)
     context = options.get("context")
-    process = context.get(_RUNS_IN) if context is not None else _RUNS_IN.get()
+    context = contextvars.copy_context() if context is None else context
+    process = context.run(current_process)
+    execution_id = _worked_on_by(work)
+    if execution_id:
+        context.run(WORKS_ON.set, execution_id)
+    task = asyncio.Task(work, loop=loop, **{**options, "context": context})
     if process is not None:
         process.adopt(task)
         if process.is_dead:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.llm.model import ChatRequest, Message, Role, Text
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.strategies.strategy import StrategyEvent
+
+
+_PROMPT: Final = re.compile(r"q\d+/\d+/\d+")
 
 
 class Config(StrategyConfig):
@@ -32,6 +36,11 @@ def query_of(tag: str, chance: random.Random) -> str:
         for _ in range(chance.randint(1, 6))
     ]
     return json.dumps({"tag": tag, "steps": steps})
+
+
+def is_of_list(prompt: str) -> bool:
+    """Return whether a prompt is one that a task of this strategy lists."""
+    return _PROMPT.fullmatch(prompt) is not None
 
 
 def prompts_of(query: str) -> list[str]:

@@ -20,7 +20,7 @@ from reasond_server.types import (
 )
 from tests.simulation.clients import Client
 from tests.simulation.processes import Process, current_process, task_factory
-from tests.simulation.scripted import prompts_of
+from tests.simulation.questions import courses, plain
 from tests.simulation.virtual import StandstillError, VirtualLoop
 from tests.simulation.world import World, usage_of
 
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.store import ExecutionStore
     from reasond_server.types import Budget
+    from tests.simulation.questions import Course, Question
 
 _CALM_LIMIT_S = 300.0
 _STORM_S = 400.0
+_LONG_S = 1000.0
+_UNWINDING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +58,13 @@ class Simulation:
         wrap: Callable[[ExecutionStore], ExecutionStore] = lambda store: store,
         tells: Callable[[str], None] | None = None,
     ) -> None:
-        self._loop = VirtualLoop()
+        self._loop = VirtualLoop(has_threads=True)
         factory: Any = task_factory
         self._loop.set_task_factory(factory)
         self._world = World(seed, self._loop, tells=tells)
+        courses()
+        verdict = Verdict(self._world)
+        self._world.on_end = verdict.judge_end
         self._store = wrap(self._world.store)
         self._processes: list[Process] = []
 
@@ -142,6 +148,8 @@ class Simulation:
             lives_until_s = self._loop.time() + chance.expovariate(1 / 120)
             while not process.is_dead:
                 await asyncio.sleep(1.0 + chance.random())
+                if world.happens(world.rates.freeze, "freeze"):
+                    await process.freeze(chance.choice((2.0, 12.0, 20.0, 60.0)) * (0.5 + chance.random()))
                 if self._loop.time() > lives_until_s and not world.has_calmed and world.rates.crash:
                     world.happened["stop"] += 1
                     await process.stop()
@@ -166,12 +174,18 @@ class Verdict:
 
     def judge(self) -> None:
         """Look at every execution that is kept, and at every one that was seen."""
+        self._world.require_kept()
         kept = {execution.execution_id for execution in self._world.all_executions()}
         for execution in self._world.all_executions():
             self._judge_log(execution.execution_id)
         for execution_id, events in self._world.seen.items():
-            if events and execution_id not in kept and execution_id not in self._world.deleted:
+            if events and execution_id not in kept and not self._world.is_gone(execution_id):
                 self._world.violated(f"{execution_id} was seen and is gone")
+
+    def judge_end(self, execution_id: str) -> None:
+        """Look at a log that has ended just now, and may be forgotten before the simulation is over."""
+        if self._world.retention_s < _LONG_S:
+            self._judge_log(execution_id)
 
     def _judge_log(self, execution_id: str) -> None:
         world = self._world
@@ -225,13 +239,15 @@ class Verdict:
             # Nobody could have come back for the answer of a unary run without a request id: it is not gone on with.
             if result.error.reason == "INTERNAL" and "nobody could have come back" not in result.error.message:
                 world.violated(f"{execution_id} failed: {result.error}")
-        tag = world.tag_of(execution_id) or result.answer
-        if not tag:
+        question = world.questions.get(world.tag_of(execution_id) or result.answer)
+        if question is None:
             return
-        self._judge_budget(execution_id, usage, world.budgets[tag])
+        self._judge_budget(execution_id, usage, question.budget)
+        if not question.is_listed and question.tag not in world.failed:
+            self._judge_course(execution_id, steps, result, courses()[question.strategy])
         # A budget of tokens may cut replies short, which then cost less.
-        if result.finish_reason is FinishReason.ANSWERED and world.budgets[tag].max_total_tokens is None:
-            self._judge_cost(execution_id, usage, prompts_of(world.queries[tag]))
+        if result.finish_reason is FinishReason.ANSWERED and question.budget.max_total_tokens is None:
+            self._judge_cost(execution_id, usage, question)
 
     def _judge_budget(self, execution_id: str, usage: Usage, budget: Budget) -> None:
         """What no process broke off keeps to the budget; a life that was cut off may have had calls in flight."""
@@ -243,11 +259,27 @@ class Verdict:
         if budget.max_total_tokens is not None and usage.total_tokens > budget.max_total_tokens:
             world.violated(f"{execution_id} took {usage.total_tokens} tokens of {budget.max_total_tokens}")
 
-    def _judge_cost(self, execution_id: str, usage: Usage, prompts: list[str]) -> None:
+    def _judge_course(self, execution_id: str, steps: list[Iteration], result: Result, course: Course) -> None:
+        """What died on the way, and where, makes no difference: the same steps as undisturbed, as far as it came."""
+        taken = [plain(step.detail) for step in steps]
+        if taken != list(course.steps[: len(taken)]):
+            self._world.violated(f"the steps of {execution_id} are {taken}, undisturbed they are {course.steps}")
+        if result.finish_reason is course.finish_reason and (result.answer, len(taken)) != (
+            course.answer,
+            len(course.steps),
+        ):
+            self._world.violated(f"{execution_id} says {result.answer!r} after {len(taken)} steps: {course}")
+
+    def _judge_cost(self, execution_id: str, usage: Usage, question: Question) -> None:
         """An answer costs what its calls cost; what was broken off on the way may come on top, as an estimate."""
         world = self._world
-        least = sum((usage_of(prompt) for prompt in prompts), Usage())
-        most_calls = sum(world.calls[prompt].begun for prompt in prompts)
+        if question.is_listed:
+            least = sum((usage_of(prompt) for prompt in question.prompts), Usage())
+        elif question.tag in world.failed:
+            return
+        else:
+            least = courses()[question.strategy].usage
+        most_calls = world.begun[question.tag]
         is_exact = usage.source is UsageSource.REPORTED
         if is_exact and usage != least:
             world.violated(f"{execution_id} cost {usage}, its calls {least}")
@@ -263,8 +295,11 @@ class _Listener(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the line; what a dying process says does not count."""
+        """Note the line; what a dying process says does not count, nor what one thinks hangs while it stood still."""
         process = current_process()
+        if process is not None and "left behind" in record.getMessage():
+            if self._world.loop.time() - process.awake_since_s < _UNWINDING_S:
+                return
         if process is None or not process.is_dead:
             error = record.exc_info[1] if record.exc_info else None
             self._world.violated(f"{record.getMessage()} {error!r}")

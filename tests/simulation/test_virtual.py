@@ -1,11 +1,12 @@
 """The loop with a time of its own."""
 
 import asyncio
+import contextvars
 import random
 
 import pytest
 
-from tests.simulation.virtual import StandstillError, ThreadError, VirtualLoop
+from tests.simulation.virtual import OWNER, StandstillError, ThreadError, VirtualLoop
 
 
 def test_hours_pass_at_once_and_timers_come_in_their_order() -> None:
@@ -79,3 +80,32 @@ def test_the_same_seed_gives_the_same_order_again() -> None:
 
     assert order(1) == order(1)
     assert order(1) != order(2)
+
+
+def test_what_stands_still_catches_up_in_its_order_while_others_go_on() -> None:
+    loop, heard = VirtualLoop(), list[tuple[str, float]]()
+
+    async def tick(name: str) -> None:
+        for _ in range(4):
+            await asyncio.sleep(1)
+            heard.append((name, round(loop.passed_s, 6)))
+
+    async def main() -> None:
+        owned, cancelled = contextvars.copy_context(), contextvars.copy_context()
+        for context in (owned, cancelled):
+            context.run(OWNER.set, "p")
+        tasks = [loop.create_task(tick("a"), context=owned), loop.create_task(tick("b"))]
+        await asyncio.sleep(1.5)
+        loop.freeze("p")
+        timer = loop.call_later(0.1, heard.append, ("never", 0.0), context=cancelled)
+        loop.call_soon(heard.append, ("soon", 0.0), context=cancelled)
+        await asyncio.sleep(2)
+        timer.cancel()
+        loop.thaw("p")
+        await asyncio.wait(tasks)
+
+    loop.run(main())
+    assert [each for each in heard if each[0] == "a"] == [("a", 1.0), ("a", 3.5), ("a", 4.5), ("a", 5.5)]
+    assert [each for each in heard if each[0] == "b"] == [("b", 1.0), ("b", 2.0), ("b", 3.0), ("b", 4.0)]
+    assert heard.index(("soon", 0.0)) > heard.index(("b", 3.0))
+    assert ("never", 0.0) not in heard

@@ -1,21 +1,25 @@
 """An event loop whose time is its own: it jumps to the next timer when nothing else is to be done.
 
 Everything that happens on it follows from the code and the random numbers that it draws, so the same seed gives the
-same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads.
+same run again, and an hour of waiting takes no time. There are no sockets, no signals and no threads. What runs in
+contexts with the same `OWNER` can be made to stand still together, as a process does that is stopped by a signal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Coroutine, Sequence
 
 ResultT = TypeVar("ResultT")
 BEGIN: Final = datetime(2026, 11, 21, tzinfo=UTC)
 _FIRST_S: Final = 1000.0
+OWNER: contextvars.ContextVar[object] = contextvars.ContextVar("owner", default=None)
 
 
 class StandstillError(RuntimeError):
@@ -41,12 +45,19 @@ class _Jump:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop. Built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it."""
+    """The loop. Built on the hooks that asyncio's own loops implement: a selector, its events and a way to wake it.
 
-    def __init__(self) -> None:
+    Work for threads is refused, or done on the spot where `has_threads`, in no time.
+    """
+
+    _ready: deque[asyncio.Handle]
+
+    def __init__(self, *, has_threads: bool = False) -> None:
         super().__init__()
+        self._has_threads = has_threads
         self._selector = _Jump()
         self.faults: list[str] = []
+        self._frozen: dict[object, list[asyncio.Handle]] = {}
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
@@ -62,14 +73,61 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Return the time of day that goes with `time`."""
         return BEGIN + timedelta(seconds=self.passed_s)
 
-    def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> NoReturn:
-        """Refuse.
+    def freeze(self, owner: object) -> None:
+        """Let nothing of `owner` happen until `thaw`, but for what was about to happen at this very moment."""
+        self._frozen.setdefault(owner, [])
+
+    def thaw(self, owner: object) -> None:
+        """Let happen what should have happened meanwhile, in that order."""
+        self._ready.extend(self._frozen.pop(owner, ()))
+
+    def call_at(  # type: ignore[override]  # typeshed's says more of the callback than can be passed on
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call back when the time has come, unless the owner stands still then."""
+        context = contextvars.copy_context() if context is None else context
+        owner = context.get(OWNER)
+        if owner is None:
+            return super().call_at(when, callback, *args, context=context)
+
+        def due() -> None:
+            if owner in self._frozen:
+                self._frozen[owner].append(asyncio.Handle(due, (), self, context))
+            elif not timer.cancelled():
+                callback(*args)
+
+        timer = super().call_at(when, due, context=context)
+        return timer
+
+    def _call_soon(
+        self, callback: Callable[..., Any], args: Sequence[Any], context: contextvars.Context | None
+    ) -> asyncio.Handle:
+        context = contextvars.copy_context() if context is None else context
+        handle = asyncio.Handle(callback, args, self, context)
+        frozen = self._frozen.get(context.get(OWNER))
+        if frozen is None:
+            self._ready.append(handle)
+        else:
+            frozen.append(handle)
+        return handle
+
+    def run_in_executor(  # type: ignore[override]  # typeshed's says more of the function than can be passed on
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Do the work now.
 
         Raises:
-            ThreadError: always.
+            ThreadError: there are no threads.
         """
-        del executor, args
-        raise ThreadError(f"{func!r} was handed to a thread")
+        del executor
+        if not self._has_threads:
+            raise ThreadError(f"{func!r} was handed to a thread")
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it is for whoever waits
+            done.set_exception(error)
+        return done
 
     def run(self, main: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run `main` to its end, cancel what is left, and close the loop."""

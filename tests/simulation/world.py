@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import json
 import random
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reasond_server.errors import ModelFailedError
@@ -15,23 +16,31 @@ from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.store import ExecutionFilter, Record
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
-from reasond_server.types import ExecutionState, ToolResult, Usage
+from reasond_server.types import ToolResult, Usage
+from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, calculated, courses, reply_to
+from tests.simulation.questions import marker_of as request_marker
+from tests.simulation.scripted import is_of_list
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+    from datetime import datetime
 
     from reasond_server.executions.store import Append
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.reasoning.service import ExecutionView
     from reasond_server.tools.toolbox import Toolbox
-    from reasond_server.types import Budget, Execution, LoggedEvent, StreamEvent, ToolCall
+    from reasond_server.types import Execution, LoggedEvent, StreamEvent, ToolCall
     from tests.simulation.processes import Process
+    from tests.simulation.questions import Question
     from tests.simulation.virtual import VirtualLoop
 
 ResultT = TypeVar("ResultT")
 TENANT = "acme"
-COMMIT_ONLY_TOOL = "transfer"
 REPEATABLE_TOOL = "look_up"
+WORKS_ON: contextvars.ContextVar[str] = contextvars.ContextVar("execution", default="")
+# A stream that is open is closed a tenth of a lease after the last moment at which a call may begin, or after the
+# process has woken up; clocks differ by a few percent of a lease.
+CLOSED_WITHIN_S = 2.5
 
 
 class ViolationError(AssertionError):
@@ -43,6 +52,7 @@ class Rates:
     """How often what goes wrong: chances per operation or per call, and seconds."""
 
     crash: float = 0.015
+    freeze: float = 0.0
     outage: float = 0.0
     outage_s: float = 0.0
     lost_answer: float = 0.01
@@ -57,6 +67,7 @@ class Rates:
         """Return the weather of one simulation: often calm in some respect, sometimes rough in all."""
         return cls(
             crash=chance.choice((0.0, 0.005, 0.02, 0.05)),
+            freeze=chance.choice((0.0, 0.0, 0.02, 0.1)),
             outage=chance.choice((0.0, 0.0, 0.005, 0.02)),
             outage_s=chance.choice((3.0, 20.0, 40.0)),
             lost_answer=chance.choice((0.0, 0.0, 0.02)),
@@ -68,13 +79,13 @@ class Rates:
         )
 
 
-@dataclass(slots=True)
-class Calls:
-    """What the model's server was asked of one prompt."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who has the lease of an execution: since when, and until when unless it is renewed."""
 
-    begun: int = 0
-    completed: int = 0
-    usage: Usage = field(default_factory=Usage)
+    process: str
+    since_s: float
+    until_s: float
 
 
 class World:
@@ -91,18 +102,26 @@ class World:
         self.happened: Counter[str] = Counter()
         self.violations: list[str] = []
         self.seen: dict[str, dict[int, StreamEvent]] = defaultdict(dict)
-        self.calls: dict[str, Calls] = defaultdict(Calls)
+        self.begun: Counter[str] = Counter()
         self.committed: dict[str, set[str]] = defaultdict(set)
         self.deleted: set[str] = set()
         self.effects: Counter[str] = Counter()
-        self.queries: dict[str, str] = {}
-        self.budgets: dict[str, Budget] = {}
+        self.questions: dict[str, Question] = {}
+        # Tags of which a call failed: what came of them is another thing than undisturbed.
+        self.failed: set[str] = set()
+        self.retention_s = self.chance.choice((100_000.0, 100_000.0, 60.0, 5.0))
+        self.created: set[str] = set()
+        self.expired: set[str] = set()
+        self._expiries: dict[str, datetime] = {}
+        self._holders: dict[str, str] = {}
+        self.on_end: Callable[[str], None] = lambda _: None
         self.store = MemoryExecutionStore(
             max_executions=1000, max_bytes=64 * 1024 * 1024, now=loop.now, monotonic=loop.time
         )
         self.answers: dict[str, list[ExecutionView]] = defaultdict(list)
         self.interrupted: set[str] = set()
-        self.workers: dict[str, str] = {}
+        self.leases: dict[str, Holder] = {}
+        self._left_alone: set[str] = set()
         self._tags: dict[str, str] = {}
         self._ids = 0
 
@@ -136,7 +155,7 @@ class World:
 
     def saw(self, event: StreamEvent) -> None:
         """Compare what a client sees with what is committed, and with what anybody has seen at that place before."""
-        if event.execution_id not in self.deleted and event.sequence > len(self.log_of(event.execution_id)):
+        if not self.is_gone(event.execution_id) and event.sequence > len(self.log_of(event.execution_id)):
             self.violated(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
         before = self.seen[event.execution_id].setdefault(event.sequence, event)
         if before != event:
@@ -153,24 +172,90 @@ class World:
 
     def was_committed(self, part: Append) -> None:
         """Note which replies are on record; each names the prompt that it answers."""
+        execution_id = part.execution.execution_id
         for entry in part.entries:
             if isinstance(entry, Record):
-                self.committed[part.execution.execution_id].add(entry.body)
+                self.committed[execution_id].add(entry.body)
+        if (
+            part.execution.expire_time is not None
+            and not self.is_gone(execution_id)
+            and execution_id not in self._expiries
+        ):
+            self._expiries[execution_id] = part.execution.expire_time
+            # It may have waited for its commit for longer than it is kept.
+            if not self.is_gone(execution_id):
+                self.on_end(execution_id)
 
-    def works_on(self, process: str, tag: str) -> bool:
-        """Return whether `process` holds the lease of an execution that works on the question `tag`."""
-        return any(
-            self.workers.get(execution.execution_id) == process
-            for execution in self.all_executions()
-            if execution.state is ExecutionState.RUNNING and self.tag_of(execution.execution_id) == tag
-        )
+    def is_gone(self, execution_id: str) -> bool:
+        """Return whether a log was deleted, or its time is over."""
+        self.expire()
+        return execution_id in self.deleted or execution_id in self.expired
 
-    def was_created(self, execution_id: str, plan: str, inherits: str, by: str) -> None:
-        """Note whose question an execution works on, and what it takes over."""
-        self.workers[execution_id] = by
-        for tag in self.queries:
-            if f'\\"{tag}\\"' in plan:
-                self._tags[execution_id] = tag
+    def expire(self) -> None:
+        """Note whose time is over; what was done for its request id is forgotten with it."""
+        now = self.loop.now()
+        for execution_id in [one for one, until in self._expiries.items() if until <= now]:
+            del self._expiries[execution_id]
+            if execution_id in self.deleted:
+                continue
+            self.happened["expired"] += 1
+            self.expired.add(execution_id)
+            self.committed.pop(execution_id, None)
+            request_id = next((name for name, holder in self._holders.items() if holder == execution_id), "")
+            if request_id:
+                self._forget_effects(request_id)
+
+    def require_kept(self) -> None:
+        """Nothing may be gone that nobody deleted and whose time is not over."""
+        self.expire()
+        kept = {execution.execution_id for execution in self.all_executions()}
+        for execution_id in sorted(self.created - kept - self.deleted - self.expired):
+            self.violated(f"{execution_id} is gone, but nobody deleted it and its time is not over")
+            self.deleted.add(execution_id)
+
+    def was_leased(self, execution_ids: Sequence[str], seconds: float, process: Process) -> None:
+        """Note who may work on executions, and for how long."""
+        now_s = self.loop.time()
+        for execution_id in execution_ids:
+            before = self.leases.get(execution_id)
+            is_same = before is not None and before.process == process.name
+            since_s = before.since_s if before is not None and is_same else now_s
+            self.leases[execution_id] = Holder(process=process.name, since_s=since_s, until_s=now_s + seconds)
+
+    def require_right(self, process: Process, execution_id: str, what: str) -> None:
+        """A call begins: nobody else may have the lease, nor be able to get it.
+
+        Executions that nobody can go on with are left out, and those whose caller deleted them: nobody else will make
+        their calls.
+        """
+        holder = self.leases.get(execution_id)
+        if holder is None or execution_id in self._left_alone or execution_id in self.deleted:
+            return
+        now_s = self.loop.time()
+        if holder.process != process.name:
+            self.violated(f"{process.name} began {what} of {execution_id}, whose lease {holder.process} has")
+        elif now_s >= holder.until_s:
+            self.violated(f"{process.name} began {what} of {execution_id} {now_s - holder.until_s:.3f} s too late")
+
+    def require_closed(self, process: Process, execution_id: str, what: str) -> None:
+        """A call goes on: that may be for a moment after somebody else has got the lease."""
+        holder = self.leases.get(execution_id)
+        if holder is None or execution_id in self._left_alone or holder.process == process.name:
+            return
+        passed_s = self.loop.time() - max(holder.since_s, process.awake_since_s)
+        if passed_s > CLOSED_WITHIN_S:
+            self.violated(f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over")
+
+    def was_created(self, execution_id: str, request_id: str, plan: str, inherits: str) -> None:
+        """Note whose question an execution works on, what it takes over, and whether anybody can go on with it."""
+        kept = json.loads(plan)
+        self.created.add(execution_id)
+        if request_id:
+            self._holders[request_id] = execution_id
+        if "reason" in kept:
+            self._left_alone.add(execution_id)
+        else:
+            self._tags[execution_id] = kept["task"]["agent_capabilities"][0]
         if inherits:
             self.interrupted.add(execution_id)
             self.committed[execution_id] |= self.committed[inherits]
@@ -185,12 +270,16 @@ class World:
         self.deleted.add(execution_id)
         self.committed.pop(execution_id, None)
         if request_id:
-            tag = request_id.removeprefix("r-")
-            for execution in self.all_executions():
-                if execution.request_id == request_id:
-                    self.committed.pop(execution.execution_id, None)
-            for effect in [effect for effect in self.effects if f'"{tag}/' in effect]:
-                del self.effects[effect]
+            self._forget_effects(request_id)
+
+    def _forget_effects(self, request_id: str) -> None:
+        """With the holder of a request id what was done for that is forgotten: it may be done again."""
+        tag = request_id.removeprefix("r-")
+        for execution in self.all_executions():
+            if execution.request_id == request_id:
+                self.committed.pop(execution.execution_id, None)
+        for effect in [effect for effect in self.effects if f'"{tag}/' in effect]:
+            del self.effects[effect]
 
     def all_executions(self) -> Sequence[Execution]:
         """Return every execution that is kept."""
@@ -200,10 +289,18 @@ class World:
         """Return what is committed of a log."""
         return at_once(self.store.read(TENANT, execution_id))
 
+    def has_on_record(self, execution_id: str, marker: str) -> str:
+        """Return the execution if its own records hold as many calls with `marker` as an undisturbed run makes."""
+        question = self.questions.get(self.tag_of(execution_id))
+        most = 1 if question is None else courses()[question.strategy].asked.get(marker, 1)
+        found = sum(marker in body for body in self.committed.get(execution_id, ()))
+        return execution_id if found >= most else ""
+
     def is_on_record(self, marker: str) -> str:
         """Return the execution whose records hold a call that ended with `marker`, unless it was deleted."""
-        for execution_id, bodies in self.committed.items():
-            if execution_id not in self.deleted and any(marker in body for body in bodies):
+        self.expire()
+        for execution_id, bodies in tuple(self.committed.items()):
+            if not self.is_gone(execution_id) and any(marker in body for body in bodies):
                 return execution_id
         return ""
 
@@ -237,8 +334,8 @@ class Upstream:
 
     name = "upstream"
     warnings: Sequence[str] = ()
-    context_window = None
-    has_native_tools = False
+    context_window = 32_768
+    has_native_tools = True
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
@@ -258,27 +355,50 @@ class Upstream:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer in two pieces, sometimes not at all."""
-        world, prompt = self._world, request.messages[-1].content
+        world, execution_id = self._world, WORKS_ON.get()
         await self._process.point("model called")
-        marker = marker_of(prompt)
-        earlier = world.is_on_record(f"{marker} done")
-        if earlier and not world.works_on(self._process.name, prompt.partition("/")[0]):
-            world.happened["call by a process that had lost its lease"] += 1
-        elif earlier:
-            world.violated(f"the call {prompt!r} was completed and committed by {earlier}, and was sent again")
-        calls = world.calls[prompt]
-        calls.begun += 1
-        world.note(f"call {prompt}")
+        what = self._begin(request, execution_id)
+        events = await _reply_to(request)
         await world.latency(world.rates.slowest_model_s)
+        world.require_closed(self._process, execution_id, what)
         await self._process.point("model answers")
-        yield Text(text=marker)
+        yield events[0]
         await world.latency(world.rates.slowest_model_s)
+        world.require_closed(self._process, execution_id, what)
         if world.happens(world.rates.model_failure, "model failure"):
+            world.failed.add(world.tag_of(execution_id))
             raise ModelFailedError("the model failed")
-        yield Text(text=" done")
-        calls.completed += 1
-        calls.usage += usage_of(prompt)
-        yield Finished(reason=ModelFinish.STOP, usage=usage_of(prompt))
+        for event in events[1:]:
+            yield event
+
+    def _begin(self, request: ChatRequest, execution_id: str) -> str:
+        """Note that a call begins, unless it may not; return what it is called."""
+        world, tag = self._world, self._world.tag_of(execution_id)
+        prompt = request.messages[-1].content
+        is_listed = is_of_list(prompt)
+        what = f"the call {prompt!r}" if is_listed else f"the call {request_marker(request)} of {tag}"
+        world.require_right(self._process, execution_id, what)
+        if is_listed:
+            tag = prompt.partition("/")[0]
+            earlier = world.is_on_record(f"{marker_of(prompt)} done")
+        else:
+            earlier = world.has_on_record(execution_id, request_marker(request))
+        if earlier:
+            world.violated(f"{what} was completed and committed by {earlier}, and was sent again")
+        world.begun[tag] += 1
+        world.note(what)
+        return what
+
+
+async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
+    prompt = request.messages[-1].content
+    if not is_of_list(prompt):
+        return await reply_to(request)
+    return [
+        Text(text=marker_of(prompt)),
+        Text(text=" done"),
+        Finished(reason=ModelFinish.STOP, usage=usage_of(prompt)),
+    ]
 
 
 class Tools:
@@ -295,12 +415,13 @@ class Tools:
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """None are offered to the model; the strategy of the simulation calls them by itself."""
-        return ()
+        """What is offered to the model; the listed strategy calls others by itself."""
+        return (CALCULATOR_SPEC,)
 
     def is_idempotent(self, name: str) -> bool:
         """Return whether a call may be made again where nobody knows what came of it."""
-        return name == REPEATABLE_TOOL
+        question = self._world.questions.get(self._world.tag_of(WORKS_ON.get()))
+        return name == REPEATABLE_TOOL or (question is not None and question.has_repeatable_tools)
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
         """Nothing is counted here."""
@@ -308,13 +429,20 @@ class Tools:
     async def call(self, call: ToolCall) -> ToolResult:
         """Have the effect, which a crash may follow at once."""
         world = self._world
+        world.require_right(self._process, WORKS_ON.get(), f"the tool call {call.name} {call.arguments_json}")
         await world.latency(0.5)
         await self._process.point("tool called")
         effect = f"{call.name} {call.arguments_json}"
-        world.effects[effect] += 1
+        if call.name == CALCULATOR:
+            whose = world.tag_of(WORKS_ON.get()) or WORKS_ON.get()
+            effect = f'{call.name} "{whose}/{call.call_id}" {call.arguments_json}'
+        # A process that stood still may have begun for a request whose time is over by now.
+        world.effects[effect] += not world.is_gone(WORKS_ON.get())
         world.note(f"effect {effect}")
-        if call.name == COMMIT_ONLY_TOOL and world.effects[effect] > 1:
+        if not self.is_idempotent(call.name) and world.effects[effect] > 1:
             world.violated(f"the tool call {effect} had its effect twice")
         await self._process.point("tool answers")
         await world.latency(0.5)
+        if call.name == CALCULATOR:
+            return calculated(call)
         return ToolResult(call_id=call.call_id, result_json=json.dumps({"of": call.arguments_json}))

@@ -100,7 +100,7 @@ class Driver:
             run.journal.close()
         has_stopped = work is None or await self._stopped(work, at_once=run.told is None)
         run.model.close()
-        if run.stop_reason in {Stop.LOST, Stop.HANDED_OVER}:
+        if run.stop_reason in {Stop.LOST, Stop.FENCED, Stop.HANDED_OVER}:
             return None
         ending = self._told_ending(run, limit_s)
         return ending if has_stopped else _left_behind(run, ending)
@@ -185,7 +185,11 @@ class Driver:
         return RunContext(
             config=run.assignment.config,
             model=run.model if journal is None else JournaledModel(model=run.model, journal=journal),
-            tools=toolbox if journal is None else JournaledToolbox(toolbox=toolbox, journal=journal),
+            tools=toolbox
+            if journal is None
+            else JournaledToolbox(
+                toolbox=toolbox, journal=journal, hold=None if run.tenure is None else run.tenure.hold
+            ),
             monotonic=self._clock.monotonic,
             new_nonce=run.new_nonce,
         )

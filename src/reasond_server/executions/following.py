@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import InternalError, StoreUnavailableError, error_of
 from reasond_server.executions.admission import draining
 from reasond_server.executions.mailbox import Mailbox
+from reasond_server.executions.run import Stop
 from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Change
 from reasond_server.types import ExecutionState, Heartbeat, Result, StreamEvent
@@ -60,6 +61,7 @@ class Follower:
             ReasondError: the execution failed; raised after its last event, with `execution_id` set.
             ExecutionNotFoundError: it was deleted meanwhile.
             DrainingError: this process is shutting down and another one goes on; `execution_id` is set.
+        StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
         """
         mailbox = Mailbox(wants_deltas=include_deltas, flush_interval_s=self._flush_interval_s)
         source = _Source(
@@ -164,6 +166,8 @@ class _Source:
                 return known
             if is_over:
                 self._leave()
+                if run.stop_reason is Stop.FENCED:
+                    raise _fenced(self._id)
                 self._watch()
         try:
             events = await self._read_store(after)
@@ -246,6 +250,17 @@ class _Source:
     def _heard(self, change: Change) -> None:
         if change is Change.GREW:
             self._mailbox.log_grew()
+
+
+def _fenced(execution_id: str) -> StoreUnavailableError:
+    """Return what followers of a run are told that stopped because this process is out of touch with the store."""
+    error = StoreUnavailableError(
+        "The server was out of touch with its store for longer than it may work alone, and has left the execution",
+        remedy="Resume it: this server or another one on the same store goes on with it.",
+        retry_after_s=1.0,
+    )
+    error.execution_id = execution_id
+    return error
 
 
 def _next_page(events: Sequence[LoggedEvent]) -> int:

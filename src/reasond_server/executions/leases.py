@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import ReasondError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from reasond_server.executions.store import ExecutionStore, Lease, Recovery
 
@@ -23,8 +23,9 @@ class Upkeep:
 
     It does so every third of a lease, and forgets 1,000 executions at a time.
     `fences` tells what is at work here, `on_lost` and `on_cancelled` hear which of it is not any more or shall not be,
-    `on_kept` which of it goes on though nobody follows.
-    `adopt` goes on with what is taken over, at most `room` executions at a time.
+    `on_kept` which of it goes on though nobody follows, and `on_renewed` of which the lease was prolonged and when that
+    was asked for, on `monotonic`.
+    `adopt` goes on with what is taken over, at most `room` executions at a time; it is told when that was asked for.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class Upkeep:
         store: ExecutionStore,
         lease: Lease,
         random: Callable[[], float],
+        monotonic: Callable[[], float],
         fences: Callable[[], Mapping[str, int]],
         room: Callable[[], int],
-        adopt: Callable[[Recovery], None],
+        adopt: Callable[[Recovery, float], None],
+        on_renewed: Callable[[Mapping[str, int], float], None],
         on_lost: Callable[[str], None],
         on_cancelled: Callable[[str], None],
         on_kept: Callable[[str], None],
@@ -43,6 +46,8 @@ class Upkeep:
         self._store = store
         self._lease = lease
         self._random = random
+        self._monotonic = monotonic
+        self._on_renewed = on_renewed
         self._fences = fences
         self._room = room
         self._adopt = adopt
@@ -50,6 +55,8 @@ class Upkeep:
         self._on_cancelled = on_cancelled
         self._on_kept = on_kept
         self._is_out_of_touch = False
+        self._renewed_s: float | None = None
+        self._hurried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -65,15 +72,20 @@ class Upkeep:
                 await self._task
             self._task = None
 
+    def hurry(self) -> None:
+        """Renew at once, instead of when the next round comes."""
+        self._hurried.set()
+
     async def round(self) -> None:
         """Renew, recover and forget once.
 
-        After a round that failed nothing is taken over yet: whoever is alive must have had the time to renew.
+        After a round that failed, or that came so late that leases ran out, nothing is taken over yet: whoever is
+        alive must have had the time to renew.
 
         Raises:
             StoreUnavailableError: the store cannot be reached.
         """
-        was_out_of_touch, self._is_out_of_touch = self._is_out_of_touch, True
+        was_out_of_touch, self._is_out_of_touch = self._is_out_of_touch or self._is_late(), True
         await self._renew()
         if not was_out_of_touch:
             await self._recover()
@@ -82,23 +94,45 @@ class Upkeep:
             # Forgetting much may take longer than a lease lasts.
             await self._renew()
 
+    def _is_late(self) -> bool:
+        """Whether this process stood still for so long that others may have, too: a machine that slept, say."""
+        return self._renewed_s is not None and self._monotonic() - self._renewed_s > self._lease.seconds
+
     async def _work(self) -> None:
-        third_s = self._lease.seconds / 3
+        third_s, loop = self._lease.seconds / 3, asyncio.get_running_loop()
         while True:
-            try:
-                await self.round()
-            except ReasondError as error:
-                _log.warning("the upkeep of executions failed and is tried again: %s", error.message)
-            except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
-                _log.exception("the upkeep of executions failed and is tried again")
+            await self._tried(self.round)
             # Processes that started together would otherwise look at the same logs at the same moment.
-            await asyncio.sleep(third_s * (0.9 + self._random() / 10))
+            next_s = loop.time() + third_s * (0.9 + self._random() / 10)
+            while await self._is_hurried(until_s=next_s):
+                await self._tried(self._renew)
+
+    async def _tried(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except ReasondError as error:
+            _log.warning("the upkeep of executions failed and is tried again: %s", error.message)
+        except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
+            _log.exception("the upkeep of executions failed and is tried again")
+
+    async def _is_hurried(self, *, until_s: float) -> bool:
+        """Wait until the loop's time is `until_s`, or a renewal is wanted before that; return whether it is."""
+        self._hurried.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until_s):
+                await self._hurried.wait()
+        return self._hurried.is_set()
 
     async def _renew(self) -> None:
-        fences = dict(self._fences())
-        if not fences:
-            return
+        fences, since_s = dict(self._fences()), self._monotonic()
+        if fences:
+            await self._renew_all(fences, since_s)
+        self._renewed_s = since_s
+
+    async def _renew_all(self, fences: Mapping[str, int], since_s: float) -> None:
         told = await self._store.renew(self._lease, fences)
+        lost = frozenset(told.lost)
+        self._on_renewed({name: fence for name, fence in fences.items() if name not in lost}, since_s)
         for execution_id in told.lost:
             self._on_lost(execution_id)
         for execution_id in told.cancelled:
@@ -110,10 +144,11 @@ class Upkeep:
         room = self._room()
         if room < 1:
             return
+        since_s = self._monotonic()
         found = await self._store.recover(self._lease, limit=room)
         for recovery in found:
             _log.info("execution taken over", extra={"execution_id": recovery.execution.execution_id})
-            self._adopt(recovery)
+            self._adopt(recovery, since_s)
         if found:
             # It also tells which of them somebody wanted to stop meanwhile.
             await self._renew()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from reasond_server.executions.clock import Clock
+    from reasond_server.executions.fencing import Tenure
     from reasond_server.executions.store import Creation, Record, Recovery
     from reasond_server.executions.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
@@ -48,6 +49,10 @@ AccountOf = Callable[[str, str, str], TokenAccount | None]
 def no_account(_tenant: str, _subject: str, _execution_id: str) -> TokenAccount | None:
     """Bound nobody's tokens."""
     return None
+
+
+def no_tenure() -> None:
+    """Count nothing: no other process can take over what this one is at work on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,8 @@ class Maker:
     """Makes runs that call `model` and write through `writer`.
 
     Without `records_content` nothing that callers, model or tools wrote is kept, and no run can be gone on with. In a
-    store that is not durable only a retry of the same request can go on with what was cancelled.
+    store that is not durable only a retry of the same request can go on with what was cancelled. `new_tenure` makes
+    what a run that others may take over counts its lease with.
     """
 
     def __init__(
@@ -88,8 +94,10 @@ class Maker:
         records_content: bool,
         is_durable: bool,
         account_of: AccountOf = no_account,
+        new_tenure: Callable[[], Tenure | None] = no_tenure,
         observer: RunObserver = UNOBSERVED,
     ) -> None:
+        self._new_tenure = new_tenure
         self._account_of = account_of
         self._observer = observer
         self._model = model
@@ -222,6 +230,8 @@ class Maker:
         is_takeover: bool = False,
     ) -> Run:
         limit_s, monotonic = assignment.limit_s, self._clock.monotonic
+        # What nobody goes on with is never called for by two, whoever holds its lease.
+        tenure = self._new_tenure() if is_recoverable else None
         model = MeteredModel(
             model=self._model,
             budget=assignment.task.budget,
@@ -229,6 +239,7 @@ class Maker:
             counter=counter,
             account=self._account_of(assignment.tenant, assignment.subject, log.execution.execution_id),
             on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
+            hold=None if tenure is None else tenure.hold,
         )
         journal = None
         if is_recoverable:
@@ -245,6 +256,7 @@ class Maker:
             new_nonce=nonces(nonce),
             began_s=began_s,
             journal=journal,
+            tenure=tenure,
             known=known,
             inherited=inherited,
             links=links,

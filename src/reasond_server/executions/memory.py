@@ -80,6 +80,7 @@ class MemoryExecutionStore:
     """
 
     is_durable = False
+    is_shared = False
 
     def __init__(
         self,

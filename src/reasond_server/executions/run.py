@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
     from reasond_server.executions.admission import Place
     from reasond_server.executions.endings import Ending
+    from reasond_server.executions.fencing import Tenure
     from reasond_server.executions.log import RunLog
     from reasond_server.executions.mailbox import Listener
     from reasond_server.executions.replay.journal import Journal
@@ -69,11 +70,15 @@ class Assignment:
 
 
 class Stop(StrEnum):
-    """Why a run is stopped from outside: the last two end nothing, because another process goes on."""
+    """Why a run is stopped from outside: only the first ends its log, with the others another process may go on.
+
+    FENCED: this process cannot know any more whether one has, because it is out of touch with the store.
+    """
 
     CANCELLED = "cancelled"
     HANDED_OVER = "handed_over"
     LOST = "lost"
+    FENCED = "fenced"
 
 
 class Run:
@@ -84,6 +89,7 @@ class Run:
     on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
     waits `patience_s` for that instead. `known` are the steps that are logged from an earlier life, `inherited` says
     what was taken over from another execution. `links` are places in the traces of executions whose place it takes.
+    `tenure` is None where no other process can go on with the run.
     """
 
     def __init__(
@@ -96,6 +102,7 @@ class Run:
         new_nonce: Callable[[], str],
         began_s: float,
         journal: Journal | None = None,
+        tenure: Tenure | None = None,
         known: Sequence[Iteration] = (),
         inherited: Sequence[str] = (),
         links: Sequence[str] = (),
@@ -106,6 +113,7 @@ class Run:
         self.log = log
         self.model = model
         self.journal = journal
+        self.tenure = tenure
         self.new_nonce = new_nonce
         self.began_s = began_s
         self.known = known
@@ -197,6 +205,8 @@ class Run:
         if self.is_ending or self.stop_reason is not None:
             return
         self.stop_reason = reason
+        if self.journal is not None:
+            self.journal.begin_to_close()
         self._note_over()
 
     def tell(self, ending: Ending | ReasondError) -> None:
@@ -214,9 +224,17 @@ class Run:
             if timer is not None:
                 timer.cancel()
 
+    def fence(self) -> None:
+        """Stop the run because another process may be at work on it; not while a tool is.
+
+        What a tool has begun it does anyhow, and its result is kept if nobody has taken the run over.
+        """
+        if self.journal is None or not self.journal.is_acting:
+            self.stop(Stop.FENCED)
+
     def fail(self, error: ReasondError) -> None:
-        """End the run because of `error`. Does nothing once it is ending."""
-        if not self.is_ending:
+        """End the run because of `error`. Does nothing once it is ending, or was stopped: that came first."""
+        if not self.is_ending and self.stop_reason is None:
             self.tell(error)
 
     def wrote(self, text: str) -> None:
@@ -236,6 +254,8 @@ class Run:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.tenure is not None:
+            self.tenure.close()
         if not self.concluded.done():
             self.concluded.set_result(None)
         for mailbox in self._followers:

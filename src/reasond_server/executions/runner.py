@@ -15,8 +15,9 @@ from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailabl
 from reasond_server.executions.admission import Admission, Leavable, Place
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
+from reasond_server.executions.fencing import Tenure
 from reasond_server.executions.leases import Upkeep
-from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account
+from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account, no_tenure
 from reasond_server.executions.replay.plan import PlanError
 from reasond_server.executions.replay.recorded import ReplayError
 from reasond_server.executions.request_ids import RequestIds, stands
@@ -141,6 +142,9 @@ class Runner:
             records_content=limits.records_content,
             is_durable=store.is_durable,
             account_of=account_of,
+            new_tenure=partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
+            if store.is_shared
+            else no_tenure,
             observer=observer,
         )
         self._driver = Driver(
@@ -154,9 +158,11 @@ class Runner:
             store=store,
             lease=self._lease,
             random=clock.random,
+            monotonic=clock.monotonic,
             fences=self._fences,
             room=lambda: 0 if self.is_draining else self._admission.free_places,
             adopt=self._adopt,
+            on_renewed=self._prolong,
             on_lost=lambda execution_id: self._stop(execution_id, Stop.LOST),
             on_cancelled=lambda execution_id: self._stop(execution_id, Stop.CANCELLED),
             on_kept=self._keep,
@@ -233,10 +239,11 @@ class Runner:
                 return self._start_unseen(assignment, own)
             prepared = self._maker.prepare(assignment)
             for _ in range(_MOST_ATTEMPTS):
-                execution = self._new_execution(assignment)
+                execution, since_s = self._new_execution(assignment), self._clock.monotonic()
                 claim = await self._create_whole(execution, prepared, own)
                 if claim.execution_id == execution.execution_id:
-                    return self._begin(self._maker.fresh(prepared, execution, inherited=claim.inherited), own).execution
+                    run = self._maker.fresh(prepared, execution, inherited=claim.inherited)
+                    return self._begin(run, own, since_s=since_s).execution
                 held = await self.request_ids.held_by(
                     claim, assignment.tenant, request_id=assignment.request_id, digest=assignment.digest
                 )
@@ -327,6 +334,7 @@ class Runner:
 
         What was committed without a run would be taken for left behind, and be gone on with for nobody.
         """
+        since_s = self._clock.monotonic()
         creating = asyncio.create_task(self._create(execution, prepared), name=f"creation of {execution.execution_id}")
         try:
             return await asyncio.shield(creating)
@@ -337,7 +345,8 @@ class Runner:
             if not creating.cancelled() and creating.exception() is None:
                 claim = creating.result()
                 if claim.execution_id == execution.execution_id:
-                    self._begin(self._maker.fresh(prepared, execution, inherited=claim.inherited), place).cancel()
+                    run = self._maker.fresh(prepared, execution, inherited=claim.inherited)
+                    self._begin(run, place, since_s=since_s).cancel()
             raise
 
     def _start_unseen(self, assignment: Assignment, place: Place) -> Execution:
@@ -349,10 +358,13 @@ class Runner:
         creation = Creation(plan=prepared.plan, lease=self._lease)
         run = self._maker.fresh(prepared, self._new_execution(assignment), creation=creation)
         self._writer.gather(run.log)
-        return self._begin(run, place).execution
+        return self._begin(run, place, since_s=self._clock.monotonic()).execution
 
-    def _begin(self, run: Run, place: Place) -> Run:
+    def _begin(self, run: Run, place: Place, *, since_s: float) -> Run:
+        """Let `run` work; its lease was asked for at `since_s`."""
         name = run.execution.execution_id
+        if run.tenure is not None:
+            run.tenure.begin(since_s, ask=self._upkeep.hurry, end=run.fence)
         place.take()
         run.place, run.patience_s = place, self._limits.reattach_s
         self._runs[name] = run
@@ -412,14 +424,21 @@ class Runner:
         except ReasondError:
             _log.warning("a lease could not be given back; it runs out by itself")
 
-    def _adopt(self, recovery: Recovery) -> None:
+    def _prolong(self, fences: Mapping[str, int], since_s: float) -> None:
+        """Note whose leases were renewed, by a request that began at `since_s`."""
+        for name, fence in fences.items():
+            run = self._runs.get(name)
+            if run is not None and run.tenure is not None and run.log.fence == fence:
+                run.tenure.prolong(since_s)
+
+    def _adopt(self, recovery: Recovery, since_s: float) -> None:
         """Go on with what a process left behind, or end it where that cannot be."""
         name = recovery.execution.execution_id
         own = self._runs.get(name)
         if own is not None:
             # This process was out of touch for longer than its lease lasted, and is its own heir.
             own.stop(Stop.LOST)
-            self._spawn(self._adopt_after(own, recovery), name=f"adoption of {name}")
+            self._spawn(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
             return
         try:
             run = self._maker.revived(recovery)
@@ -433,7 +452,7 @@ class Runner:
         if not run.keeps_running:
             run.await_follower(within_s=self._limits.reattach_s)
         place = self._admission.force()
-        self._begin(run, place)
+        self._begin(run, place, since_s=since_s)
         self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
         for mailbox in self._waiting.get(name, ()):
             mailbox.log_grew()
@@ -452,13 +471,13 @@ class Runner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _adopt_after(self, own: Run, recovery: Recovery) -> None:
+    async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:
         await own.ended()
         name = recovery.execution.execution_id
         if self.is_draining:
             await self._give_back(name, recovery.fence)
         elif name not in self._runs:
-            self._adopt(recovery)
+            self._adopt(recovery, since_s)
 
 
 def _log_end(run: Run) -> None:

@@ -147,6 +147,11 @@ class ExecutionStore(Protocol):
         """Whether a process, at the same time or later, can go on with what another one leaves in the store."""
         ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process can take over what this one is at work on, while both are alive."""
+        ...
+
     async def claimed(self, tenant: str, request_id: str) -> Claim | None:
         """Return who holds the request id, None where nobody does."""
         ...

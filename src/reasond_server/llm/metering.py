@@ -22,7 +22,7 @@ from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.types import Budget
@@ -55,9 +55,12 @@ class TokenAccount(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
-    """What is known of a call before it ends; `prompt_tokens` is None where nobody has asked for them yet."""
+    """What is known of a call before it ends; no other call is the same, however much is alike.
+
+    `prompt_tokens` is None where nobody has asked for them yet.
+    """
 
     messages: Sequence[Message]
     prompt_tokens: int | None
@@ -67,6 +70,7 @@ class _Call:
     counted_tokens: int = 0
     uncounted_bytes: int = 0
     is_cut: bool = False
+    has_begun: bool = False
     held: Held | None = None
 
 
@@ -76,6 +80,7 @@ class MeteredModel(WrappedModel[ChatModel]):
     `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
     own, by default the model's (`llm.counting.fork_of` makes one that other runs do not teach); `warnings_of_calls`
     are those of the calls that ended, each once; `on_spent` hears what each call that was made is charged with.
+    `hold` is awaited last before each call: it waits while none may be made.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
     (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing.
@@ -91,9 +96,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         time_left: Callable[[], float | None] = lambda: None,
         counter: TokenCounter | None = None,
         account: TokenAccount | None = None,
+        hold: Callable[[], Awaitable[None]] | None = None,
         on_spent: Callable[[Usage], None] = lambda _: None,
     ) -> None:
         super().__init__(model=model)
+        self._until_allowed = hold
         self._on_spent = on_spent
         self._account = account
         self._counter = model.counter if counter is None else counter
@@ -114,7 +121,10 @@ class MeteredModel(WrappedModel[ChatModel]):
     @property
     def usage(self) -> Usage:
         """Everything spent so far, calls in progress included."""
-        return sum((self._estimate(call) for call in self._open), self._settled) if self._open else self._settled
+        if not self._open:
+            return self._settled
+        # One that waits for tokens, or until it may be made, costs nothing yet, and perhaps never will.
+        return sum((self._estimate(call) for call in self._open if call.has_begun), self._settled)
 
     @property
     def last_call(self) -> Usage:
@@ -167,9 +177,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         call = await self._opened(request)
         spent: Usage | None = Usage()
         try:
+            if self._until_allowed is not None:
+                await self._until_allowed()
             # The run may have ended while tokens were set aside.
             self._require_open()
-            spent = None
+            spent, call.has_begun = None, True
             bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
             async with aclosing(self._model.stream(bounded)) as events:
                 async for event in events:

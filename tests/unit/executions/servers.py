@@ -39,6 +39,7 @@ class SharedStore(MemoryExecutionStore):
     """A memory store that says it is one of several processes."""
 
     is_durable = True
+    is_shared = True
 
 
 class Servers:

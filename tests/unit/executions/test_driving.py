@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,7 +14,8 @@ from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.executions.store import Append, Lease, Renewal
-from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConfig, StrategyEvent
+from reasond_server.llm.model import ChatRequest, Message, Role, Text
+from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConfig, StrategyEvent, Wrote
 from reasond_server.types import Budget, CustomMetrics, Execution, ExecutionState, FinishReason, Result, Task
 from tests.unit.executions.conftest import EchoModel, ManualClock, Script, Scripted, in_virtual_time, passed_s
 
@@ -200,3 +202,48 @@ async def test_the_time_limit_that_ends_a_run_after_a_call_keeps_what_there_is(a
     assert result is not None
     assert result.finish_reason is FinishReason.BUDGET_EXHAUSTED
     assert passed_s() == pytest.approx(3.0)
+
+
+class Interrupted(Again):
+    """Stops its own run in the middle of its second call, as somebody may at any moment."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.stop: Callable[[], None] = lambda: None
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del task
+        for word in self.script.words:
+            request = ChatRequest(messages=[Message(role=Role.USER, content=word)], max_tokens=50)
+            async with aclosing(context.model.stream(request)) as events:
+                async for event in events:
+                    if word == "two":
+                        self.stop()
+                    if isinstance(event, Text):
+                        yield Wrote(text=event.text)
+        yield Outcome(answer="", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+
+
+@in_virtual_time
+async def test_a_call_that_was_open_when_its_run_was_cancelled_is_not_taken_for_completed_by_a_retry(
+    assign: Assign,
+) -> None:
+    store, strategy, model = TroubledStore(), Interrupted(Script(words=("one", "two"))), EchoModel()
+    runner = runner_on(store, model)
+    assignment = replace(assign(request_id="r1", digest="d"), strategy=strategy)
+    execution = await runner.start(assignment)
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    strategy.stop = run.cancel
+    await run.ended()
+    assert (await store.find("acme", execution.execution_id)).finish_reason is FinishReason.CANCELLED
+    kept = await store.kept("acme", execution.execution_id)
+    assert [record.key.partition(":")[0] for record in kept.records] == ["model"]
+    strategy.stop = lambda: None
+    again = await runner.start(assignment)
+    run = runner.live(again.execution_id)
+    assert run is not None
+    await run.ended()
+    assert (await store.find("acme", again.execution_id)).finish_reason is FinishReason.ANSWERED
+    assert model.calls == 3
+    await runner.stop()

@@ -1,7 +1,7 @@
 """The rounds of the upkeep: what is renewed, taken over and forgotten, and in which order."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -38,15 +38,26 @@ class Store(MemoryExecutionStore):
         return Renewal(lost=["a"], cancelled=["b"], kept=["c"])
 
 
-def upkeep(store: Store, *, room: int = 5, told: list[str] | None = None) -> Upkeep:
+def upkeep(
+    store: Store,
+    *,
+    room: int = 5,
+    told: list[str] | None = None,
+    renewed: list[tuple[dict[str, int], float]] | None = None,
+    monotonic: Callable[[], float] | None = None,
+) -> Upkeep:
     told = [] if told is None else told
     return Upkeep(
         store=store,
         lease=Lease(owner="me", seconds=15),
         random=lambda: 1.0,
+        monotonic=passed_s if monotonic is None else monotonic,
         fences=lambda: {"a": 1, "b": 1, "c": 1},
         room=lambda: room,
-        adopt=lambda recovery: told.append(recovery.execution.execution_id),
+        adopt=lambda recovery, _: told.append(recovery.execution.execution_id),
+        on_renewed=(lambda *_: None)
+        if renewed is None
+        else lambda fences, since_s: renewed.append((dict(fences), since_s)),
         on_lost=lambda name: told.append(f"lost {name}"),
         on_cancelled=lambda name: told.append(f"cancelled {name}"),
         on_kept=lambda name: told.append(f"kept {name}"),
@@ -110,3 +121,49 @@ async def _pass(seconds: float) -> None:
 async def _until(store: Store, rounds: int) -> None:
     while store.asked.count("forget 1000") < rounds:
         await _pass(0.5)
+
+
+@in_virtual_time
+async def test_a_renewal_is_told_with_the_moment_at_which_it_was_asked_for_of_those_that_are_not_lost() -> None:
+    class Slow(Store):
+        async def renew(self, lease: Lease, fences: object) -> Renewal:
+            await _pass(4)
+            return await super().renew(lease, fences)
+
+    renewed: list[tuple[dict[str, int], float]] = []
+    await _pass(3)
+    await upkeep(Slow(), renewed=renewed).round()
+    assert renewed == [({"b": 1, "c": 1}, 3.0)]
+
+
+@in_virtual_time
+async def test_a_renewal_that_is_wanted_comes_at_once_and_changes_no_round() -> None:
+    store = Store(forgotten=[0] * 9)
+    keeper = upkeep(store)
+    keeper.begin()
+    await _until(store, 1)
+    await _pass(1)
+    keeper.hurry()
+    await _pass(0.1)
+    assert store.asked == ["renew", "recover 5", "forget 1000", "renew"]
+    await _until(store, 2)
+    assert passed_s() == pytest.approx(5, abs=0.6)
+    await keeper.aclose()
+
+
+@in_virtual_time
+async def test_who_stood_still_for_longer_than_a_lease_takes_nothing_over_before_others_could_renew() -> None:
+    store, time = Store(forgotten=[0] * 9), ManualClock()
+    keeper = upkeep(store, monotonic=time.monotonic)
+    await keeper.round()
+    time.advance(15.1)
+    await keeper.round()
+    time.advance(5)
+    await keeper.round()
+    assert [each for each in store.asked if "forget" not in each] == [
+        "renew",
+        "recover 5",
+        "renew",
+        "renew",
+        "recover 5",
+    ]

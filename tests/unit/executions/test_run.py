@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from reasond_server.errors import InternalError
 from reasond_server.executions.mailbox import Mailbox
 from reasond_server.executions.run import Assignment, Run, Stop
 from reasond_server.executions.runner import Runner, RunnerLimits
-from reasond_server.types import TextDelta
+from reasond_server.types import FinishReason, TextDelta
 from tests.unit.executions.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 from tests.unit.executions.test_writer import SlowStore
 
@@ -128,3 +129,12 @@ async def test_a_run_that_is_kept_is_not_stopped_when_the_last_follower_leaves(a
     run.stop(Stop.LOST)
     await run.ended()
     assert run.stop_reason is Stop.CANCELLED
+
+
+@in_virtual_time
+async def test_what_fails_because_a_run_was_stopped_is_not_why_it_ends(assign: Assign) -> None:
+    run = await begun(SlowStore(), assign)
+    run.cancel()
+    run.fail(InternalError("too late"))
+    await run.ended()
+    assert run.execution.finish_reason is FinishReason.CANCELLED

@@ -402,3 +402,42 @@ async def test_each_of_two_calls_at_once_is_told_what_it_was_charged_with() -> N
         return model.last_call
 
     assert [*await asyncio.gather(charged(), charged())] == usages
+
+
+async def test_of_two_calls_at_once_that_are_alike_each_is_closed_itself() -> None:
+    model = metered(ScriptedModel(["because it is", "because it is"]))
+    first, second = model.stream(ASK), model.stream(ASK)
+    for call in (first, second):
+        await anext(call)
+    # Both are at the same place; the one that began later ends first.
+    await second.aclose()
+    heard = [event async for event in first]
+    assert isinstance(heard[-1], Finished)
+    assert model.usage.model_calls == 2
+
+
+async def test_a_call_is_made_once_it_may_be_and_costs_nothing_where_the_run_ends_before() -> None:
+    allowed = asyncio.Event()
+    script = ScriptedModel(["because"])
+
+    async def hold() -> None:
+        await allowed.wait()
+
+    model = MeteredModel(model=script, budget=Budget(), hold=hold)
+    given_up, made = (asyncio.create_task(played(model)) for _ in range(2))
+    await asyncio.sleep(0)
+    assert model.usage == Usage(), "what waits is not charged, also not in the log of a run that ends meanwhile"
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    assert not script.requests
+    allowed.set()
+    assert text_of(await made) == "because"
+    assert model.usage.model_calls == 1
+
+
+async def test_a_call_that_was_held_until_the_run_was_over_is_not_made() -> None:
+    script = ScriptedModel([])
+    model = MeteredModel(model=script, budget=Budget(), hold=lambda: asyncio.sleep(0, model.close()))
+    with pytest.raises(InternalError, match="the run is over"):
+        await played(model)
+    assert model.usage == Usage()

@@ -34,7 +34,7 @@ from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, ToolSpec
     from reasond_server.tools.toolbox import Toolbox
@@ -68,6 +68,8 @@ class Journal:
         self._write = write
         self._recorder = recorder
         self._is_closed = False
+        self._is_closing = False
+        self._acting = 0
         self._under_way = 0
         self._when_idle: Callable[[], None] | None = None
         self._released = asyncio.Event()
@@ -83,6 +85,25 @@ class Journal:
     def has_tool_calls(self) -> bool:
         """Whether a tool call has begun, in this life of the run or an earlier one."""
         return any(key.startswith(_STARTED) for key in (*self._kept, *self._asked))
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether a tool is at work."""
+        return self._acting > 0
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Let a tool be at work while the context lasts."""
+        self._acting += 1
+        try:
+            yield
+        finally:
+            self._acting -= 1
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the run was stopped: a call that is closed now was broken off."""
+        return self._is_closing
 
     @property
     def is_closed(self) -> bool:
@@ -117,6 +138,10 @@ class Journal:
     def note_cut(self) -> None:
         """Keep nothing but what was spent until now, calls that were broken off included; also after `close`."""
         self._write(Record(key=self.next_key(_CUT, ""), body="{}"))
+
+    def begin_to_close(self) -> None:
+        """Keep only what ends by itself from now on."""
+        self._is_closing = True
 
     def close(self) -> None:
         """Keep nothing from now on."""
@@ -196,8 +221,9 @@ class JournaledModel(WrappedModel[MeteredModel]):
                         else:
                             yield event
             except GeneratorExit:
-                # The strategy has heard enough: for it the call is complete.
-                self._journal.note(key, self._body(heard))
+                # The strategy has heard enough: for it the call is complete, unless it is closed with the run.
+                if not self._journal.is_closing:
+                    self._journal.note(key, self._body(heard))
                 raise
             except ReasondError as error:
                 await self._journal.keep(key, self._body(heard, error))
@@ -232,11 +258,17 @@ class JournaledModel(WrappedModel[MeteredModel]):
 
 
 class JournaledToolbox:
-    """The tools of a run that can be gone on with: a call that has begun is on record before it has an effect."""
+    """The tools of a run that can be gone on with: a call that has begun is on record before it has an effect.
 
-    def __init__(self, *, toolbox: Toolbox, journal: Journal) -> None:
+    `hold` waits while the process cannot be sure that no other one is at work on the run.
+    """
+
+    def __init__(
+        self, *, toolbox: Toolbox, journal: Journal, hold: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._toolbox = toolbox
         self._journal = journal
+        self._hold = hold
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
@@ -268,16 +300,24 @@ class JournaledToolbox:
         await self._journal.turn()
         with self._journal.under_way():
             if self._journal.find(started) is None:
+                await self._held()
                 await self._journal.keep_safely(started, "{}")
             elif not self.is_idempotent(call.name):
                 raise _unknown(call)
+            # Once more: the commit may have taken long.
+            await self._held()
             try:
-                outcome = await self._toolbox.call(call)
+                with self._journal.acting():
+                    outcome = await self._toolbox.call(call)
             except ReasondError as error:
                 await self._journal.keep_safely(result, encode_result(error))
                 raise
             await self._journal.keep_safely(result, encode_result(outcome))
         return outcome
+
+    async def _held(self) -> None:
+        if self._hold is not None:
+            await self._hold()
 
     def _recalled(self, call: ToolCall, kept: str) -> ToolResult:
         outcome = decode_result(kept)

@@ -142,6 +142,7 @@ class PostgresExecutionStore(SqlExecutionStore):
     """
 
     is_durable = True
+    is_shared = True
 
     def __init__(
         self, *, pool: PostgresPool, now: Callable[[], datetime], largest_log_bytes: int = LARGEST_LOG_BYTES

@@ -86,6 +86,7 @@ class SqliteExecutionStore(SqlExecutionStore):
     """
 
     is_durable = True
+    is_shared = False
 
     def __init__(
         self,

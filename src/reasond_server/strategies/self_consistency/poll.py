@@ -128,8 +128,10 @@ class Poll:
         A model that does not show its reasoning may say nothing for long.
         """
         if place:
+            # Not wait_for: that of Python 3.11 loses a cancellation that comes as the event is set.
             with suppress(TimeoutError):
-                await asyncio.wait_for(begun.wait(), _WARM_UP_S)
+                async with asyncio.timeout(_WARM_UP_S):
+                    await begun.wait()
         call = hear(
             model=self.model,
             messages=self.messages,

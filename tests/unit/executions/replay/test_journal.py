@@ -243,6 +243,26 @@ async def test_the_last_event_of_a_recalled_call_is_the_one_that_was_kept() -> N
     assert memory.journal(memory.records).spent == last.usage
 
 
+async def test_a_tool_call_is_held_before_it_is_on_record_and_again_before_it_is_made() -> None:
+    memory, cash, told = Memory(), Cash(), list[str]()
+    journal = memory.journal()
+
+    async def hold() -> None:
+        told.append(f"{len(memory.records)} on record, {cash.calls} made")
+
+    await JournaledToolbox(toolbox=cash, journal=journal, hold=hold).call(CALL)
+    assert told == ["0 on record, 0 made", "1 on record, 0 made"]
+
+
+async def test_a_journal_knows_while_a_tool_is_at_work() -> None:
+    journal = Memory().journal()
+    assert not journal.is_acting
+    with pytest.raises(ZeroDivisionError), journal.acting(), journal.acting():
+        assert journal.is_acting
+        raise ZeroDivisionError
+    assert not journal.is_acting
+
+
 async def test_calls_that_are_held_back_begin_when_they_are_released() -> None:
     memory, idle = Memory(), list[str]()
     journal = memory.journal()
