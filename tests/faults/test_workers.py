@@ -10,11 +10,12 @@ import sys
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import reasond
+from reasond_server.cli.outcome import ExitCode
 from tests.faults.upstream import DONE, STREAM_HEAD, chunk, upstream, usage
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class Together:
     def client(self) -> reasond.AsyncClient:
         """Return a client with a connection of its own."""
         place = json.loads(self.ready_file.read_text("utf-8"))
-        return reasond.AsyncClient(target=place["grpc"], token=self.token)
+        return reasond.AsyncClient(
+            target=place["grpc"], token=self.token, options={"grpc.use_local_subchannel_pool": 1}
+        )
 
 
 async def _token(environ: Mapping[str, str]) -> str:
@@ -185,7 +188,8 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
         begun = asyncio.Semaphore(0)
         clients = asyncio.gather(*(following(both, f"why {number}?", begun) for number in range(CLIENTS)))
         for _ in range(CLIENTS):
-            await asyncio.wait([asyncio.ensure_future(begun.acquire()), clients], return_when=asyncio.FIRST_COMPLETED)
+            one_more: asyncio.Future[Any] = asyncio.ensure_future(begun.acquire())
+            await asyncio.wait([one_more, clients], return_when=asyncio.FIRST_COMPLETED)
         assert not clients.done(), clients.exception()
         os.kill(both.workers[0], signal.SIGKILL)
         (died,) = await both.until_told("a worker died and is replaced")
@@ -210,11 +214,10 @@ async def test_workers_end_by_themselves_when_their_supervisor_is_killed(tmp_pat
         await both.until_told("ended")
 
 
-async def test_settings_that_cannot_be_served_are_told_once_and_end_the_supervisor(
-    tmp_path: Path, postgres_url: str
-) -> None:
-    async with together(tmp_path, postgres_url, WORKERS_KEY="short") as both:
-        assert await both.process.wait() == 2
+async def test_a_store_that_cannot_be_used_is_told_once_and_ends_the_supervisor(tmp_path: Path) -> None:
+    async with together(tmp_path, "postgresql://nobody@127.0.0.1:1/none") as both:
+        assert await both.process.wait() == ExitCode.BAD_REQUEST
         await both.until_told("ended")
-        assert len(both.told("error: The configuration has one problem")) == 1
+        assert len(both.told("error: The database")) == 1
         assert both.told("error: A worker did not start: it ended with exit code 2")
+        assert not both.ready_file.exists()
