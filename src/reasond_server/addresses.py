@@ -1,12 +1,29 @@
-"""Addresses of the form host:port: their parts, and whether other machines reach them; no name is looked up."""
+"""Addresses of the form host:port: their parts, who reaches them, where a server answers; no name is looked up."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
 _MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a started server answers, and its store; `token` is set under --dev only. Empty: that side is off.
+
+    `metrics` is where they are served apart from everything else.
+    """
+
+    grpc: str
+    http: str
+    token: str
+    model: str
+    store: str
+    warnings: tuple[str, ...]
+    metrics: str = ""
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -7,13 +7,12 @@ import contextlib
 import gc
 import logging
 import signal
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require
-from reasond_server.addresses import is_loopback, split_address
+from reasond_server.addresses import Listening, is_loopback, split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.backends import backend_problems, model_name_of, model_of
@@ -52,26 +51,12 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.types import Json
 
+__all__ = ["Listening", "Server", "serve"]
+
 _log = logging.getLogger("reasond.app")
 # All executions have ended by then; this is for their last events to reach the clients.
 _LAST_WRITES_S = 2.0
 _LAST_SPANS_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
-    """Where a started server answers, and its store; `token` is set under --dev only. Empty: that side is off.
-
-    `metrics` is where they are served apart from everything else.
-    """
-
-    grpc: str
-    http: str
-    token: str
-    model: str
-    store: str
-    warnings: tuple[str, ...]
-    metrics: str = ""
 
 
 class Server:
@@ -278,6 +263,7 @@ class Server:
             tls=tls_files_of(server),
             limits=limits,
             on_slow=partial(observer.slow_consumer, JSONRPC),
+            reuse_port=server.so_reuseport,
         )
 
     def _snapshot(self) -> Snapshot:

@@ -116,13 +116,16 @@ def serve(
         Path | None,
         typer.Option(metavar="PATH", help="Once ready, write addresses and token there as JSON, for you alone."),
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes that serve together; else [server] workers.")
+    ] = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running calls end; a second signal ends at once."""
 
     def command() -> ExitCode:
         from reasond_server.cli import serving
 
-        return serving.serve(config=config, is_dev=dev, ready_file=ready_file)
+        return serving.serve(config=config, is_dev=dev, ready_file=ready_file, workers=workers)
 
     _end(command)
 

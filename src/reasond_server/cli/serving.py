@@ -12,49 +12,103 @@ import sys
 import tempfile
 import textwrap
 import threading
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.app import serve as serve_until_stopped
 from reasond_server.cli.calls import Place, calls, exports
 from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.cli.ports import reserved
+from reasond_server.cli.supervising import Link, Supervisor, supervise
 from reasond_server.cli.terminal import human_stream, write
-from reasond_server.config import load
+from reasond_server.config import load, require_servable
 from reasond_server.telemetry.logs import configure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from reasond_server.app import Listening
-    from reasond_server.config import LogsSettings
+    from reasond_server.addresses import Listening
+    from reasond_server.config import LoadedSettings, LogsSettings, Settings
 
 EXAMPLE = "Calculate the compound interest on $10,000 at 5% for 3 years"
 
+_WORKERS_VARIABLE = "REASOND__SERVER__WORKERS"
+_METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _BESIDE = " " * len("  model  ")
 _CLOSING_S = 2.0
 _log = logging.getLogger("reasond.cli")
 
 
-def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None) -> ExitCode:
-    """Serve until a signal ends it.
+def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None, workers: int | None = None) -> ExitCode:
+    """Serve until a signal ends it, with several processes if `workers` or the settings say so.
 
     Raises:
         SettingsError: the configuration must not or cannot be served; nothing was printed before.
-        CommandError: the ready file cannot be written.
+        CommandError: the ready file cannot be written, or the workers do not start.
     """
-    loaded = load(config, os.environ)
+    link = Link.of(os.environ)
+    environ = {**os.environ, **({} if workers is None else {_WORKERS_VARIABLE: str(workers)})}
+    loaded = load(config, environ)
     _write_logs(loaded.settings.logs, is_dev=is_dev)
     is_encrypted = loaded.settings.server.tls == "files"
 
     def announce(listening: Listening) -> None:
-        _announce(listening, is_dev=is_dev, is_encrypted=is_encrypted)
         if ready_file is not None:
             write_ready_file(ready_file, listening)
+        _announce(listening, is_dev=is_dev, is_encrypted=is_encrypted)
+
+    if loaded.settings.server.workers > 1:
+        require_servable(loaded.settings, dev=is_dev)
+        with _removing(ready_file):
+            return _serve_together(loaded.settings, environ, config=config, on_ready=announce)
+    if link is not None:
+        link.watch()
+    return _serve_alone(loaded, is_dev=is_dev, ready_file=ready_file, on_ready=announce if link is None else link.ready)
+
+
+def _serve_together(
+    settings: Settings, environ: Mapping[str, str], *, config: Path | None, on_ready: Callable[[Listening], None]
+) -> ExitCode:
+    """Serve with several processes, which find their ports and the folder of their metrics in the environment."""
+    command = [sys.executable, "-m", "reasond_server", "serve", *(["--config", str(config)] if config else [])]
+    with contextlib.ExitStack() as stack:
+        shared = dict(environ) | {_WORKERS_VARIABLE: "1", "REASOND__SERVER__SO_REUSEPORT": "true"}
+        for section, name in (("server", "grpc_address"), ("server", "http_address"), ("metrics", "address")):
+            address = getattr(getattr(settings, section), name)
+            if address:
+                port = stack.enter_context(reserved(address, setting=f"[{section}] {name}"))
+                shared[f"REASOND__{section}__{name}".upper()] = port
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reasond-metrics-"))
+        shared.setdefault(_METRICS_VARIABLE, folder)
+        supervisor = Supervisor(
+            command=command,
+            environ=shared,
+            workers=settings.server.workers,
+            on_ready=on_ready,
+            on_gone=partial(_forget_process, folder=shared[_METRICS_VARIABLE]),
+        )
+        code = asyncio.run(supervise(supervisor))
+    return ExitCode.OK if code == 0 else ExitCode.FAILURE
+
+
+def _forget_process(process_id: int, *, folder: str) -> None:
+    """Take the gauges of a worker that has ended out of what the others tell."""
+    if any(Path(folder).iterdir()):
+        from reasond_server.telemetry.exposition import forget_process  # noqa: PLC0415 - prometheus_client takes 60 ms
+
+        forget_process(process_id, folder)
+
+
+def _serve_alone(
+    loaded: LoadedSettings, *, is_dev: bool, ready_file: Path | None, on_ready: Callable[[Listening], None]
+) -> ExitCode:
+    """Serve in this process."""
+    from reasond_server.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does without gRPC
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         with _removing(ready_file):
-            runner.run(serve_until_stopped(loaded, environ=os.environ, dev=is_dev, on_ready=announce))
+            runner.run(serve_until_stopped(loaded, environ=os.environ, dev=is_dev, on_ready=on_ready))
         _end_within(_CLOSING_S)
     return ExitCode.OK
 

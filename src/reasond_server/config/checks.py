@@ -33,6 +33,14 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
         SettingsError: nobody could authenticate, `dev` would be public, or `also` is not empty.
     """
     problems = [*also]
+    if dev and settings.server.workers > 1:
+        problems.append(
+            Violation(
+                field="server.workers",
+                description=f"is {settings.server.workers}, but the key of --dev is known to one process only; "
+                "set it to 1, or start without --dev and with a key in auth.keys",
+            )
+        )
     if dev:
         problems += [
             Violation(
@@ -64,6 +72,7 @@ def cross_check(settings: Settings) -> Iterator[Violation]:
     yield from _llm_problems(settings)
     yield from _default_strategy_problems(settings)
     yield from _tools_problems(settings.tools)
+    yield from _workers_problems(settings)
 
 
 def _bound(server: ServerSettings) -> Iterator[tuple[str, str]]:
@@ -166,6 +175,27 @@ def _backend_problems(section: str, backend: BackendSettings) -> Iterator[Violat
         yield Violation(
             field=f"{section}.first_wait_s",
             description=f"{backend.first_wait_s} is more than {section}.max_wait_s ({backend.max_wait_s})",
+        )
+
+
+def _workers_problems(settings: Settings) -> Iterator[Violation]:
+    """Refuse several processes with what only one of them can have, or would count for itself."""
+    server, limits = settings.server, settings.limits
+    if server.workers == 1:
+        return
+    why = f"server.workers = {server.workers}"
+    if not settings.store.url.startswith(("postgresql://", "postgres://")):
+        yield Violation(
+            field="store.url", description=f"names no PostgreSQL, but {why} need a store that processes share"
+        )
+    for name in ("grpc_unix_socket", "admin_address"):
+        if getattr(server, name):
+            yield Violation(field=f"server.{name}", description=f"belongs to one process, but {why}; leave it empty")
+    bounds = ("requests_per_minute", "requests_per_hour", "concurrent_requests", "tokens_per_minute", "tokens_per_day")
+    if limits.storage == "memory" and any(getattr(limits, name) for name in bounds):
+        yield Violation(
+            field="limits.storage",
+            description=f'is "memory", so that each process would count for itself, but {why}; set it to "redis"',
         )
 
 

@@ -127,6 +127,12 @@ class ServerSettings(Section):
         description="PEM file of authorities; if set, clients must present a certificate that one of them signed.",
     )
     reflection: bool = Field(default=True, description="Whether gRPC reflection tells callers what can be called.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that serve together, started and replaced by the first; more than 1 need PostgreSQL.",
+    )
     so_reuseport: bool = Field(
         default=False, description="Whether several processes may listen on the same port (SO_REUSEPORT)."
     )

@@ -128,3 +128,39 @@ def test_the_keys_of_a_backend_fit_each_other(section: str) -> None:
     assert problems(count="tokenizer", tokenizer_file="t.json") == {}
     assert problems(tokenizer_file="t.json") == {}
     assert f"more than {section}.max_wait_s (20.0)" in problems(first_wait_s=30.0)[f"{section}.first_wait_s"]
+
+
+SHARED = {"store": {"url": "postgresql://here/reasond"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "field"),
+    [
+        ({"store": {"url": ""}}, "store.url"),
+        ({"store": {"url": "memory:"}}, "store.url"),
+        ({"store": {"url": "sqlite:////var/reasond.db"}}, "store.url"),
+        ({"server": {"grpc_unix_socket": "/run/reasond"}}, "server.grpc_unix_socket"),
+        ({"server": {"admin_address": "127.0.0.1:9"}}, "server.admin_address"),
+        ({"limits": {"requests_per_minute": 5}}, "limits.storage"),
+        ({"limits": {"requests_per_hour": 5}}, "limits.storage"),
+        ({"limits": {"concurrent_requests": 5}}, "limits.storage"),
+        ({"limits": {"tokens_per_minute": 5}}, "limits.storage"),
+        ({"limits": {"tokens_per_day": 5}}, "limits.storage"),
+    ],
+)
+def test_several_workers_are_refused_what_only_one_can_have(sections: dict[str, dict[str, Any]], field: str) -> None:
+    merged: dict[str, dict[str, Any]] = {**SHARED, **sections}
+    alone = Settings.model_validate({**merged, "server": {**merged.get("server", {}), "workers": 1}})
+    assert [*cross_check(alone)] == []
+    together = Settings.model_validate({**merged, "server": {**merged.get("server", {}), "workers": 2}})
+    (problem,) = cross_check(together)
+    assert problem.field == field
+    assert "server.workers = 2" in problem.description
+
+
+def test_several_workers_with_a_shared_store_and_shared_limits_are_fine_but_not_in_development() -> None:
+    limits = {"requests_per_minute": 5, "storage": "redis", "redis_url": "redis://127.0.0.1:1/0"}
+    checked = Settings.model_validate({**SHARED, "limits": limits, "server": {"workers": 2}})
+    assert [*cross_check(checked)] == []
+    with pytest.raises(SettingsError, match="the key of --dev is known to one process only"):
+        require_servable(checked, dev=True)

@@ -1,0 +1,225 @@
+"""Several processes of one server: starts them on the same ports, replaces those that die, and sees all of them out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.addresses import Listening
+from reasond_server.cli.outcome import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+
+LINK_VARIABLE: Final = "REASOND_WORKER_LINK"
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 30.0
+_LONG_LIFE_S: Final = 60.0
+_MOST_FAILED_STARTS: Final = 5
+_LAST_SIGNAL: Final = 3
+_log = logging.getLogger("reasond.cli")
+
+
+class Link:
+    """A worker's end of the line to its supervisor: it tells that it is ready, and ends when the supervisor is gone."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    @classmethod
+    def of(cls, environ: MutableMapping[str, str]) -> Link | None:
+        """Return the line that the supervisor left, and take its number away from what the worker starts itself."""
+        number = environ.pop(LINK_VARIABLE, "")
+        if not number:
+            return None
+        line = socket.socket(fileno=int(number))
+        line.set_inheritable(False)
+        return cls(line)
+
+    def watch(self) -> None:
+        """Stop this process as SIGTERM would when the supervisor has died without saying so."""
+
+        def wait() -> None:
+            with contextlib.suppress(OSError):
+                self._line.recv(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=wait, name="supervisor", daemon=True).start()
+
+    def ready(self, listening: Listening) -> None:
+        """Tell where this worker answers."""
+        self._line.sendall(json.dumps(asdict(listening)).encode() + b"\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worker:
+    """A process and the supervisor's end of the line to it."""
+
+    process: Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ready(self) -> Listening | None:
+        """Return where it answers; None if it ended before it did."""
+        line = await self.reader.readline()
+        if not line.endswith(b"\n"):
+            return None
+        told: dict[str, Any] = json.loads(line)
+        return Listening(**{**told, "warnings": tuple(told["warnings"])})
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+class Supervisor:
+    """Keeps `workers` processes of `command` running until it is told to end.
+
+    The first is started alone, so that what is wrong with the settings is said once. One that dies is replaced after
+    half a second, twice as long each time that it does not live for a minute, at most 30 s. `on_gone` hears of the id
+    of each that has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        workers: int,
+        on_ready: Callable[[Listening], None],
+        on_gone: Callable[[int], None] = lambda _process_id: None,
+        first_wait_s: float = _FIRST_WAIT_S,
+    ) -> None:
+        self._command = command
+        self._environ = environ
+        self._count = workers
+        self._on_ready = on_ready
+        self._on_gone = on_gone
+        self._first_wait_s = first_wait_s
+        self._workers: dict[int, _Worker] = {}
+        self._ready: dict[int, asyncio.Event] = {number: asyncio.Event() for number in range(workers)}
+        self._ending = asyncio.Event()
+        self._signals = 0
+        self._worst = 0
+
+    async def run(self) -> int:
+        """Start, keep and end the workers; return the first exit code that is no success, or 0.
+
+        Raises:
+            CommandError: they do not start.
+        """
+        announcing = asyncio.create_task(self._announce(), name="ready")
+        keeping = [asyncio.create_task(self._keep(number), name=f"worker {number}") for number in range(self._count)]
+        try:
+            await asyncio.wait(keeping, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            announcing.cancel()
+            self.end()
+            await asyncio.wait([*keeping, announcing])
+        for task in keeping:
+            task.result()
+        return self._worst
+
+    def end(self) -> None:
+        """End the workers: as they wish at the first call, at once at the second, by force at the third."""
+        self._signals += 1
+        self._ending.set()
+        for worker in self._workers.values():
+            worker.send(signal.SIGKILL if self._signals >= _LAST_SIGNAL else signal.SIGTERM)
+
+    async def _announce(self) -> None:
+        for ready in self._ready.values():
+            await ready.wait()
+        self._on_ready(self._listening)
+
+    async def _keep(self, number: int) -> None:
+        """Start the worker `number` again and again."""
+        loop = asyncio.get_running_loop()
+        if number:
+            await _first_of(self._ready[0], self._ending)
+        failures = 0
+        while not self._ending.is_set():
+            began_s = loop.time()
+            is_ready, code, process_id = await self._live(number)
+            if self._ending.is_set():
+                self._worst = self._worst or (0 if code == -signal.SIGTERM else code)
+                return
+            failures = 1 if loop.time() - began_s > _LONG_LIFE_S else failures + 1
+            if not is_ready and (not self._ready[number].is_set() or failures >= _MOST_FAILED_STARTS):
+                raise _not_started(code)
+            wait_s = min(self._first_wait_s * 2 ** (failures - 1), _LONGEST_WAIT_S)
+            facts = {"worker": number, "pid": process_id, "exit_code": code, "restart_s": wait_s}
+            _log.error("a worker died and is replaced", extra=facts)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), wait_s)
+
+    async def _live(self, number: int) -> tuple[bool, int, int]:
+        """Run one process to its end; return whether it was ready, its exit code and its id."""
+        worker = await self._spawn()
+        self._workers[number] = worker
+        _log.info("worker started", extra={"worker": number, "pid": worker.process.pid})
+        if self._ending.is_set():
+            worker.send(signal.SIGTERM)
+        try:
+            listening = await worker.ready()
+            if listening is not None:
+                self._listening = listening
+                self._ready[number].set()
+                _log.info("worker ready", extra={"worker": number, "pid": worker.process.pid})
+            code = await worker.process.wait()
+        finally:
+            del self._workers[number]
+            worker.writer.close()
+        self._on_gone(worker.process.pid)
+        return listening is not None, code, worker.process.pid
+
+    async def _spawn(self) -> _Worker:
+        """Start a process in a group of its own: Ctrl-C in a terminal is the supervisor's to pass on."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                env={**self._environ, LINK_VARIABLE: str(number)},
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(number,),
+                process_group=0,
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        return _Worker(process=process, reader=reader, writer=writer)
+
+
+async def supervise(supervisor: Supervisor) -> int:
+    """Run `supervisor` until SIGTERM or SIGINT ends it. Raises as its `run`."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, supervisor.end)
+    try:
+        return await supervisor.run()
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _not_started(code: int) -> CommandError:
+    known = ExitCode(code) if code in set(ExitCode) and code else ExitCode.FAILURE
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return CommandError(f"A worker did not start: it {how}", remedy="It said above what is wrong.", code=known)

@@ -1,0 +1,223 @@
+"""`reasond serve --workers 2` for real: two processes on the same ports, killed, replaced and drained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import reasond
+from reasond_server.cli.outcome import ExitCode
+from tests.faults.upstream import DONE, STREAM_HEAD, chunk, upstream, usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    from tests.faults.upstream import Conversation
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux spreads the connections of a shared port"),
+]
+
+PATIENCE_S = 90.0
+CLIENTS = 8
+GONE = (reasond.UnavailableError, reasond.CallCancelledError)
+COMMAND = [sys.executable, "-m", "reasond_server"]
+
+
+@dataclass
+class Together:
+    """The supervisor, what it logs, and a model whose answers a test holds back."""
+
+    process: asyncio.subprocess.Process
+    ready_file: Path
+    gate: asyncio.Event
+    token: str
+    lines: list[dict[str, object]] = field(default_factory=list)
+    grown: asyncio.Condition = field(default_factory=asyncio.Condition)
+    prompts: Counter[str] = field(default_factory=Counter)
+
+    async def read(self) -> None:
+        """Take in what all processes log."""
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            async with self.grown:
+                self.lines.append(json.loads(line) if line.startswith(b"{") else {"message": line.decode()})
+                self.grown.notify_all()
+        async with self.grown:
+            self.lines.append({"message": "ended"})
+            self.grown.notify_all()
+
+    def told(self, message: str) -> list[dict[str, object]]:
+        """Return the lines with this message."""
+        return [line for line in self.lines if str(line.get("message", "")).startswith(message)]
+
+    async def until_told(self, message: str, count: int = 1) -> list[dict[str, object]]:
+        """Wait until as many lines have this message."""
+        async with self.grown, asyncio.timeout(PATIENCE_S):
+            await self.grown.wait_for(lambda: len(self.told(message)) >= count or self.told("ended"))
+        found = self.told(message)
+        assert len(found) >= count, self.lines[-20:]
+        return found
+
+    @property
+    def workers(self) -> list[int]:
+        """Ids of the processes, in the order in which they were ready."""
+        return [int(str(line["pid"])) for line in self.told("worker ready")]
+
+    def client(self) -> reasond.AsyncClient:
+        """Return a client with a connection of its own."""
+        place = json.loads(self.ready_file.read_text("utf-8"))
+        return reasond.AsyncClient(
+            target=place["grpc"], token=self.token, options={"grpc.use_local_subchannel_pool": 1}
+        )
+
+
+async def _token(environ: Mapping[str, str]) -> str:
+    """Return a token that may do everything."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, "token", "--subject", "anna", "--permission", "admin", env=environ, stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await process.communicate()
+    return printed.decode().strip()
+
+
+@asynccontextmanager
+async def together(folder: Path, url: str, **more: str) -> AsyncIterator[Together]:
+    """Serve with two workers on the database at `url`."""
+    gate = asyncio.Event()
+    prompts: Counter[str] = Counter()
+
+    async def answer(conversation: Conversation) -> None:
+        messages = conversation.json.get("messages")
+        if not messages:
+            await conversation.answer("404 Not Found", b"{}")
+            return
+        prompts[messages[-1]["content"]] += 1
+        await gate.wait()
+        events = (chunk("#ANSWER yes"), chunk(finish="stop"), usage(10, 5), DONE)
+        await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + b"".join(events))
+
+    async with upstream(answer) as model:
+        environ = {
+            **os.environ,
+            "REASOND_CONFIG": os.devnull,
+            "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
+            "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
+            "REASOND__SERVER__DRAIN_DELAY_S": "0",
+            "REASOND__SERVER__DRAIN_GRACE_S": "2",
+            "REASOND__STORE__URL": url,
+            "REASOND__STORE__LEASE_S": "2",
+            "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__BASE_URL": model.address,
+            "REASOND__LLM__MODEL": "fake",
+            "REASOND__LOGS__FORMAT": "json",
+            "REASOND__AUTH__KEYS": '[{ id = "main", secret_env = "WORKERS_KEY" }]',
+            "OPENAI_API_KEY": "none",
+            "WORKERS_KEY": "0f9c1d7ab36e48e5a2d4b8c7f6019e3d",
+            **more,
+        }
+        ready_file = folder / "ready.json"
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            *("serve", "--workers", "2", "--ready-file", str(ready_file)),
+            env=environ,
+            stderr=asyncio.subprocess.PIPE,
+            limit=2**22,
+        )
+        both = Together(process=process, ready_file=ready_file, gate=gate, token=await _token(environ), prompts=prompts)
+        reading = asyncio.create_task(both.read())
+        try:
+            yield both
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            await reading
+
+
+async def following(both: Together, query: str, begun: asyncio.Semaphore) -> reasond.Reasoning:
+    """Start a run on a connection of its own and follow it to its end, on whichever worker answers."""
+    execution_id, last, told = "", 0, False
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            async with both.client() as client:
+                try:
+                    stream = (
+                        client.resume(execution_id, after_sequence=last, keep_running=True)
+                        if execution_id
+                        else client.reason_iterations(
+                            query, strategy="chain_of_thought", request_id=query.replace(" ", "-"), keep_running=True
+                        )
+                    )
+                    async with stream:
+                        async for event in stream:
+                            execution_id = event.execution_id
+                            if event.WhichOneof("event") in {"heartbeat", "delta"}:
+                                continue
+                            assert event.sequence == last + 1
+                            last = event.sequence
+                            if not told:
+                                told = True
+                                begun.release()
+                            if event.HasField("completed"):
+                                return event.completed
+                except reasond.ReasondError as error:
+                    if not isinstance(error, GONE):
+                        raise
+            await asyncio.sleep(0.2)
+
+
+async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_its_place(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with together(tmp_path, postgres_url) as both:
+        await both.until_told("worker ready", 2)
+        await both.until_told("ready")
+        begun = asyncio.Semaphore(0)
+        clients = asyncio.gather(*(following(both, f"why {number}?", begun) for number in range(CLIENTS)))
+        for _ in range(CLIENTS):
+            one_more: asyncio.Future[Any] = asyncio.ensure_future(begun.acquire())
+            await asyncio.wait([one_more, clients], return_when=asyncio.FIRST_COMPLETED)
+        assert not clients.done(), clients.exception()
+        os.kill(both.workers[0], signal.SIGKILL)
+        (died,) = await both.until_told("a worker died and is replaced")
+        assert (died["pid"], died["exit_code"]) == (both.workers[0], -signal.SIGKILL)
+        await both.until_told("worker ready", 3)
+        taken = await both.until_told("execution taken over")
+        both.gate.set()
+        results = await clients
+        assert {result.answer for result in results} == {"#ANSWER yes"}
+        assert 0 < len(taken) <= CLIENTS
+        both.process.send_signal(signal.SIGTERM)
+        assert await both.process.wait() == 0
+        assert not both.ready_file.exists()
+
+
+async def test_workers_end_by_themselves_when_their_supervisor_is_killed(tmp_path: Path, postgres_url: str) -> None:
+    async with together(tmp_path, postgres_url) as both:
+        await both.until_told("worker ready", 2)
+        both.process.kill()
+        await both.until_told("draining", 2)
+        # The end of the log is the end of the last process that holds it.
+        await both.until_told("ended")
+
+
+async def test_a_store_that_cannot_be_used_is_told_once_and_ends_the_supervisor(tmp_path: Path) -> None:
+    async with together(tmp_path, "postgresql://nobody@127.0.0.1:1/none") as both:
+        assert await both.process.wait() == ExitCode.BAD_REQUEST
+        await both.until_told("ended")
+        assert len(both.told("error: The database")) == 1
+        assert both.told("error: A worker did not start: it ended with exit code 2")
+        assert not both.ready_file.exists()
