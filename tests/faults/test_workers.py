@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
 import reasond
@@ -76,6 +77,14 @@ class Together:
         """Ids of the processes, in the order in which they were ready."""
         return [int(str(line["pid"])) for line in self.told("worker ready")]
 
+    async def streams_that_ended(self) -> float:
+        """Return how many streams ended well, by the metrics of whichever worker answers."""
+        place = json.loads(self.ready_file.read_text("utf-8"))["metrics"]
+        async with aiohttp.ClientSession() as session, session.get(place) as answer:
+            lines = (await answer.text()).splitlines()
+        wanted = [line for line in lines if line.startswith("reasond_calls_total{") and 'code="OK"' in line]
+        return sum(float(line.rpartition(" ")[2]) for line in wanted if "ReasonIterations" in line)
+
     def client(self) -> reasond.AsyncClient:
         """Return a client with a connection of its own."""
         place = json.loads(self.ready_file.read_text("utf-8"))
@@ -117,6 +126,7 @@ async def together(folder: Path, url: str, **more: str) -> AsyncIterator[Togethe
             "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
             "REASOND__SERVER__DRAIN_DELAY_S": "0",
             "REASOND__SERVER__DRAIN_GRACE_S": "2",
+            "REASOND__METRICS__ADDRESS": "127.0.0.1:0",
             "REASOND__STORE__URL": url,
             "REASOND__STORE__LEASE_S": "2",
             "REASOND__LLM__PROVIDER": "openai",
@@ -200,6 +210,11 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
         results = await clients
         assert {result.answer for result in results} == {"#ANSWER yes"}
         assert 0 < len(taken) <= CLIENTS
+        # Whichever worker is asked answers for all, once they have handed over what they counted.
+        async with asyncio.timeout(PATIENCE_S):
+            while await both.streams_that_ended() < CLIENTS:  # noqa: ASYNC110 - other processes set no event of ours
+                await asyncio.sleep(0.1)
+        assert [await both.streams_that_ended() for _ in range(6)] == [CLIENTS] * 6
         both.process.send_signal(signal.SIGTERM)
         assert await both.process.wait() == 0
         assert not both.ready_file.exists()
