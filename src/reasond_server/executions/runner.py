@@ -154,11 +154,14 @@ class Runner:
             unwinding_s=limits.unwinding_s,
             tracing=tracing,
         )
-        self._upkeep = Upkeep(
-            store=store,
+        self._upkeep = self._new_upkeep()
+
+    def _new_upkeep(self) -> Upkeep:
+        return Upkeep(
+            store=self._store,
             lease=self._lease,
-            random=clock.random,
-            monotonic=clock.monotonic,
+            random=self._clock.random,
+            monotonic=self._clock.monotonic,
             fences=self._fences,
             room=lambda: 0 if self.is_draining else self._admission.free_places,
             adopt=self._adopt,
