@@ -6,6 +6,7 @@ Over HTTP the first line of its output is the port.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 
 import mcp_types as types
 import uvicorn
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 server = MCPServer("tested", log_level="CRITICAL")
@@ -86,6 +87,12 @@ def misfit() -> int:
 def malformed() -> Any:
     """Returns a result that lacks what every result has."""
     return types.CallToolResult.model_construct(content=[types.TextContent.model_construct(type="text")])
+
+
+@server.tool(structured_output=False)
+def heard(context: Context) -> str:
+    """Tells all that came with the call beside its arguments."""
+    return json.dumps({"meta": dict(context.request_context.meta or {}), "headers": dict(context.headers or {})})
 
 
 def _spoil_schema() -> None:

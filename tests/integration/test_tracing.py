@@ -41,6 +41,7 @@ from tests.spans import Spans, ids, said
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from reasond_server.app import Listening
     from reasond_server.llm.model import ChatModel
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -207,6 +208,41 @@ async def test_a_caller_continues_its_trace_over_grpc_and_over_http() -> None:
         assert span.parent is not None
         assert f"{span.parent.span_id:016x}" == SPAN
     assert {span.name for span in spans.all} == {f"{SERVER}ListStrategies", "POST /api/v1/jsonrpc"}
+
+
+async def ask_as(listening: Listening, token: str) -> None:
+    """Ask over both wires as somebody who says that their trace is kept."""
+    async with grpc.aio.insecure_channel(listening.grpc) as channel:
+        call = channel.unary_unary(
+            f"/{SERVER}ListStrategies",
+            request_serializer=pb.ListStrategiesRequest.SerializeToString,
+            response_deserializer=pb.ListStrategiesResponse.FromString,
+        )
+        with suppress(grpc.aio.AioRpcError):
+            metadata = (("authorization", f"Bearer {token}"), ("traceparent", PARENT))
+            await call(pb.ListStrategiesRequest(), metadata=metadata)
+    async with httpx.AsyncClient(base_url=listening.http) as http:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.list_strategies", "params": {}}
+        headers = {"authorization": f"Bearer {token}", "traceparent": PARENT}
+        await http.post("/api/v1/jsonrpc", json=body, headers=headers)
+
+
+async def test_a_stranger_neither_has_a_trace_kept_nor_writes_into_one() -> None:
+    dark, light = Spans(options=TracingOptions(sample_ratio=0.0)), Spans()
+    async with running_server(spans=dark.sink) as listening:
+        await ask_as(listening, "nonsense")
+        await ask_as(listening, listening.token)
+        await dark.until(lambda one: len(one.all) == 2)
+    assert {f"{ids(span)[0]:032x}" for span in dark.all} == {TRACE}
+    assert not any("error.type" in said(span) for span in dark.all)
+    async with running_server(spans=light.sink) as listening:
+        await ask_as(listening, "nonsense")
+        await light.until(lambda one: len(one.all) == 2)
+    for span in light.all:
+        assert said(span)["error.type"] == "TOKEN_INVALID"
+        assert span.parent is None
+        assert f"{ids(span)[0]:032x}" != TRACE
+        assert [f"{link.context.trace_id:032x}" for link in span.links] == [TRACE]
 
 
 async def test_what_strangers_name_does_not_name_a_span_and_probes_have_none() -> None:

@@ -29,6 +29,55 @@ from reasond_server.executions.opening import examine_stores, migrate_stores
 migrate_stores(url="", data_dir="here")
 assert examine_stores(url="", data_dir="here") == "SQLite, here/reasond.db"
 """
+OBSERVED = """
+import asyncio, importlib.util, io, logging
+from reasond_server.telemetry.exposition import Exposition
+from reasond_server.telemetry.logs import human_formatter, json_formatter
+from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.observers import Snapshot
+from reasond_server.telemetry.series import Vocabulary
+
+metrics = Metrics(vocabulary=Vocabulary(words={}), version="1")
+metrics.call_ended("grpc", "Reason", "OK", 0.03)
+exposition = Exposition(registry=metrics.registry, before=lambda: metrics.sample(Snapshot()))
+for accept in ("text/plain", "application/openmetrics-text"):
+    assert b"reasond_calls_total{" in asyncio.run(exposition.scrape([accept])).body
+record = logging.makeLogRecord({"msg": "told", "levelname": "INFO", "levelno": 20, "name": "reasond", "code": "OK"})
+assert '"code":"OK"' in json_formatter().format(record)
+assert "told" in human_formatter(has_colors=True).format(record)
+"""
+TRACED = """
+import threading
+from concurrent import futures
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from reasond_server.telemetry.exporting import TracingOptions, sink_of
+from reasond_server.telemetry.propagation import parsed
+
+came = []
+
+class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
+    def Export(self, request, context):
+        came.extend(span.name for each in request.resource_spans for one in each.scope_spans for span in one.spans)
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+server = grpc.server(futures.ThreadPoolExecutor(1))
+trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Receiver(), server)
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+sink = sink_of(TracingOptions(endpoint=f"http://127.0.0.1:{port}", environ={"OTEL_EXPORTER_OTLP_HEADERS": "x-key=1"}))
+tracing, caller = sink.tracing, parsed(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")
+served = tracing.serve("serve", {"one": 1}, caller=None, links=[caller])
+run = tracing.run("run", {}, parent=served.context, links=[caller])
+tracing.call("call", {"many": ("a", "b")}, parent=run).end()
+run.link(caller)
+run.fail("MODEL_FAILED")
+run.end()
+served.end()
+asyncio.run(sink.aclose(within_s=20))
+assert sorted(came) == ["call", "run", "serve"], came
+server.stop(0).wait()
+"""
 CLIENT_NEEDS = {"grpcio", "protobuf", "googleapis-common-protos", "typing_extensions"}
 CLIENT, SERVER = ROOT / "clients" / "python", ROOT
 LOWER_BOUND = re.compile(r"([A-Za-z0-9_-]+(?:\[[a-z]+\])?)>=([0-9.]+)")
@@ -75,9 +124,10 @@ class Environment:
         }
 
 
-def lowest(project: Path) -> list[str]:
-    """Return pip's arguments for the lowest version of everything that `project` declares."""
-    declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+def lowest(project: Path, *extras: str) -> list[str]:
+    """Return pip's arguments for the lowest version of everything that `project` declares, `extras` included."""
+    told = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = [*told["dependencies"], *(entry for extra in extras for entry in told["optional-dependencies"][extra])]
     return [f"{bound[1]}=={bound[2]}" for entry in declared if (bound := LOWER_BOUND.match(entry))]
 
 
@@ -123,6 +173,13 @@ def test_the_server_works_with_the_lowest_versions_that_it_declares(wheels: dict
         "python", "-c", ROUND_TRIP + "import reasond_server.app, reasond_server.testing\n" + BACKEND + STORE
     )
     assert "serve" in environment.run("reasond", "--help")
+    environment.run("python", "-c", OBSERVED)
+    environment.install(*lowest(SERVER, "otel"))
+    environment.run("python", "-c", OBSERVED + TRACED)
+    installed = environment.distributions()
+    declared = dict(pin.split("==") for pin in lowest(SERVER, "otel"))
+    for name in ("structlog", "prometheus-client", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc"):
+        assert installed[name.replace("-", "_") if name == "prometheus-client" else name].startswith(declared[name])
 
 
 def test_the_server_installs_from_its_wheels_starts_its_command_and_makes_its_store(

@@ -53,7 +53,8 @@ class TracingSettings(Section):
     )
     follow_callers: bool = Field(
         default=True,
-        description="Whether a caller's traceparent decides if its trace is kept; else sample_ratio does for all.",
+        description="Whether the traceparent of a caller whose token was accepted decides if its trace is kept; else "
+        "sample_ratio does for all.",
     )
     content: bool = Field(
         default=False,

@@ -14,6 +14,7 @@ from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import ReasondError
 from reasond_server.grpc_api.calls import current_call
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
+from reasond_server.telemetry.scope import note_caller
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -113,6 +114,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         except ReasondError as error:
             audit.denied(operation, error, principal=call.principal, request_id=call.request_id)
             raise
+        note_caller()
         decision = audit.begin(operation, principal=call.principal, request_id=call.request_id)
         try:
             return await run()

@@ -14,6 +14,7 @@ from reasond_server.errors import InternalError, MethodNotFoundError, ReasondErr
 from reasond_server.grpc_api.calls import RpcCall, begin, remaining_s
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
+from reasond_server.telemetry.arrivals import Arrival
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import received
 from reasond_server.telemetry.scope import Scope, enter
@@ -97,7 +98,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         call = RpcCall(method=method, request_id=self._request_id(metadata))
         begin(call)
         enter(scope := Scope(request_id=call.request_id, trace=received(metadata)))
-        span = None if self._tracing is None else _begun(self._tracing, call, scope)
+        arrival = None if self._tracing is None else _arrived(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, those of its own making included.
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         task, started = _this_task(), self._monotonic()
@@ -120,6 +121,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         finally:
             self._running.discard(task)
             code = code or _code_set_on(context)
+            span = None if arrival is None else arrival.left()
             self._note_end(call, code, self._monotonic() - started)
             if span is not None:
                 _end(span, call, scope, code)
@@ -135,15 +137,13 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         return request_id_of(given, new_request_id=self._new_request_id)
 
 
-def _begun(tracing: Tracing, call: RpcCall, scope: Scope) -> OpenSpan | None:
-    """Begin the span of an RPC; probes and reflection have none."""
+def _arrived(tracing: Tracing, call: RpcCall, scope: Scope) -> Arrival | None:
+    """Return what begins the span of an RPC; probes and reflection have none."""
     if call.method.startswith(QUIET_PREFIXES):
         return None
     name = call.method.removeprefix("/")
     attributes = {"rpc.system.name": "grpc", "rpc.method": name, "reasond.request.id": call.request_id}
-    scope.span = span = tracing.serve(name, attributes, caller=scope.trace)
-    scope.trace = span.context
-    return span
+    return Arrival(tracing=tracing, scope=scope, name=name, attributes=attributes)
 
 
 def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:

@@ -22,6 +22,7 @@ from reasond_server.http_api.failures import error_object, failure_of
 from reasond_server.http_api.methods import METHODS
 from reasond_server.http_api.params import ExecuteParams, read_params
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.scope import note_caller
 from reasond_server.violations import nearest
 from reasond_server.wire.errors import row_of
 from reasond_server.wire.json_mapping import result_json
@@ -75,6 +76,7 @@ class Gate:
         except ReasondError as error:
             audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
             raise
+        note_caller()
         audit.begin(operation, principal=principal, request_id=exchange.request_id)
         return principal, arguments
 

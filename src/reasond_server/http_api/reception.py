@@ -18,6 +18,7 @@ from reasond_server.http_api.exchange import (
     attach,
     send_refusal,
 )
+from reasond_server.telemetry.arrivals import Arrival
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import received_bytes
 from reasond_server.telemetry.scope import Scope as Work
@@ -71,7 +72,7 @@ class Reception:
         exchange = self._exchange(scope)
         attach(scope, exchange)
         enter(work := Work(request_id=exchange.request_id, trace=received_bytes(scope["headers"])))
-        span = None if self._tracing is None else _begun(self._tracing, scope, work)
+        arrival = None if self._tracing is None else _arrived(self._tracing, scope, work)
         started = self._monotonic()
         request_id = exchange.request_id.encode("ascii")
 
@@ -88,6 +89,7 @@ class Reception:
         finally:
             self.in_flight -= 1
             self._observer.http_answered(scope["path"], exchange.status)
+            span = None if arrival is None else arrival.left()
             _log_access(scope, exchange, self._monotonic() - started)
             if span is not None:
                 _end(span, scope, exchange, work)
@@ -121,15 +123,14 @@ class Reception:
         )
 
 
-def _begun(tracing: Tracing, scope: Scope, work: Work) -> OpenSpan | None:
-    """Begin the span of a request; probes have none."""
+def _arrived(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None:
+    """Return what begins the span of a request; probes have none."""
     if scope["path"] in QUIET_PATHS:
         return None
     method = _method(scope)
     attributes = {"http.request.method": method, "reasond.request.id": work.request_id}
-    work.span = span = tracing.serve("HTTP" if method == "_OTHER" else method, attributes, caller=work.trace)
-    work.trace = span.context
-    return span
+    name = "HTTP" if method == "_OTHER" else method
+    return Arrival(tracing=tracing, scope=work, name=name, attributes=attributes)
 
 
 def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:

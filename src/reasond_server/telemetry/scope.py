@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
+    from reasond_server.telemetry.arrivals import Arrival
     from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.telemetry.spans import SpanScope
     from reasond_server.types import Usage
@@ -20,10 +21,11 @@ class Scope:
     """One RPC, or one run. It is written while it lasts, and read by whoever logs; empty texts are not logged.
 
     `trace` is where it stands in a trace: the place of its own span, or of its caller's where nothing is traced.
-    `span` is what spans of calls are children of. The tokens are those of a unary call's run.
+    `span` is what spans of calls are children of. `arrival` is a request that waits to hear who made it, where requests
+    are traced. The tokens are those of a unary call's run.
     """
 
-    __slots__ = ("execution_id", "input_tokens", "output_tokens", "request_id", "span", "trace")
+    __slots__ = ("arrival", "execution_id", "input_tokens", "output_tokens", "request_id", "span", "trace")
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Scope:
         self.execution_id = execution_id
         self.trace = trace
         self.span = span
+        self.arrival: Arrival | None = None
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
 
@@ -65,6 +68,13 @@ def current() -> Scope | None:
 def enter(scope: Scope) -> None:
     """Make `scope` what is at work, for the rest of the task and for what it starts."""
     _current.set(scope)
+
+
+def note_caller() -> None:
+    """Note that it is known who made the request at work, and that they may."""
+    scope = _current.get()
+    if scope is not None and scope.arrival is not None:
+        scope.arrival.admit()
 
 
 def note_execution(execution_id: str) -> None:

@@ -153,19 +153,24 @@ class Tracing:
         self.tells_tools = tells_tools
         self.now_ns = now_ns
 
-    def serve(self, name: str, attributes: Attributes, *, caller: TraceContext | None) -> OpenSpan:
-        """Begin the span of a request that `caller` made."""
-        return self._begun(name, self._otel.SpanKind.SERVER, attributes, self._under(caller))
+    def serve(
+        self,
+        name: str,
+        attributes: Attributes,
+        *,
+        caller: TraceContext | None,
+        links: Sequence[TraceContext] = (),
+        began_ns: int | None = None,
+    ) -> OpenSpan:
+        """Begin the span of a request that `caller` made; None begins a trace."""
+        kind = self._otel.SpanKind.SERVER
+        return self._begun(name, kind, attributes, self._under(caller), began_ns, links=links)
 
     def run(
         self, name: str, attributes: Attributes, *, parent: TraceContext | None, links: Sequence[TraceContext] = ()
     ) -> OpenSpan:
         """Begin the span of a run, which may be in another process than its parent."""
-        linked = [self._otel.Link(_remote(self._otel, link)) for link in links]
-        span = self._tracer.start_span(
-            name, context=self._under(parent), kind=self._otel.SpanKind.INTERNAL, attributes=attributes, links=linked
-        )
-        return OpenSpan(span, otel=self._otel)
+        return self._begun(name, self._otel.SpanKind.INTERNAL, attributes, self._under(parent), links=links)
 
     def part(self, name: str, attributes: Attributes, *, parent: OpenSpan, began_ns: int | None = None) -> OpenSpan:
         """Begin the span of something that happens within `parent`."""
@@ -200,8 +205,13 @@ class Tracing:
         attributes: Attributes,
         context: Context,
         began_ns: int | None = None,
+        *,
+        links: Sequence[TraceContext] = (),
     ) -> OpenSpan:
-        span = self._tracer.start_span(name, context=context, kind=kind, attributes=attributes, start_time=began_ns)
+        linked = [self._otel.Link(_remote(self._otel, link)) for link in links]
+        span = self._tracer.start_span(
+            name, context=context, kind=kind, attributes=attributes, links=linked, start_time=began_ns
+        )
         return OpenSpan(span, otel=self._otel)
 
     def _within(self, parent: OpenSpan) -> Context:

@@ -1,0 +1,114 @@
+"""Who is told of a trace by tools: nobody, until the operator says so; then the hosts and servers that tools call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond import AsyncClient, ReactConfig, TraceView
+from reasond_server.telemetry.exporting import TracingOptions
+from reasond_server.testing import Reply, ScriptedModel, running_server
+from reasond_server.types import ToolCall
+from tests.integration.test_tools import PROGRAM, over_http
+from tests.spans import Spans, ids
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+TOLD = ("tools",)
+# All that may be told of a trace, ours and that of other conventions.
+WORDS = ("traceparent", "tracestate", "baggage", "b3", "x-b3-traceid", "uber-trace-id", "x-cloud-trace-context")
+
+
+@asynccontextmanager
+async def host() -> AsyncIterator[tuple[int, list[str]]]:
+    """An HTTP server that keeps the heads of what it is asked."""
+    heads: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listener:
+        yield listener.sockets[0].getsockname()[1], heads
+
+
+async def called(spans: Spans, tool: str, arguments: Mapping[str, Any], **environ: str) -> tuple[str, ReadableSpan]:
+    """Have a run on a real server call `tool`; return what that returned, and the span of the call."""
+    call = ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments))
+    model = ScriptedModel([Reply(tool_calls=(call,)), "<answer>done</answer>"], has_native_tools=True)
+    async with running_server(model=model, environ=environ, spans=spans.sink) as listening:
+        async with AsyncClient(listening.grpc, token=listening.token) as client:
+            result = await client.reason(
+                "Go.", config=ReactConfig(allow_tool_use=True), trace_view=TraceView.TRACE_VIEW_FULL
+            )
+        await spans.until(lambda one: one.named("invoke_workflow"))
+    (observed,) = result.trace[0].react.observations
+    assert not observed.is_error, observed.result_json
+    return observed.result_json, spans.one(f"execute_tool {tool}")
+
+
+def place(span: ReadableSpan) -> str:
+    trace, number = ids(span)
+    return f"00-{trace:032x}-{number:016x}-01"
+
+
+def names(headers: Mapping[str, Any]) -> set[str]:
+    return {name for name in WORDS if name in {key.lower() for key in headers}}
+
+
+@pytest.mark.parametrize("told", [(), ("models",), TOLD])
+async def test_a_host_that_is_fetched_from_is_told_of_the_trace_only_where_tools_are(told: tuple[str, ...]) -> None:
+    spans = Spans(options=TracingOptions(propagate_to=told))
+    async with host() as (port, heads):
+        allowed = '["127.0.0.1"]'
+        _, span = await called(
+            spans,
+            "http_get",
+            {"url": f"http://127.0.0.1:{port}/"},
+            REASOND__TOOLS__HTTP_GET__ALLOW_HOSTS=allowed,
+            REASOND__TOOLS__HTTP_GET__ALLOW_PRIVATE_HOSTS=allowed,
+            REASOND__TOOLS__HTTP_GET__ALLOW_HTTP="true",
+        )
+    (head,) = heads
+    headers = dict(line.split(": ", 1) for line in head.strip().splitlines()[1:])
+    assert names(headers) == ({"traceparent"} if told == TOLD else set())
+    if told == TOLD:
+        assert headers["traceparent"] == place(span)
+
+
+@pytest.mark.parametrize("told", [(), ("models",), TOLD])
+async def test_an_mcp_program_is_told_of_the_trace_only_where_tools_are(told: tuple[str, ...]) -> None:
+    spans = Spans(options=TracingOptions(propagate_to=told))
+    environ = {
+        "REASOND__TOOLS__MCP__T__COMMAND": sys.executable,
+        "REASOND__TOOLS__MCP__T__ARGS": json.dumps([str(PROGRAM)]),
+    }
+    returned, span = await called(spans, "t__heard", {}, **environ)
+    heard = json.loads(json.loads(returned)["text"])
+    assert names(heard["meta"]) == ({"traceparent"} if told == TOLD else set())
+    if told == TOLD:
+        assert heard["meta"]["traceparent"] == place(span)
+
+
+@pytest.mark.parametrize("told", [(), TOLD])
+async def test_an_mcp_server_over_http_is_told_in_the_call_and_never_by_headers(told: tuple[str, ...]) -> None:
+    spans = Spans(options=TracingOptions(propagate_to=told))
+    with over_http() as (_, port):
+        returned, span = await called(spans, "t__heard", {}, REASOND__TOOLS__MCP__T__URL=f"http://127.0.0.1:{port}/mcp")
+    heard = json.loads(json.loads(returned)["text"])
+    assert heard["headers"]
+    assert names(heard["headers"]) == set()
+    assert names(heard["meta"]) == ({"traceparent"} if told == TOLD else set())
+    if told == TOLD:
+        assert heard["meta"]["traceparent"] == place(span)
