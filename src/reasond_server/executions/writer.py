@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from reasond_server.errors import InternalError, StoreUnavailableError
+from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -143,11 +143,11 @@ class LogWriter:
             if error is None:
                 log.was_committed()
                 continue
-            if part.creation is None:
-                self._observer.commit_failed(error.reason)
-            else:
+            if part.creation is not None and isinstance(error, StoreFullError | StoreUnavailableError):
                 # Nothing else could be begun either.
                 self.report(error)
+            else:
+                self._observer.commit_failed(error.reason)
             log.was_refused(error)
 
     async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:

@@ -124,19 +124,18 @@ class Call:
 
     async def answer(self, params: Params) -> Mapping[str, Any]:
         """Run the call; return `{"result": ...}` or `{"error": ...}`."""
-        code, since_s = "OK", time.monotonic()
+        code, since_s = "CANCELLED", time.monotonic()
         try:
             method = self._method()
             principal, arguments = await self._admitted(METHODS[self._name], params)
             answer = {"result": await method.run(principal, read_params(method.params, arguments))}
+            code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             failure = failure_of(error)
             code = row_of(failure).grpc_status
             return {"error": await self.explain(failure)}
         finally:
-            self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
-        if self._decision is not None:
-            self._decision.allow()
+            self._note_end(code, since_s)
         return answer
 
     async def events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
@@ -155,11 +154,13 @@ class Call:
                     yield event
             code = "OK"
         except Exception as error:
-            code = row_of(failure_of(error)).grpc_status
+            failure = failure_of(error)
+            code = row_of(failure).grpc_status
+            self._decide(failure)
             raise
         finally:
             self._observer.stream_closed(TRANSPORT)
-            self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
+            self._note_end(code, since_s)
 
     async def _events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
         method = self._method()
@@ -189,13 +190,23 @@ class Call:
 
     async def explain(self, error: ReasondError) -> dict[str, Any]:
         """Return the error object for how the call failed, with what the run had done if it was one."""
-        if self._decision is not None:
-            self._decision.end(error)
+        self._decide(error)
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
         self._observer.call_failed(TRANSPORT, row_of(error).reason)
         return note_failure(error, self._exchange, self._name, partial=partial)
+
+    def _decide(self, error: ReasondError) -> None:
+        """Let the audit log say how the call failed, once somebody was let in."""
+        if self._decision is not None:
+            self._decision.end(error)
+
+    def _note_end(self, code: str, since_s: float) -> None:
+        """Note that the call is over; whoever was let in and left before the end was allowed what was asked."""
+        if self._decision is not None:
+            self._decision.allow()
+        self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
 
     def _method(self) -> Method:
         """Return the method that is called."""

@@ -6,6 +6,7 @@ The window before counts by the share of it that is still in sight, as in Redis 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from reasond_server.limits.requests import Denial
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _LEAST_WAIT_S = 1.0
 # At the very time that is worked out, what is in sight is still as much as does not fit.
 _MOMENT_S = 0.001
+# For every new caller so many are looked at, so that more leave than come.
+_LOOKED_AT = 32
 
 
 @dataclass(slots=True)
@@ -44,11 +47,13 @@ class _Limit:
     words: str
     windows: dict[str, _Window]
 
-    def window(self, caller: str, now_s: float) -> _Window:
+    def window(self, caller: str, now_s: float, *, most_callers: int) -> _Window:
         """Return the window of `caller` as it is now."""
         number = int(now_s // self.seconds)
         window = self.windows.get(caller)
         if window is None:
+            if len(self.windows) >= most_callers:
+                self._forget_idle(number)
             self.windows[caller] = window = _Window(number=number)
         else:
             window.move_to(number)
@@ -66,17 +71,21 @@ class _Limit:
             return max(_LEAST_WAIT_S, (left - (room - window.count) / window.before) * self.seconds + _MOMENT_S)
         return max(_LEAST_WAIT_S, (left + 1 - room / window.count) * self.seconds + _MOMENT_S)
 
-    def forget_idle(self, now_s: float) -> None:
-        """Forget the callers of whom nothing is in sight."""
-        number = int(now_s // self.seconds)
-        for caller in [name for name, window in self.windows.items() if window.number < number - 1]:
-            del self.windows[caller]
+    def _forget_idle(self, number: int) -> None:
+        """Forget callers of whom nothing is in sight in the window with that number.
+
+        A few at a time, those first that were not looked at for longest: nobody waits while all are looked through.
+        """
+        for caller in list(islice(self.windows, _LOOKED_AT)):
+            window = self.windows.pop(caller)
+            if window.number >= number - 1:
+                self.windows[caller] = window
 
 
 class MemoryRates:
     """Counts requests of the callers of one process; `monotonic` is in seconds.
 
-    Where more than `most_callers` are known, those are forgotten of whom nothing is in sight.
+    Where as many as `most_callers` are known, each new one has a few of those forgotten of whom nothing is in sight.
     """
 
     def __init__(self, *, limits: RequestLimits, monotonic: Callable[[], float], most_callers: int = 100_000) -> None:
@@ -92,13 +101,11 @@ class MemoryRates:
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """See RequestRates; what one limit refuses, none of them counts."""
         now_s = self._monotonic()
-        windows = [limit.window(caller, now_s) for limit in self._limits]
+        windows = [limit.window(caller, now_s, most_callers=self._most_callers) for limit in self._limits]
         for limit, window in zip(self._limits, windows, strict=True):
             wait_s = limit.wait_s(window, weight, now_s)
             if wait_s != 0:
                 return Denial(limit=limit.words, retry_after_s=wait_s)
-        for limit, window in zip(self._limits, windows, strict=True):
+        for window in windows:
             window.count += weight
-            if len(limit.windows) > self._most_callers:
-                limit.forget_idle(now_s)
         return None

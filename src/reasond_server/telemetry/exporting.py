@@ -162,12 +162,28 @@ def _is_installed(name: str) -> bool:
 def _exporter(options: TracingOptions, target: str) -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
 
-    for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
-        # They tell every failure, with text of the receiver; `CarefulExporter` tells what matters.
+    for name in ("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.util"):
+        # They tell every failure, with text of the receiver or of the headers; `CarefulExporter` tells what matters.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    headers = next(filter(None, (options.environ.get(name, "") for name in _HEADER_VARIABLES)), None)
     address = target if "://" in target else f"http://{target}"
-    return OTLPSpanExporter(endpoint=address, headers=headers)
+    return OTLPSpanExporter(endpoint=address, headers=_headers(options.environ))
+
+
+def _headers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that the environment names, such as keys of the receiver.
+
+    One that is malformed is left out and told by its place, because its text may be a key.
+    """
+    from opentelemetry.util.re import parse_env_headers  # noqa: PLC0415 - as above
+
+    variable = next(filter(environ.get, _HEADER_VARIABLES), "")
+    headers: dict[str, str] = {}
+    for place, text in enumerate(environ.get(variable, "").split(","), 1):
+        found = parse_env_headers(text, liberal=True)
+        if text.strip() and not found:
+            _log.warning("header %d of %s is left out: it is not name=value", place, variable)
+        headers.update(found)
+    return headers
 
 
 def _resource(options: TracingOptions) -> Any:  # noqa: ANN401 - of a package that may be missing

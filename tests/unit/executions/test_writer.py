@@ -5,10 +5,16 @@ from itertools import count
 
 import pytest
 
-from reasond_server.errors import ExecutionNotFoundError, ReasondError, StoreFullError, StoreUnavailableError
+from reasond_server.errors import (
+    ExecutionNotFoundError,
+    InternalError,
+    ReasondError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from reasond_server.executions.log import MAX_PENDING, RunLog
 from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.store import Append, Lease, LeaseLostError, Record
+from reasond_server.executions.store import Append, Creation, Lease, LeaseLostError, Record
 from reasond_server.executions.writer import LogWriter
 from reasond_server.types import (
     CustomStep,
@@ -224,6 +230,18 @@ async def test_one_log_that_is_refused_keeps_no_other_from_being_written(store: 
     add(kept, "b")
     await kept.flush()
     assert isinstance(gone.error, ExecutionNotFoundError)
+
+
+async def test_an_execution_that_cannot_be_begun_for_a_fault_of_its_own_keeps_no_other_from_beginning(
+    store: SlowStore, writer: LogWriter
+) -> None:
+    taken = await new_log(store, writer)
+    log = RunLog(execution=taken.execution, submit=writer.submit)
+    log.creation = Creation(plan="", lease=LEASE)
+    add(log, "a")
+    await log.settled()
+    assert isinstance(log.error, InternalError)
+    writer.require_store()
 
 
 async def test_a_fault_of_the_store_ends_the_logs_and_not_the_writer(store: SlowStore, writer: LogWriter) -> None:

@@ -6,11 +6,21 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from starlette.datastructures import Headers
+
+from reasond_server.access.permissions import require
 from reasond_server.errors import ModelFailedError, ModelUnavailableError
+from reasond_server.http_api.calls import Calls, Gate
+from reasond_server.http_api.exchange import Exchange
+from reasond_server.http_api.methods import Methods
+from reasond_server.http_api.streaming import frames
+from reasond_server.telemetry.observers import Unobserved
 from reasond_server.testing import FunctionModel, Reply
+from tests.unit.http_api.parts import verifier
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import AsyncGenerator
 
     from reasond_server.llm.model import ChatRequest
     from tests.unit.http_api.parts import ServeSite, Site
@@ -122,6 +132,60 @@ async def test_a_stray_cancellation_inside_a_method_is_an_answer_not_a_hang(serv
     site = await serve_site(require_permission=stray)
     answer = await site.call("reasoning.list_strategies")
     assert answer["error"]["data"]["reason"] == "INTERNAL"
+
+
+class Waiting:
+    """A service whose callers wait for ever."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+
+    async def list_executions(self, *_: Any, **__: Any) -> None:
+        self.is_asked.set()
+        await asyncio.Event().wait()
+
+    async def stream(self, *_: Any, **__: Any) -> AsyncGenerator[Any, None]:
+        await self.list_executions()
+        yield
+
+
+class Ends(Unobserved):
+    """Remembers how calls ended."""
+
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+
+    def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
+        del transport, method, duration_s
+        self.codes.append(code)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_who_leaves_before_the_end_is_no_success_and_stands_in_the_audit_log(
+    site: Site, caplog: pytest.LogCaptureFixture, *, is_stream: bool
+) -> None:
+    caplog.set_level(logging.INFO, logger="reasond.audit")
+    service: Any = Waiting()
+    ends, exchange = Ends(), Exchange(request_id="r-1", headers=Headers())
+    gate = Gate(authenticate=verifier().verify, require=require)
+    calls = Calls(methods=Methods(service=service, agents=site.agents), gate=gate, exchange=exchange, observer=ends)
+    asked = {"auth_token": site.token(), "query": "q"} if is_stream else {"auth_token": site.token()}
+
+    async def call() -> None:
+        if is_stream:
+            async for _ in frames(calls.open("reasoning.execute"), asked, None):
+                pass
+        await calls.call("executions.list", asked)
+
+    task = asyncio.create_task(call())
+    await service.is_asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ends.codes == ["CANCELLED"]
+    (record,) = [one for one in caplog.records if one.name == "reasond.audit"]
+    told = record.__dict__
+    assert (told["outcome"], told["subject"], told["request_id"]) == ("allowed", "alice", "r-1")
 
 
 async def test_the_token_stands_in_no_answer_and_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:

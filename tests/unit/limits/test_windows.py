@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,36 @@ async def test_callers_of_whom_nothing_is_in_sight_are_forgotten_where_there_are
     await counter.count("d", weight=1)
     (limit,) = counter._limits
     assert set(limit.windows) == {"d"}
+
+
+async def test_a_call_looks_at_a_few_callers_however_many_there_are() -> None:
+    hand = Hand()
+    counter = rates(hand, hour=100, callers=1)
+    for number in range(200):
+        await counter.count(str(number), weight=1)
+    (limit,) = counter._limits
+    looked_at = [0]
+
+    class Watched(dict[str, Any]):
+        """Counts who is looked at."""
+
+        def items(self) -> Any:
+            looked_at[0] += len(self)
+            return super().items()
+
+        def pop(self, *names: Any) -> Any:
+            looked_at[0] += 1
+            return super().pop(*names)
+
+    object.__setattr__(limit, "windows", Watched(limit.windows))
+    await counter.count("0", weight=1)
+    assert looked_at == [0]
+    await counter.count("new", weight=1)
+    assert looked_at == [32]
+    hand.now_s = 3 * 3600.0
+    for number in range(10):
+        await counter.count(f"later {number}", weight=1)
+    assert set(limit.windows) == {f"later {number}" for number in range(10)}
 
 
 @pytest.mark.parametrize("limits", [RequestLimits(), RequestLimits(per_hour=1)])

@@ -65,6 +65,23 @@ async def test_an_endpoint_of_the_environment_turns_it_on(name: str) -> None:
     await sink.aclose(within_s=5)
 
 
+async def test_a_malformed_header_is_told_by_its_place_and_the_others_are_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        headers = {"OTEL_EXPORTER_OTLP_HEADERS": "x-team=a%20b, x-license: k4n4ry,,x-more=c=d"}
+        sink = sink_of(TracingOptions(endpoint="http://127.0.0.1:9", environ=headers))
+    assert sink is not None
+    processor = sink._provider._active_span_processor._span_processors[0]  # type: ignore[attr-defined]  # not public
+    sent = processor.span_exporter._exporter._headers
+    assert {("x-team", "a b"), ("x-more", "c=d")} <= set(sent)
+    assert [line for line in caplog.messages if "header" in line.lower()] == [
+        "header 2 of OTEL_EXPORTER_OTLP_HEADERS is left out: it is not name=value"
+    ]
+    assert "k4n4ry" not in caplog.text
+    await sink.aclose(within_s=5)
+
+
 def run_without_the_package(code: str) -> subprocess.CompletedProcess[str]:
     """Run `code` where opentelemetry cannot be imported."""
     hidden = "import sys; sys.modules['opentelemetry'] = None\n"

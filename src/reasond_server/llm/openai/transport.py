@@ -175,7 +175,7 @@ class OpenAITransport:
             return await self._http.send(_copied(made, body, keeps=keeps), stream=True)
         response = await self._first_request(method, path, body, keeps=keeps)
         if method == "post" and response.is_success:
-            self._made[path] = response.request
+            self._made[path] = _without_body(response.request)
         return response
 
     async def _first_request(
@@ -276,6 +276,13 @@ class _Answer:
 def _too_much(options: BackendOptions, limit: int) -> UpstreamFaultError:
     remedy = "Raise max_response_bytes of the backend if such answers are meant."
     return faults.breach(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
+
+
+def _without_body(request: httpx2.Request) -> httpx2.Request:
+    """Return `request` as a pattern for later ones: what its caller asked must not stay as long as the server does."""
+    from httpx2 import Request  # noqa: PLC0415 - only when used
+
+    return Request(request.method, request.url, headers=request.headers, extensions=request.extensions)
 
 
 def _copied(made: httpx2.Request, body: dict[str, Any] | None, *, keeps: bool) -> httpx2.Request:

@@ -172,6 +172,16 @@ async def test_later_requests_differ_from_the_first_in_their_body_and_nothing_el
     assert {name for name, _ in headers_of(first) ^ headers_of(third)} == {"content-length"}
 
 
+async def test_what_the_first_caller_asked_does_not_stay_in_memory() -> None:
+    async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
+        answer = await one.open("chat/completions", {"model": "m-1", "text": "of the first caller"})
+        await answer.close()
+        (made,) = one._made.values()
+        assert made.content == b""
+        await read(one)
+        assert server.conversations[-1].json == {"model": "m-1"}
+
+
 async def test_azures_later_requests_go_to_the_same_deployment() -> None:
     async with upstream(streaming(*GOOD)) as server:
         root = server.address.removesuffix("/v1")
