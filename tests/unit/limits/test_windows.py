@@ -98,4 +98,4 @@ async def test_callers_of_whom_nothing_is_in_sight_are_forgotten_where_there_are
 @pytest.mark.parametrize("limits", [RequestLimits(), RequestLimits(per_hour=1)])
 async def test_what_sets_no_bound_refuses_nothing(limits: RequestLimits) -> None:
     counter = MemoryRates(limits=limits, monotonic=Hand())
-    assert await taken(counter, "a", tries=3) == (3 if not limits.items else 1)
+    assert await taken(counter, "a", tries=3) == (3 if not limits.windows else 1)
