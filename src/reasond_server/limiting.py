@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reasond_server.errors import SettingsError
 from reasond_server.limits.callers import CallerLimits
@@ -102,8 +102,8 @@ def _gate(
     """Return what admits requests; None where nothing bounds them, so that nothing is imported for it."""
     if not (settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests):
         return None
-    from reasond_server.limits.concurrency import MemorySlots, RedisSlots  # noqa: PLC0415 - starts without it
-    from reasond_server.limits.requests import FallbackRates, RequestGate, RequestLimits, WindowRates  # noqa: PLC0415 - as above
+    from reasond_server.limits.concurrency import MemorySlots  # noqa: PLC0415 - a server without limits needs none of it
+    from reasond_server.limits.requests import MemoryAdmission, RequestGate, RequestLimits  # noqa: PLC0415 - as above
     from reasond_server.limits.windows import MemoryRates  # noqa: PLC0415 - as above
 
     def limits_of(share: int) -> RequestLimits:
@@ -111,32 +111,18 @@ def _gate(
             per_minute=_share(settings.requests_per_minute, share), per_hour=_share(settings.requests_per_hour, share)
         )
 
-    most = settings.concurrent_requests or None
+    def alone(share: int) -> MemoryAdmission:
+        most = _share(settings.concurrent_requests, share)
+        rates = MemoryRates(limits=limits_of(share), monotonic=time.monotonic)
+        return MemoryAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
+
+    has_places = settings.concurrent_requests > 0
     if redis is None:
-        slots = MemorySlots(most=most) if most else None
-        rates = MemoryRates(limits=limits_of(1), monotonic=time.monotonic)
-        return RequestGate(rates=rates, slots=slots, most_at_once=most, observer=observer)
-    from limits.aio.storage import RedisStorage  # noqa: PLC0415 - as above
+        return RequestGate(admission=alone(1), has_places=has_places, observer=observer)
+    from reasond_server.limits.fallback import Fallback, FallbackAdmission  # noqa: PLC0415 - needs the package redis
+    from reasond_server.limits.redis_requests import RedisAdmission  # noqa: PLC0415 - as above
 
-    from reasond_server.limits.fallback import Fallback, FallbackSlots  # noqa: PLC0415 - as above
-
+    shared = RedisAdmission(redis=redis, limits=limits_of(1), most_at_once=settings.concurrent_requests or None)
     fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
-    pool: Any = redis.connection_pool
-    storage = RedisStorage(
-        f"async+{settings.redis_url.get_secret_value()}", implementation="redispy", connection_pool=pool
-    )
-    shared_slots = (
-        FallbackSlots(
-            shared=RedisSlots(redis=redis, most=most),
-            local=MemorySlots(most=_share(most, settings.replicas) or 1),
-            fallback=fallback,
-        )
-        if most
-        else None
-    )
-    shared_rates = FallbackRates(
-        shared=WindowRates(storage=storage, limits=limits_of(1)),
-        local=MemoryRates(limits=limits_of(settings.replicas), monotonic=time.monotonic),
-        fallback=fallback,
-    )
-    return RequestGate(rates=shared_rates, slots=shared_slots, most_at_once=most, observer=observer)
+    admission = FallbackAdmission(shared=shared, local=alone(settings.replicas), fallback=fallback)
+    return RequestGate(admission=admission, has_places=has_places, observer=observer)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from limits.aio.storage import MemoryStorage, RedisStorage
 from redis.asyncio import Redis
 
 from reasond_server.errors import RateLimitedError, StoreUnavailableError, TokenBudgetExhaustedError
-from reasond_server.limits.concurrency import MemorySlots, RedisSlots
-from reasond_server.limits.fallback import Fallback, FallbackLedger, OnFailure
+from reasond_server.limits.concurrency import MemorySlots
+from reasond_server.limits.fallback import Fallback, FallbackAdmission, FallbackLedger, OnFailure
 from reasond_server.limits.health import SharedHealth
+from reasond_server.limits.redis_requests import RedisAdmission
 from reasond_server.limits.redis_tokens import RedisTokenLedger
-from reasond_server.limits.requests import FallbackRates, RequestGate, RequestLimits, WindowRates
+from reasond_server.limits.requests import Admission, MemoryAdmission, RequestGate, RequestLimits
 from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
+from reasond_server.limits.windows import MemoryRates
 from tests.engines.redis_server import RedisServer, running_redis
 
 if TYPE_CHECKING:
@@ -111,32 +112,92 @@ async def test_a_model_call_takes_two_round_trips(redis: Redis) -> None:
     assert from_us == {"cmdstat_evalsha": 2}
 
 
-async def test_the_last_place_goes_to_one_of_many_and_comes_back(redis: Redis) -> None:
-    for slots in (MemorySlots(most=1), RedisSlots(redis=redis, most=1)):
-        taken = await asyncio.gather(*(slots.take("alice", str(number)) for number in range(20)))
-        assert taken.count(True) == 1
-        assert await slots.take("bob", "x")
-        await slots.give_back("alice", str(taken.index(True)))
-        await slots.give_back("alice", str(taken.index(True)))
-        assert await slots.take("alice", "next")
+def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
+    bounds = RequestLimits(**limits)
+    if kind == "redis":
+        return RedisAdmission(redis=redis, limits=bounds, most_at_once=most)
+    rates = MemoryRates(limits=bounds, monotonic=time.monotonic)
+    return MemoryAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
 
 
-async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_given_back_or_not(redis: Redis) -> None:
-    for slots in (MemorySlots(most=1), RedisSlots(redis=redis, most=1)):
-        assert await slots.take("alice", "run")
-        await slots.move("alice", "run:2", earlier=["run"])
-        assert not await slots.take("alice", "next")
-        await slots.give_back("alice", "run")
-        assert not await slots.take("alice", "next")
-        await slots.move("alice", "run:4", earlier=["run", "run:2", "run:3"])
-        await slots.give_back("alice", "run:4")
-        assert await slots.take("alice", "next")
+async def admitted(admission: Admission, caller: str, place: str, *, weight: int = 1) -> bool:
+    return await admission.admit(caller, place, weight=weight) is None
 
 
-def stored(server: RedisServer, redis: Redis) -> RedisStorage:
-    """Return a storage over the connections of `redis`, which its fixture closes."""
-    pool: Any = redis.connection_pool
-    return RedisStorage(f"async+{server.url}", implementation="redispy", connection_pool=pool)
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_the_last_place_goes_to_one_of_many_and_comes_back(kind: str, redis: Redis) -> None:
+    places = admitting(kind, redis, most=1)
+    taken = await asyncio.gather(*(admitted(places, "alice", str(number)) for number in range(20)))
+    assert taken.count(True) == 1
+    assert await admitted(places, "bob", "x")
+    await places.give_back("alice", str(taken.index(True)))
+    await places.give_back("alice", str(taken.index(True)))
+    assert await admitted(places, "alice", "next")
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_given_back_or_not(
+    kind: str, redis: Redis
+) -> None:
+    places = admitting(kind, redis, most=1)
+    assert await admitted(places, "alice", "run")
+    await places.move("alice", "run:2", earlier=["run"])
+    assert not await admitted(places, "alice", "next")
+    await places.give_back("alice", "run")
+    assert not await admitted(places, "alice", "next")
+    await places.move("alice", "run:4", earlier=["run", "run:2", "run:3"])
+    await places.give_back("alice", "run:4")
+    assert await admitted(places, "alice", "next")
+
+
+async def test_a_request_takes_one_round_trip_and_one_more_when_its_execution_has_ended(redis: Redis) -> None:
+    gate = RequestGate(admission=admitting("redis", redis, most=2, per_minute=9, per_hour=9), has_places=True)
+    (await gate.admit("alice")).leave()
+    await gate.aclose()
+    await redis.config_resetstat()
+    permit = await gate.admit("alice")
+    statistics = await redis.info("commandstats")
+    assert statistics["cmdstat_evalsha"]["calls"] == 1
+    assert "cmdstat_zrem" not in statistics
+    permit.leave()
+    await gate.aclose()
+    after = await redis.info("commandstats")
+    assert (after["cmdstat_evalsha"]["calls"], after["cmdstat_zrem"]["calls"]) == (1, 1)
+
+
+async def test_two_servers_admit_together_no_request_more_than_the_limit(redis: Redis, server: RedisServer) -> None:
+    other = Redis.from_url(server.url)
+    servers = [admitting("redis", client, per_minute=50, per_hour=30) for client in (redis, other)]
+    tries = (admitted(servers[number % 2], "alice", "") for number in range(100))
+    assert (await asyncio.gather(*tries)).count(True) == 30
+    await other.aclose()
+
+
+@pytest.mark.parametrize(
+    ("ago", "count", "before", "is_admitted"),
+    [
+        (0, 9, 0, True),
+        (0, 10, 0, False),
+        (0, 0, 10**9, False),  # of so many, the smallest part in sight is too much
+        (1, 10**9, 0, False),
+        (2, 10**9, 10**9, True),  # out of sight
+        (-1, 9, 0, True),  # Redis' clock was set back: what was counted later holds
+        (-1, 10, 0, False),
+    ],
+)
+async def test_what_was_counted_holds_as_long_as_it_is_in_sight(
+    redis: Redis, ago: int, count: int, before: int, *, is_admitted: bool
+) -> None:
+    admission = admitting("redis", redis, per_hour=10)
+    assert await admitted(admission, "alice", "")
+    (key,) = await redis.keys("*:requests")
+    hour = int((await redis.time())[0]) // 3600
+    await redis.hset(key, mapping={"n1": hour - ago, "c1": count, "b1": before})
+    denial = await admission.admit("alice", "", weight=1)
+    assert (denial is None) is is_admitted
+    if denial is not None:
+        assert denial.retry_after_s is not None
+        assert 1 <= denial.retry_after_s <= 2 * 3600 + 1
 
 
 def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:
@@ -180,36 +241,33 @@ async def test_an_operator_may_have_nothing_or_everything_let_through_without_re
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
-async def test_a_denied_request_counts_for_nothing(kind: str, server: RedisServer, redis: Redis) -> None:
-    limits = RequestLimits(per_minute=10, per_hour=12)
-    storage: MemoryStorage | RedisStorage = MemoryStorage()
-    if kind == "redis":
-        storage = stored(server, redis)
-    gate = RequestGate(rates=WindowRates(storage=storage, limits=limits), slots=MemorySlots(most=1), most_at_once=1)
+async def test_a_denied_request_counts_for_nothing(kind: str, redis: Redis) -> None:
+    gate = RequestGate(admission=admitting(kind, redis, most=1, per_minute=10, per_hour=12), has_places=True)
     permit = await gate.admit("alice", weight=8)
     with pytest.raises(RateLimitedError, match="1 executions at once"):
         await gate.admit("alice")
     permit.leave()
     permit.leave()
+    await gate.aclose()
     for _ in range(20):
         with pytest.raises(RateLimitedError, match="10 requests in a minute") as caught:
-            await gate.count("alice", weight=3)
+            await gate.admit("alice", weight=3)
         assert caught.value.retry_after_s is not None
-    await gate.count("alice", weight=2)
-    await gate.count("bob", weight=10)
+    for caller, weight in (("alice", 2), ("bob", 10)):
+        (await gate.admit(caller, weight=weight)).leave()
     with pytest.raises(RateLimitedError) as never:
-        await gate.count("carol", weight=11)
+        await gate.admit("carol", weight=11)
     assert never.value.retry_after_s is None
+    await gate.aclose()
 
 
 async def test_rates_are_kept_by_each_server_while_redis_is_gone(server: RedisServer, redis: Redis) -> None:
-    shared = WindowRates(storage=stored(server, redis), limits=RequestLimits(per_minute=4))
-    local = WindowRates(storage=MemoryStorage(), limits=RequestLimits(per_minute=2))
+    shared, local = admitting("redis", redis, per_minute=4), admitting("memory", redis, per_minute=2)
     health = SharedHealth(monotonic=time.monotonic)
-    rates = FallbackRates(shared=shared, local=local, fallback=fallback(health))
-    assert await rates.count("alice", weight=1) is None
+    rates = FallbackAdmission(shared=shared, local=local, fallback=fallback(health))
+    assert await admitted(rates, "alice", "")
     server.kill()
-    assert [await rates.count("alice", weight=1) is None for _ in range(3)] == [True, True, False]
+    assert [await admitted(rates, "alice", "") for _ in range(3)] == [True, True, False]
     assert health.is_degraded
 
 

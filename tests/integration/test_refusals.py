@@ -37,6 +37,23 @@ class Refused:
 
 REFUSED = {
     "no key": Refused(auth="", says=("auth.keys: is empty", "REASOND_SIGNING_KEY", "--dev")),
+    # There is no way to switch the check of tokens off: without a key nothing is served, reflection neither.
+    "reflection and no key": Refused(
+        server="reflection = true", auth="", says=("auth.keys: is empty", "REASOND_SIGNING_KEY", "--dev")
+    ),
+    "a provider whose key is not set": Refused(
+        more='[llm]\nprovider = "openai"\nmodel = "heron"', says=("OPENAI_API_KEY", "not set")
+    ),
+    "a variable of a provider that is not set": Refused(
+        more='[llm]\nprovider = "openai"\nmodel = "heron"\napi_key_env = "NOT_SET"',
+        says=("llm.api_key_env", "NOT_SET", "not set"),
+    ),
+    "a folder that is not there for a Unix socket": Refused(
+        server='grpc_unix_socket = "nowhere/reasond.sock"', says=("grpc_unix_socket", "nowhere")
+    ),
+    "a Unix socket where a file is": Refused(
+        server='grpc_unix_socket = "bad.pem"', says=("bad.pem", "is no socket", "grpc_unix_socket")
+    ),
     "a default key": Refused(
         auth='keys = [{ id = "main", secret = "changeme" }]', says=("auth.keys[0].secret", "8 bytes", "make one with")
     ),

@@ -153,11 +153,12 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if options.reflection:
             add_reflection(server, (*SERVICES, HEALTH_SERVICE))
+        # First what is refused by looking at it: a port that was open for a moment would have taken calls.
+        if options.grpc_unix_socket:
+            bind_unix(server, Path(options.grpc_unix_socket))
         if options.grpc_address:
             credentials = self._credentials()
             self._port = bind_tcp(server, options.grpc_address, credentials=credentials, setting="grpc_address")
-        if options.grpc_unix_socket:
-            bind_unix(server, Path(options.grpc_unix_socket))
 
     def _credentials(self) -> grpc.ServerCredentials | None:
         """Return the TLS credentials; None where TLS is off or ends at a proxy."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
-from reasond_server.access.tokens import missing
+from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import InvalidRequestError, MethodNotFoundError, ReasondError, Violation, shown
 from reasond_server.http_api.credentials import take_token
 from reasond_server.http_api.cursors import read_cursor
@@ -54,6 +54,20 @@ class Gate:
         self._authenticate = authenticate
         self._require = require
         self._peers = peers or Peers()
+
+    async def look_at_header(self, exchange: Exchange) -> None:
+        """Verify the token in the header, if there is one, before anything is read that a stranger may have sent.
+
+        Raises:
+            AccessError: it is not valid; that stands in the audit log.
+        """
+        try:
+            token = bearer_token(exchange.headers.getlist("authorization"))
+            if token:
+                await self._authenticate(token)
+        except ReasondError as error:
+            audit.denied("", error, request_id=exchange.request_id)
+            raise
 
     async def admit(
         self, params: Mapping[str, Any], operation: str, exchange: Exchange

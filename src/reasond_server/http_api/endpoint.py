@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InvalidJsonRpcError, ParseError
+from reasond_server.errors import AccessError, InvalidJsonRpcError, ParseError
 from reasond_server.http_api.calls import Calls
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
 from reasond_server.http_api.intake import unless_client_leaves
-from reasond_server.http_api.jsonrpc import dispatch, parse, read_request
+from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
 from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -24,12 +24,17 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import CallObserver
 
 _NO_STORE: Final = (b"cache-control", b"no-store")
+_TURNED_AWAY: Final = (_NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
+# So much is read of anybody, so that an answer about a bad token has the id of its call.
+_READ_OF_ANYBODY_BYTES: Final = 64 * 1024
+_MOST_DIGITS: Final = 20
 
 
 class JsonRpcEndpoint:
     """Answers POST: 200 with a JSON-RPC answer, 204 where there is none, or a stream where one is wanted.
 
-    A client that leaves cancels what it asked for.
+    A client that leaves cancels what it asked for. A large body is not read, and answered 401, where the token in the
+    header is not valid.
     """
 
     def __init__(
@@ -52,6 +57,12 @@ class JsonRpcEndpoint:
         exchange = exchange_of(scope)
         _check_type(exchange)
         calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer)
+        if _is_worth_a_look(exchange):
+            try:
+                await self._gate.look_at_header(exchange)
+            except AccessError as error:
+                await send_answer(send, 401, unread(error, calls), headers=_TURNED_AWAY)
+                return
         async with self._intake.body(exchange.headers, receive) as body:
             request = self._streamable(exchange, body)
             if request is not None:
@@ -81,6 +92,12 @@ async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: S
         async for event in events:
             await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
+
+
+def _is_worth_a_look(exchange: Exchange) -> bool:
+    """Whether the body is large, or may become so."""
+    length = exchange.headers.get("content-length", "")
+    return not length.isdecimal() or int(length[:_MOST_DIGITS]) > _READ_OF_ANYBODY_BYTES
 
 
 def _check_type(exchange: Exchange) -> None:

@@ -130,6 +130,11 @@ def read_request(entry: object) -> RpcRequest:
     )
 
 
+def unread(error: ReasondError, handler: Handler) -> bytes:
+    """Return the answer to a body that is not looked at because of `error`; nobody knows the id of its call."""
+    return to_json({"jsonrpc": "2.0", "error": handler.refuse(error), "id": None})
+
+
 async def _answer(entry: object, handler: Handler) -> bytes | None:
     """Run one entry and return its answer; None for a notification."""
     try:

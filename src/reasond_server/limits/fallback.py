@@ -14,8 +14,8 @@ from reasond_server.limits.tokens import Reservation
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 
-    from reasond_server.limits.concurrency import Slots
     from reasond_server.limits.health import SharedHealth
+    from reasond_server.limits.requests import Admission, Denial
     from reasond_server.limits.tokens import TokenLedger
 
 T = TypeVar("T")
@@ -142,30 +142,34 @@ class FallbackLedger:
         await self._fallback.attempt(lambda: _coroutine(self._shared.settle(reservation, used=used)))
 
 
-class FallbackSlots:
-    """Places over shared and local ones. A place is given back where it was taken."""
+class FallbackAdmission:
+    """Admits over a shared and a local admission. A place is given back where it was taken."""
 
-    def __init__(self, *, shared: Slots, local: Slots, fallback: Fallback) -> None:
+    def __init__(self, *, shared: Admission, local: Admission, fallback: Fallback) -> None:
         self._shared = shared
         self._local = local
         self._fallback = fallback
         self._taken_locally: set[str] = set()
 
-    async def take(self, caller: str, place: str) -> bool:
-        """See Slots. Raises as `Fallback.ask` besides."""
+    async def admit(self, caller: str, place: str, *, weight: int) -> Denial | None:
+        """See Admission. Raises as `Fallback.ask` besides."""
 
-        async def take_locally() -> bool:
-            if not await self._local.take(caller, place):
-                return False
-            self._taken_locally.add(place)
-            return True
+        async def admit_locally() -> Denial | None:
+            denial = await self._local.admit(caller, place, weight=weight)
+            if denial is None and place:
+                self._taken_locally.add(place)
+            elif place:
+                await self.give_back(caller, place)
+            return denial
 
         return await self._fallback.ask(
-            lambda: _coroutine(self._shared.take(caller, place)), local=take_locally, unlimited=lambda: True
+            lambda: _coroutine(self._shared.admit(caller, place, weight=weight)),
+            local=admit_locally,
+            unlimited=lambda: None,
         )
 
     async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
-        """See Slots; what cannot be shared is counted here, also where nothing would be admitted now."""
+        """See Admission; what cannot be shared is counted here, also where nothing would be admitted now."""
 
         async def move_locally() -> None:
             await self._local.move(caller, place, earlier=earlier)
@@ -181,7 +185,7 @@ class FallbackSlots:
             await move_locally()
 
     async def give_back(self, caller: str, place: str) -> None:
-        """See Slots; what cannot be given back lapses."""
+        """See Admission; what cannot be given back lapses."""
         if place in self._taken_locally:
             self._taken_locally.discard(place)
             await self._local.give_back(caller, place)

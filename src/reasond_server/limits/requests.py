@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
-
-from limits import RateLimitItemPerHour, RateLimitItemPerMinute
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from reasond_server.errors import RateLimitedError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from limits import RateLimitItem
-    from limits.aio.storage import MemoryStorage, RedisStorage
+    from collections.abc import Callable, Coroutine, Sequence
 
     from reasond_server.limits.concurrency import Slots
-    from reasond_server.limits.fallback import Fallback
     from reasond_server.telemetry.observers import LimitObserver
 
 _CONCURRENCY_WAIT_S = 1.0
@@ -38,10 +30,10 @@ class RequestLimits:
     per_hour: int | None = None
 
     @property
-    def items(self) -> Sequence[RateLimitItem]:
-        """The limits in the words of the library."""
-        minute = [] if self.per_minute is None else [RateLimitItemPerMinute(self.per_minute)]
-        return [*minute, *([] if self.per_hour is None else [RateLimitItemPerHour(self.per_hour)])]
+    def windows(self) -> Sequence[tuple[int, int, str]]:
+        """Amount, seconds and words of each limit there is."""
+        bounds = ((self.per_minute, 60, "a minute"), (self.per_hour, 3600, "an hour"))
+        return [(most, seconds, f"{most} requests in {name}") for most, seconds, name in bounds if most is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +42,12 @@ class Denial:
 
     limit: str
     retry_after_s: float | None
+    kind: Literal["rate", "concurrency"] = "rate"
+
+
+def no_place(most: int) -> Denial:
+    """Return the denial of an execution beyond `most` at once."""
+    return Denial(limit=f"{most} executions at once", retry_after_s=_CONCURRENCY_WAIT_S, kind="concurrency")
 
 
 class RequestRates(Protocol):
@@ -60,56 +58,47 @@ class RequestRates(Protocol):
         ...
 
 
-class WindowRates:
-    """Counts in sliding windows: the window before counts by the share of it that is still in sight."""
+class Admission(Protocol):
+    """Takes a place and counts a request, both or neither."""
 
-    def __init__(
-        self,
-        *,
-        storage: MemoryStorage | RedisStorage,
-        limits: RequestLimits,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._limiter = SlidingWindowCounterRateLimiter(storage)
-        self._items = limits.items
-        self._clock = clock
+    async def admit(self, caller: str, place: str, *, weight: int) -> Denial | None:
+        """Take the place named `place`, empty for none, and count `weight`; return which limit refuses both."""
+        ...
 
-    async def count(self, caller: str, *, weight: int) -> Denial | None:
-        """See RequestRates; what the first limit has counted is not given back if the second is met in between."""
-        # A single limit need not be asked first: it counts nothing that it refuses.
-        for item in self._items if len(self._items) > 1 else ():
-            if not await self._limiter.test(item, caller, cost=weight):
-                return await self._denial(item, caller, weight)
-        for item in self._items:
-            if not await self._limiter.hit(item, caller, cost=weight):
-                return await self._denial(item, caller, weight)
-        return None
+    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None]:
+        """Give a place back; twice is once."""
+        ...
 
-    async def _denial(self, item: RateLimitItem, caller: str, weight: int) -> Denial:
-        words = f"{item.amount} requests in {'a minute' if item.get_expiry() == 60 else 'an hour'}"  # noqa: PLR2004 - s
-        if weight > item.amount:
-            return Denial(limit=words, retry_after_s=None)
-        stats = await self._limiter.get_window_stats(item, caller)
-        return Denial(limit=words, retry_after_s=max(1.0, stats.reset_time - self._clock()))
+    async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
+        """See Slots."""
+        ...
 
 
-class FallbackRates:
-    """Rates over shared and local ones."""
+class MemoryAdmission:
+    """Admits to one process: first a place, then the rates."""
 
-    def __init__(self, *, shared: RequestRates, local: RequestRates, fallback: Fallback) -> None:
-        self._shared = shared
-        self._local = local
-        self._fallback = fallback
+    def __init__(self, *, rates: RequestRates, slots: Slots | None) -> None:
+        self._rates = rates
+        self._slots = slots
 
-    async def count(self, caller: str, *, weight: int) -> Denial | None:
-        """See RequestRates. Raises as `Fallback.ask`."""
+    async def admit(self, caller: str, place: str, *, weight: int) -> Denial | None:
+        """See Admission."""
+        if self._slots is not None and not await self._slots.take(caller, place):
+            return no_place(self._slots.most)
+        denial = await self._rates.count(caller, weight=weight)
+        if denial is not None and self._slots is not None:
+            await self._slots.give_back(caller, place)
+        return denial
 
-        async def count_shared() -> Denial | None:
-            return await self._shared.count(caller, weight=weight)
+    async def give_back(self, caller: str, place: str) -> None:
+        """See Admission."""
+        if self._slots is not None:
+            await self._slots.give_back(caller, place)
 
-        return await self._fallback.ask(
-            count_shared, local=lambda: self._local.count(caller, weight=weight), unlimited=lambda: None
-        )
+    async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
+        """See Admission."""
+        if self._slots is not None:
+            await self._slots.move(caller, place, earlier=earlier)
 
 
 class Permit:
@@ -131,20 +120,12 @@ class Permit:
 
 
 class RequestGate:
-    """Admits requests: first a place, then the rates, so that what is refused for the one costs none of the other."""
+    """Admits requests, and gives places back when executions end. `has_places` says whether those at once count."""
 
-    def __init__(
-        self,
-        *,
-        rates: RequestRates,
-        slots: Slots | None,
-        most_at_once: int | None,
-        observer: LimitObserver = UNOBSERVED,
-    ) -> None:
+    def __init__(self, *, admission: Admission, has_places: bool, observer: LimitObserver = UNOBSERVED) -> None:
         self._observer = observer
-        self._rates = rates
-        self._slots = slots
-        self._most_at_once = most_at_once
+        self._admission = admission
+        self._has_places = has_places
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def aclose(self) -> None:
@@ -158,16 +139,17 @@ class RequestGate:
         Raises:
             RateLimitedError: a limit is met; nothing was counted.
         """
-        slots = self._slots
-        place = "" if slots is None else uuid.uuid4().hex
+        place = uuid.uuid4().hex if self._has_places else ""
         try:
-            await self._take(caller, place)
-            await self.count(caller, weight=weight)
+            denial = await self._admission.admit(caller, place, weight=weight)
         except BaseException:
             # Whoever is cancelled while a place is taken may have it already.
-            if slots is not None:
-                await slots.give_back(caller, place)
+            if place:
+                await self._admission.give_back(caller, place)
             raise
+        if denial is not None:
+            self._observer.denied(denial.kind)
+            raise _limited(denial.limit, denial.retry_after_s)
         return Permit(partial(self._give_back, caller, place), name=place)
 
     async def carry_over(self, caller: str, name: str, *, life: int) -> Permit | None:
@@ -176,30 +158,18 @@ class RequestGate:
         It takes the place of those that the earlier lives had, which nobody may have given back. None where executions
         at once are not counted.
         """
-        if self._slots is None:
+        if not self._has_places:
             return None
         place = _place_in(name, life)
         earlier = [_place_in(name, before) for before in range(max(1, life - _LIVES), life)]
-        await self._slots.move(caller, place, earlier=earlier)
+        await self._admission.move(caller, place, earlier=earlier)
         return Permit(partial(self._give_back, caller, place), name=name)
 
     def _give_back(self, caller: str, place: str) -> None:
-        if self._slots is not None:
-            task = asyncio.create_task(self._slots.give_back(caller, place), name="place of a caller")
+        if place:
+            task = asyncio.create_task(self._admission.give_back(caller, place), name="place of a caller")
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
-
-    async def _take(self, caller: str, place: str) -> None:
-        if self._slots is not None and not await self._slots.take(caller, place):
-            self._observer.denied("concurrency")
-            raise _limited(f"{self._most_at_once} executions at once", _CONCURRENCY_WAIT_S)
-
-    async def count(self, caller: str, *, weight: int = 1) -> None:
-        """Count a request. Raises as `admit`."""
-        denial = await self._rates.count(caller, weight=weight)
-        if denial is not None:
-            self._observer.denied("rate")
-            raise _limited(denial.limit, denial.retry_after_s)
 
 
 def _place_in(name: str, life: int) -> str:

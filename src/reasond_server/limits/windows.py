@@ -1,6 +1,6 @@
 """Requests counted in the memory of one process, in sliding windows: a count costs a microsecond and waits for nothing.
 
-The window before counts by the share of it that is still in sight, as in Redis (`limits.requests.WindowRates`).
+The window before counts by the share of it that is still in sight, as in Redis (`limits.redis_requests`).
 """
 
 from __future__ import annotations
@@ -89,11 +89,8 @@ class MemoryRates:
     """
 
     def __init__(self, *, limits: RequestLimits, monotonic: Callable[[], float], most_callers: int = 100_000) -> None:
-        bounds = ((limits.per_minute, 60.0, "a minute"), (limits.per_hour, 3600.0, "an hour"))
         self._limits = [
-            _Limit(amount=amount, seconds=seconds, words=f"{amount} requests in {name}", windows={})
-            for amount, seconds, name in bounds
-            if amount is not None
+            _Limit(amount=amount, seconds=seconds, words=words, windows={}) for amount, seconds, words in limits.windows
         ]
         self._monotonic = monotonic
         self._most_callers = most_callers

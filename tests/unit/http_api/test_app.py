@@ -87,6 +87,37 @@ async def test_a_client_that_waits_to_be_told_to_go_on_is_told_at_once_that_it_i
     await writer.wait_closed()
 
 
+@pytest.mark.parametrize("how", ["content-length: 70000", "transfer-encoding: chunked"])
+async def test_a_large_body_is_not_read_where_the_token_in_the_header_is_not_valid(
+    site: Site, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)
+    head = f"host: x\r\ncontent-type: application/json\r\nauthorization: Bearer nonsense\r\n{how}"
+    with caplog.at_level("INFO", "reasond.audit"):
+        # Not a byte of the body comes, and the answer does all the same.
+        writer.write(f"POST {PATH} HTTP/1.1\r\n{head}\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    await writer.wait_closed()
+    told = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"www-authenticate: Bearer" in answer
+    assert (told["jsonrpc"], told["id"], told["error"]["code"]) == ("2.0", None, -32603)
+    assert told["error"]["data"]["reason"] == "TOKEN_INVALID"
+    assert [record.__dict__["reason"] for record in caplog.records if record.name == "reasond.audit"] == [
+        "TOKEN_INVALID"
+    ]
+
+
+async def test_a_large_body_is_read_where_the_token_is_valid_or_stands_in_it(site: Site) -> None:
+    listing = {**LISTING, "params": {"auth_token": site.token()}}
+    large = json.dumps(listing).encode().ljust(70_000)
+    assert "result" in (await site.post(large)).json()
+    without = json.dumps({**LISTING, "params": {}}).encode().ljust(70_000)
+    assert "result" in (await site.post(without, authorization=f"Bearer {site.token()}")).json()
+    assert (await site.post(without)).json()["error"]["data"]["reason"] == "TOKEN_MISSING"
+
+
 async def test_a_body_that_does_not_come_is_answered_408(serve_site: ServeSite) -> None:
     site = await serve_site(limits=HttpLimits(body_timeout_s=0.05))
     reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)

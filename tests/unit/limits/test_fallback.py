@@ -9,9 +9,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.limits.concurrency import MemorySlots
-from reasond_server.limits.fallback import Fallback, FallbackSlots, OnFailure
+from reasond_server.limits.fallback import Fallback, FallbackAdmission, OnFailure
 from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.requests import Denial, RequestGate
+from reasond_server.limits.requests import Denial, MemoryAdmission, RequestGate
 
 
 class LateSlots(MemorySlots):
@@ -31,6 +31,10 @@ class NoRates:
         return None
 
 
+def over(slots: MemorySlots) -> MemoryAdmission:
+    return MemoryAdmission(rates=NoRates(), slots=slots)
+
+
 def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:
     return Fallback(health=health, on_failure=on_failure, timeout_s=0.01)
 
@@ -38,8 +42,8 @@ def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:
 async def test_a_place_whose_answer_came_too_late_is_given_back_in_redis_too() -> None:
     shared = LateSlots(most=1)
     health = SharedHealth(monotonic=asyncio.get_running_loop().time, rest_s=0)
-    slots = FallbackSlots(shared=shared, local=MemorySlots(most=1), fallback=fallback(health))
-    assert await slots.take("anna", "one")
+    slots = FallbackAdmission(shared=over(shared), local=over(MemorySlots(most=1)), fallback=fallback(health))
+    assert await slots.admit("anna", "one", weight=1) is None
     await slots.give_back("anna", "one")
     assert not shared._taken
 
@@ -47,14 +51,16 @@ async def test_a_place_whose_answer_came_too_late_is_given_back_in_redis_too() -
 async def test_who_is_refused_a_local_place_leaves_nothing_behind() -> None:
     health = SharedHealth(monotonic=lambda: 0.0)
     health.failed(RedisConnectionError())
-    slots = FallbackSlots(shared=MemorySlots(most=1), local=MemorySlots(most=1), fallback=fallback(health))
-    assert [await slots.take("anna", place) for place in ("one", "two")] == [True, False]
+    slots = FallbackAdmission(
+        shared=over(MemorySlots(most=1)), local=over(MemorySlots(most=1)), fallback=fallback(health)
+    )
+    assert [await slots.admit("anna", place, weight=1) is None for place in ("one", "two")] == [True, False]
     assert slots._taken_locally == {"one"}
 
 
 async def test_who_is_cancelled_while_a_place_is_taken_does_not_keep_it() -> None:
     slots = LateSlots(most=1)
-    gate = RequestGate(rates=NoRates(), slots=slots, most_at_once=1)
+    gate = RequestGate(admission=over(slots), has_places=True)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await gate.admit("anna")
@@ -121,7 +127,9 @@ async def test_a_place_that_is_carried_over_is_counted_here_while_redis_is_gone_
 ) -> None:
     health = SharedHealth(monotonic=lambda: 0.0)
     local = MemorySlots(most=1)
-    slots = FallbackSlots(shared=MemorySlots(most=1), local=local, fallback=fallback(health, on_failure))
+    slots = FallbackAdmission(
+        shared=over(MemorySlots(most=1)), local=over(local), fallback=fallback(health, on_failure)
+    )
     await local.take("anna", "another")
     health.failed(RedisConnectionError())
     await slots.move("anna", "two", earlier=["one"])
@@ -132,8 +140,10 @@ async def test_a_place_that_is_carried_over_is_counted_here_while_redis_is_gone_
 
 async def test_a_place_that_is_carried_over_is_moved_where_it_is_shared() -> None:
     shared, local = MemorySlots(most=1), MemorySlots(most=1)
-    slots = FallbackSlots(shared=shared, local=local, fallback=fallback(SharedHealth(monotonic=lambda: 0.0)))
-    assert await slots.take("anna", "one")
+    slots = FallbackAdmission(
+        shared=over(shared), local=over(local), fallback=fallback(SharedHealth(monotonic=lambda: 0.0))
+    )
+    assert await slots.admit("anna", "one", weight=1) is None
     await slots.move("anna", "one:2", earlier=["one"])
     assert (shared._taken, local._taken) == ({"anna": {"one:2"}}, {})
     await slots.give_back("anna", "one:2")
@@ -141,4 +151,5 @@ async def test_a_place_that_is_carried_over_is_moved_where_it_is_shared() -> Non
 
 
 async def test_a_gate_that_counts_no_executions_has_nothing_to_carry_over() -> None:
-    assert await RequestGate(rates=NoRates(), slots=None, most_at_once=None).carry_over("anna", "one", life=2) is None
+    gate = RequestGate(admission=MemoryAdmission(rates=NoRates(), slots=None), has_places=False)
+    assert await gate.carry_over("anna", "one", life=2) is None

@@ -130,4 +130,4 @@ async def test_a_call_looks_at_a_few_callers_however_many_there_are() -> None:
 @pytest.mark.parametrize("limits", [RequestLimits(), RequestLimits(per_hour=1)])
 async def test_what_sets_no_bound_refuses_nothing(limits: RequestLimits) -> None:
     counter = MemoryRates(limits=limits, monotonic=Hand())
-    assert await taken(counter, "a", tries=3) == (3 if not limits.items else 1)
+    assert await taken(counter, "a", tries=3) == (3 if not limits.windows else 1)

@@ -7,7 +7,7 @@ import pytest
 from reasond_server.errors import RateLimitedError, StoreUnavailableError
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.limits.concurrency import MemorySlots
-from reasond_server.limits.requests import Denial, RequestGate
+from reasond_server.limits.requests import Denial, MemoryAdmission, RequestGate
 from tests.unit.executions.conftest import in_virtual_time
 from tests.unit.reasoning.company import ALICE, Company, task_of
 
@@ -30,7 +30,7 @@ class Unreachable(MemorySlots):
 
 
 def limits_on(slots: MemorySlots) -> CallerLimits:
-    gate = RequestGate(rates=NoRates(), slots=slots, most_at_once=1)
+    gate = RequestGate(admission=MemoryAdmission(rates=NoRates(), slots=slots), has_places=True)
     return CallerLimits(gate=gate, ledger=None, weights={})
 
 
