@@ -114,7 +114,9 @@ def main() -> None:
     for name, value in imports.items():
         print(f"import {name:<37}{value:8.1f} ms of CPU beside reasond_server.app")
     content = {"cpu_us_per_line": medians, "import_cpu_ms": imports, "rounds": rounds, "lines": LINES}
-    RESULTS.write_text(json.dumps({**content, "circumstances": circumstances(PACKAGES)}, indent=2) + "\n", encoding="utf-8")
+    RESULTS.write_text(
+        json.dumps({**content, "circumstances": circumstances(PACKAGES)}, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
