@@ -22,9 +22,9 @@ LEASE_S: Final = 3600
 _NO_PLACE: Final = -1
 _MILLI: Final = 1000
 # KEYS: the caller's places, a sorted set by the time that each lapses; its windows, a hash with number, count and count
-# of the window before, by its seconds: by its place among the limits, one could be taken for another after a change. ARGV: the place, how many there are (0: not counted), seconds that one is kept, the weight, then
-# amount and seconds of each limit. Returns which limit refuses (0: none) and the milliseconds to wait (-1: for ever).
-# The sums are those of `windows.py`.
+# of the window before, named by its seconds, because limits come and go. ARGV: the place, how many there are (0: not
+# counted), seconds that one is kept, the weight, then amount and seconds of each limit. Returns which limit refuses
+# (0: none) and the milliseconds to wait (-1: for ever). The sums are those of `windows.py`.
 _ADMIT: Final = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
