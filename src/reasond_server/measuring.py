@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.addresses import is_loopback, split_address
+from reasond_server.executions.run import Stop
 from reasond_server.grpc_api.methods import CODES, METHODS
 from reasond_server.http_api.app import PATHS
 from reasond_server.http_api.calls import TRANSPORT as JSONRPC
@@ -135,7 +136,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "code": frozenset(CODES),
         "route": frozenset(PATHS),
         "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
-        "reason": frozenset({*reasons, "handed_over", "lost", "cancelled"}),
+        "reason": frozenset({*reasons, *map(str, Stop)}),
         "strategy": frozenset(strategies),
         "finish_reason": frozenset(finish.value for finish in FinishReason),
         "baseline": frozenset(baseline.value for baseline in SavingsBaseline),

@@ -192,12 +192,26 @@ async def test_what_was_counted_holds_as_long_as_it_is_in_sight(
     assert await admitted(admission, "alice", "")
     (key,) = await redis.keys("*:requests")
     hour = int((await redis.time())[0]) // 3600
-    await redis.hset(key, mapping={"n1": hour - ago, "c1": count, "b1": before})
+    await redis.hset(key, mapping={"n3600": hour - ago, "c3600": count, "b3600": before})
     denial = await admission.admit("alice", "", weight=1)
     assert (denial is None) is is_admitted
     if denial is not None:
         assert denial.retry_after_s is not None
         assert 1 <= denial.retry_after_s <= 2 * 3600 + 1
+
+
+async def test_limits_that_are_set_or_taken_away_leave_the_windows_of_the_others_alone(redis: Redis) -> None:
+    alone, both = admitting("redis", redis, per_hour=3), admitting("redis", redis, per_minute=9, per_hour=3)
+    for _ in range(3):
+        assert await admitted(alone, "alice", "")
+        assert await admitted(both, "bob", "")
+    assert not await admitted(both, "alice", "")
+    assert not await admitted(alone, "bob", "")
+    hour = int((await redis.time())[0]) // 3600
+    for key in await redis.keys("*:requests"):
+        await redis.hset(key, mapping={"n3600": hour - 2})
+    assert await admitted(both, "alice", "")
+    assert await admitted(alone, "bob", "")
 
 
 def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:

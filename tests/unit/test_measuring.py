@@ -8,6 +8,7 @@ import pytest
 
 from reasond_server.access.peers import Peers
 from reasond_server.config import Settings
+from reasond_server.executions.run import Stop
 from reasond_server.http_api.metrics_page import ReaderGate
 from reasond_server.measuring import Measuring, listener_of, measuring_of, page_of, words_of
 from reasond_server.telemetry.observers import UNOBSERVED, Snapshot
@@ -81,6 +82,11 @@ def test_every_rpc_and_every_json_rpc_method_is_a_word() -> None:
     assert "reasond.v1.AgentService/GetAgentCard" in words["method"]
     assert "reasoning.execute" in words["method"]
     assert "" not in words["model"]
+
+
+def test_every_way_in_which_a_run_is_stopped_is_a_word() -> None:
+    words = words_of(Settings(), strategies=[], model="m")
+    assert {stop.value for stop in Stop} <= words["reason"]
 
 
 def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:

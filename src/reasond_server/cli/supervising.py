@@ -25,6 +25,8 @@ _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 30.0
 _LONG_LIFE_S: Final = 60.0
 _MOST_FAILED_STARTS: Final = 5
+# A number has an end: a worker that dies every few seconds for a day would come to it.
+_MOST_DOUBLINGS: Final = 16
 _LAST_SIGNAL: Final = 3
 _log = logging.getLogger("reasond.cli")
 
@@ -116,7 +118,7 @@ class Supervisor:
         """Start, keep and end the workers; return the first exit code that is no success, or 0.
 
         Raises:
-            CommandError: they do not start.
+            CommandError: they do not start, or `on_ready` raises it.
         """
         announcing = asyncio.create_task(self._announce(), name="ready")
         keeping = [asyncio.create_task(self._keep(number), name=f"worker {number}") for number in range(self._count)]
@@ -126,8 +128,9 @@ class Supervisor:
             announcing.cancel()
             self.end()
             await asyncio.wait([*keeping, announcing])
-        for task in keeping:
-            task.result()
+        for task in (*keeping, announcing):
+            if not task.cancelled():
+                task.result()
         return self._worst
 
     def end(self) -> None:
@@ -140,7 +143,11 @@ class Supervisor:
     async def _announce(self) -> None:
         for ready in self._ready.values():
             await ready.wait()
-        self._on_ready(self._listening)
+        try:
+            self._on_ready(self._listening)
+        except BaseException:
+            self.end()
+            raise
 
     async def _keep(self, number: int) -> None:
         """Start the worker `number` again and again."""
@@ -157,7 +164,7 @@ class Supervisor:
             failures = 1 if loop.time() - began_s > _LONG_LIFE_S else failures + 1
             if not is_ready and (not self._ready[number].is_set() or failures >= _MOST_FAILED_STARTS):
                 raise _not_started(code)
-            wait_s = min(self._first_wait_s * 2 ** (failures - 1), _LONGEST_WAIT_S)
+            wait_s = min(self._first_wait_s * 2 ** min(failures - 1, _MOST_DOUBLINGS), _LONGEST_WAIT_S)
             facts = {"worker": number, "pid": process_id, "exit_code": code, "restart_s": wait_s}
             _log.error("a worker died and is replaced", extra=facts)
             with contextlib.suppress(TimeoutError):

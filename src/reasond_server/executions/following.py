@@ -61,7 +61,7 @@ class Follower:
             ReasondError: the execution failed; raised after its last event, with `execution_id` set.
             ExecutionNotFoundError: it was deleted meanwhile.
             DrainingError: this process is shutting down and another one goes on; `execution_id` is set.
-        StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
+            StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
         """
         mailbox = Mailbox(wants_deltas=include_deltas, flush_interval_s=self._flush_interval_s)
         source = _Source(

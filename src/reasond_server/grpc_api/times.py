@@ -27,8 +27,8 @@ def fill_timestamp(message: timestamp_pb2.Timestamp, moment: datetime) -> None:
 
 
 def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
-    """Write seconds into a Duration, rounded to nanoseconds."""
-    nanos = round(seconds * _NANOS)
+    """Write seconds into a Duration, rounded to nanoseconds; less than nothing, where clocks differ, as nothing."""
+    nanos = max(0, round(seconds * _NANOS))
     message.seconds, message.nanos = nanos // _NANOS, nanos % _NANOS
 
 

@@ -22,9 +22,9 @@ LEASE_S: Final = 3600
 _NO_PLACE: Final = -1
 _MILLI: Final = 1000
 # KEYS: the caller's places, a sorted set by the time that each lapses; its windows, a hash with number, count and count
-# of the window before. ARGV: the place, how many there are (0: not counted), seconds that one is kept, the weight, then
-# amount and seconds of each limit. Returns which limit refuses (0: none) and the milliseconds to wait (-1: for ever).
-# The sums are those of `windows.py`.
+# of the window before, named by its seconds, because limits come and go. ARGV: the place, how many there are (0: not
+# counted), seconds that one is kept, the weight, then amount and seconds of each limit. Returns which limit refuses
+# (0: none) and the milliseconds to wait (-1: for ever). The sums are those of `windows.py`.
 _ADMIT: Final = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -37,7 +37,7 @@ local found, longest = {}, 0
 for limit = 1, (#ARGV - 4) / 2 do
   local amount, seconds = tonumber(ARGV[3 + limit * 2]), tonumber(ARGV[4 + limit * 2])
   if weight > amount then return {limit, -1} end
-  local kept = redis.call('HMGET', KEYS[2], 'n' .. limit, 'c' .. limit, 'b' .. limit)
+  local kept = redis.call('HMGET', KEYS[2], 'n' .. seconds, 'c' .. seconds, 'b' .. seconds)
   local number, left = math.floor(now / seconds), 1 - now % seconds / seconds
   local was, count, before = tonumber(kept[1]) or -1, tonumber(kept[2]) or 0, tonumber(kept[3]) or 0
   if was > number then
@@ -50,11 +50,12 @@ for limit = 1, (#ARGV - 4) / 2 do
     if count < room then wait = left - (room - count) / before else wait = left + 1 - room / count end
     return {limit, math.max(1000, math.ceil(wait * seconds * 1000) + 1)}
   end
-  found[limit], longest = {number, count + weight, before}, math.max(longest, seconds)
+  found[limit], longest = {seconds, number, count + weight, before}, math.max(longest, seconds)
 end
-for limit, window in ipairs(found) do
-  redis.call('HSET', KEYS[2], 'n' .. limit, string.format('%.0f', window[1]), 'c' .. limit, window[2], 'b' .. limit,
-    window[3])
+for _, window in ipairs(found) do
+  local seconds = window[1]
+  redis.call('HSET', KEYS[2], 'n' .. seconds, string.format('%.0f', window[2]), 'c' .. seconds, window[3],
+    'b' .. seconds, window[4])
 end
 if longest > 0 then redis.call('EXPIRE', KEYS[2], longest * 2) end
 if most > 0 then

@@ -121,7 +121,10 @@ EXECUTIONS: Final = (
         "outcome",
     ),
     _counter(
-        "reasond_executions_left", "Runs that another process goes on with: handed_over, or lost to it.", "reason"
+        "reasond_executions_left",
+        "Runs that another process goes on with: handed_over, lost to it, or fenced, where this one was out of touch "
+        "with the store for too long to know.",
+        "reason",
     ),
 )
 

@@ -255,7 +255,7 @@ class Metrics:
             self._store_failures(reason)
         for outcome in ("resumed", "written_off"):
             self._recoveries(outcome)
-        for reason in ("handed_over", "lost"):
+        for reason in ("handed_over", "lost", "fenced"):
             self._left(reason)
 
     def _spent(self, strategy: str, model: str, usage: Usage) -> None:

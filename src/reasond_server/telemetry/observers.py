@@ -81,7 +81,10 @@ class RunObserver(Protocol):
         ...
 
     def run_handed(self, reason: str) -> None:
-        """Note that another process goes on: the run was "handed_over", or "lost" to it."""
+        """Note that another process goes on: the run was "handed_over", or "lost" to it.
+
+        "fenced": it may, because this one was out of touch with the store for too long to know.
+        """
         ...
 
     def run_recovered(self, outcome: str) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from reasond_server.telemetry.arrivals import Arrival
     from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.telemetry.spans import SpanScope
     from reasond_server.types import Usage
 
 # As many as a JSON-RPC batch may have calls; more would make a line long.
 _MAX_EXECUTIONS: Final = 20
+
+
+class Awaited(Protocol):
+    """A request that waits to hear who made it (`telemetry.arrivals`)."""
+
+    def admit(self) -> None:
+        """Note that its caller is known."""
+        ...
 
 
 class Scope:
@@ -39,7 +46,7 @@ class Scope:
         self.execution_id = execution_id
         self.trace = trace
         self.span = span
-        self.arrival: Arrival | None = None
+        self.arrival: Awaited | None = None
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
 

@@ -67,7 +67,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "reasond.step.answer_found": "Whether the step found the answer",
     "reasond.step.index": "The step's index, from 0; a stretch without a step of its own has none",
     "reasond.steps": "Steps of the run",
-    "reasond.stop_reason": "Why the run left the process without an end: `handed_over` or `lost`",
+    "reasond.stop_reason": "Why the run left the process without an end: `handed_over`, `lost` or `fenced`",
     "reasond.usage.source": "`reported` by the provider, `estimated` or `partial`",
     "rpc.method": "Full name of the method, `_OTHER` for one that does not exist; several in a batch of JSON-RPC",
     "rpc.response.status_code": "Name of the gRPC status code",

@@ -140,6 +140,19 @@ async def test_a_worker_that_once_started_and_does_not_any_more_is_given_up_afte
     assert len(told.gone) == 5
 
 
+async def test_where_it_cannot_be_told_that_all_are_ready_they_are_ended() -> None:
+    told = Told()
+
+    def fail(_listening: Listening) -> None:
+        raise CommandError("the ready file cannot be written")
+
+    supervisor = supervisor_of(WAITING, told)
+    supervisor._on_ready = fail
+    with pytest.raises(CommandError, match="the ready file cannot be written"):
+        await supervise(supervisor)
+    assert len(told.gone) == 2
+
+
 async def test_a_worker_that_hears_nothing_is_killed_by_the_third_signal() -> None:
     told = Told()
     supervisor = supervisor_of(STUBBORN, told, workers=1)

@@ -1,0 +1,27 @@
+"""Times of Python as times of protobuf."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.grpc_api.times import duration, timestamp
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_a_moment_is_the_same_to_the_microsecond(moment: datetime) -> None:
+    assert timestamp(moment).ToDatetime(tzinfo=UTC) == moment
+
+
+@given(st.integers(0, 10**12))
+def test_a_span_is_the_same_to_the_microsecond(microseconds: int) -> None:
+    assert duration(microseconds / 10**6).ToTimedelta() == timedelta(microseconds=microseconds)
+
+
+@pytest.mark.parametrize("seconds", [-0.25, -3.0])
+def test_a_span_that_clocks_made_negative_is_nothing(seconds: float) -> None:
+    made = duration(seconds)
+    assert (made.seconds, made.nanos) == (0, 0)
