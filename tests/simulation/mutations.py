@@ -86,25 +86,6 @@ MUTATIONS: Final = (
         new="            if False:",
     ),
     Mutation(
-        name="timer-instead-of-clock",
-        path="executions/fencing.py",
-        old="        return self._monotonic() < self._until_s",
-        new="        return not self._is_in_doubt or self._monotonic() < self._until_s",
-    ),
-    Mutation(
-        name="lease-counted-from-the-answer",
-        path="executions/leases.py",
-        old="        self._on_renewed({name: fence for name, fence in fences.items() if name not in lost}, since_s)",
-        new="        self._on_renewed({name: fence for name, fence in fences.items() if name not in lost},"
-        " self._monotonic())",
-    ),
-    Mutation(
-        name="lease-counted-without-margin",
-        path="executions/fencing.py",
-        old="        self._sure_s = lease_s * (1 - MARGIN_SHARE)",
-        new="        self._sure_s = lease_s",
-    ),
-    Mutation(
         name="open-calls-not-closed",
         path="executions/run.py",
         old="            self.stop(Stop.FENCED)",

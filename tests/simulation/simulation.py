@@ -297,9 +297,9 @@ class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Note the line; what a dying process says does not count, nor what one thinks hangs while it stood still."""
         process = current_process()
-        if process is not None and "left behind" in record.getMessage():
-            if self._world.loop.time() - process.awake_since_s < _UNWINDING_S:
-                return
+        is_of_a_stop = process is not None and self._world.loop.time() - process.awake_since_s < _UNWINDING_S
+        if is_of_a_stop and "left behind" in record.getMessage():
+            return
         if process is None or not process.is_dead:
             error = record.exc_info[1] if record.exc_info else None
             self._world.violated(f"{record.getMessage()} {error!r}")

@@ -206,11 +206,15 @@ async def test_its_follower_is_told_where_to_go_on_and_goes_on_elsewhere_without
     runner.begin()
     execution, _ = await held(servers, runner, model)
     cut_off(servers, runner)
-    seen = []
-    with pytest.raises(StoreUnavailableError, match="has left the execution") as caught:
+    seen = list[int]()
+
+    async def follow() -> None:
         async with aclosing(servers.follower(runner).follow(execution, after=0, include_deltas=False)) as events:
             async for event in events:
                 seen.append(event.sequence)
+
+    with pytest.raises(StoreUnavailableError, match="has left the execution") as caught:
+        await follow()
     assert caught.value.execution_id == execution.execution_id
     assert caught.value.retry_after_s == 1.0
     assert [number for number in seen if number] == [1, 2]

@@ -257,9 +257,16 @@ async def test_a_tool_call_is_held_before_it_is_on_record_and_again_before_it_is
 async def test_a_journal_knows_while_a_tool_is_at_work() -> None:
     journal = Memory().journal()
     assert not journal.is_acting
-    with pytest.raises(ZeroDivisionError), journal.acting(), journal.acting():
-        assert journal.is_acting
-        raise ZeroDivisionError
+    seen = []
+
+    def failing() -> None:
+        with journal.acting(), journal.acting():
+            seen.append(journal.is_acting)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert seen == [True]
     assert not journal.is_acting
 
 
