@@ -51,8 +51,8 @@ REFUSED = {
     "a Unix socket in a folder that is not there": Refused(
         server='grpc_unix_socket = "/nowhere/reasond.sock"', says=("'/nowhere'", "does not exist", "0700")
     ),
-    "a Unix socket in a folder of everybody": Refused(
-        server='grpc_unix_socket = "/tmp/reasond.sock"', says=("'/tmp'", "Everybody on this machine", "0700")
+    "a Unix socket in a folder that others enter": Refused(
+        server='grpc_unix_socket = "/usr/reasond.sock"', says=("'/usr'", "Everybody on this machine", "0700")
     ),
     "a Unix socket by a relative path": Refused(
         server='grpc_unix_socket = "reasond.sock"', says=("'reasond.sock'", "absolute path", "grpc_unix_socket")
