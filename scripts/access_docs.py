@@ -31,7 +31,7 @@ def access_cost_lines(report: Report, where: str) -> list[str]:
         "## Tokens, limits and budgets",
         "",
         "`python -m benchmarks.access_cost`: processor time of the server for a call on a model that answers at once,",
-        "in microseconds, and as a share of the same call on a server that looks at no token, audits and limits nothing",
+        "in microseconds, and as a share of the same call on a server that looks at no token and limits nothing",
         "(least and most of the rounds). Every row does what those above it do; in memory where Redis is not named. A",
         "round trip is what one call asks Redis, with the one at its end for which nobody waits.",
         f"{report['rounds']} rounds of {load['calls']} calls by {load['callers']} callers, alternating. {where}",

@@ -173,7 +173,7 @@ def collecting() -> Iterator[tuple[list[bytes], str]]:
         return b""
 
     service = "opentelemetry.proto.collector.trace.v1.TraceService"
-    handlers = {"Export": grpc.unary_unary_rpc_method_handler(export)}
+    handlers: dict[str, Any] = {"Export": grpc.unary_unary_rpc_method_handler(export)}
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -417,7 +417,7 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
         async with running_redis() as redis:
             async with Redis.from_url(redis.url) as client:
                 await client.config_set("requirepass", secrets.redis_password)
-            places = {"redis_port": redis.port, "store": stored.url, "collector": collector}
+            places: dict[str, Any] = {"redis_port": redis.port, "store": stored.url, "collector": collector}
             (tmp_path / "config.toml").write_text(settings(secrets, backend=backend, **places), encoding="utf-8")
             async with serving(tmp_path, secrets, plugin) as running:
                 await call_over_grpc(running, secrets)
