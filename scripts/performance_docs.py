@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scripts.access_docs import access_cost_lines
 from scripts.call_docs import jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
 from scripts.pages import ROOT, cell, page, settle, table
 from scripts.peer_docs import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
@@ -22,6 +23,7 @@ COMPARED = {
     "unary_profile": profile_lines,
     "jsonrpc_cost": jsonrpc_lines,
     "upstream_wait": upstream_wait_lines,
+    "access_cost": access_cost_lines,
     "peers": peers_lines,
     "agent_loops": agent_loops_lines,
     "mixed_load": mixed_load_lines,

@@ -11,7 +11,8 @@ import sqlite3
 import subprocess
 import sys
 import urllib.parse
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
+import psycopg
 import pytest
 from redis.asyncio import Redis
 
@@ -28,14 +30,34 @@ from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_p
 from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.access.keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
+from tests.engines.postgres import postgres_program
 from tests.engines.redis_server import running_redis
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
 COMMAND = str(Path(sys.executable).with_name("reasond"))
 ANSWER = "a heron at dusk"
 START_LIMIT_S = 45.0
+
+
+# A strategy of somebody else that fails with everything that it should not say, in its words and in its locals.
+CRASHING = """
+import os
+from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+
+class Crashing(ReasoningStrategy[StrategyConfig]):
+    name = "crashing"
+    description = "Fails."
+    config_type = StrategyConfig
+
+    async def run(self, task, context):
+        token, key, question = os.environ["CANARY_TOKEN"], os.environ["CANARY_API_KEY"], task.query
+        everything = dict(os.environ)
+        if everything:
+            raise RuntimeError(f"refused: {token} authorization: Bearer {token} api_key={key}" + "." * 8000 + token)
+        yield None
+"""
 
 
 @dataclass(kw_only=True)
@@ -48,6 +70,8 @@ class Secrets:
     wrong_secret: str = "cAnArY-guess-Jd9pYt6nUw1e"
     redis_password: str = "cAnArY-redis-Lx3cFa7gKo5i"
     tool_variable: str = "cAnArY-mcp-env-Nz8vSe2rTb6q"
+    database_password: str = "cAnArY-postgres-Pf4xWq7yMv2d"
+    collector_key: str = "cAnArY-otlp-Ub9kTz3hRs6e"
     question: str = "cAnArY question about Ty5wHm1oDk9u"
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -139,8 +163,76 @@ def backend() -> Iterator[str]:
         thread.join()
 
 
-def settings(secrets: Secrets, *, backend: str, redis_port: int) -> str:
+@contextmanager
+def collecting() -> Iterator[tuple[list[bytes], str]]:
+    """Take in spans as an OTLP receiver does; yields what came, as it came, and the address."""
+    exported: list[bytes] = []
+
+    def export(request: bytes, _context: object) -> bytes:
+        exported.append(request)
+        return b""
+
+    service = "opentelemetry.proto.collector.trace.v1.TraceService"
+    handlers: dict[str, Any] = {"Export": grpc.unary_unary_rpc_method_handler(export)}
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield exported, f"http://127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+def install(folder: Path) -> None:
+    """Install the strategy that fails for whoever has `folder` on its path."""
+    info = folder / "crashing-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "crashing.py").write_text(CRASHING, "utf-8")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: crashing\nVersion: 1\n", "utf-8")
+    (info / "entry_points.txt").write_text("[reasond.strategies]\ncrashing = crashing:Crashing\n", "utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """Where executions are kept, and how all that is there is read."""
+
+    url: str
+    dump: Callable[[], bytes]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
+    if request.param == "sqlite":
+        return Stored(url="", dump=lambda: "\n".join(dumped_sqlite(tmp_path / "data" / "reasond.db")).encode())
+    database = str(request.getfixturevalue("postgres_url"))
+    user = "canary_" + os.urandom(4).hex()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {user} SUPERUSER LOGIN PASSWORD '{Secrets().database_password}'")
+    place = urllib.parse.urlsplit(database)
+    url = f"postgresql://{user}:{Secrets().database_password}@{place.hostname}:{place.port}{place.path}"
+    program = postgres_program("pg_dump")
+    assert program is not None
+
+    def dump() -> bytes:
+        return subprocess.run([program, "--dbname", database], capture_output=True, check=True, timeout=50).stdout
+
+    return Stored(url=url, dump=dump)
+
+
+def dumped_sqlite(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return list(database.iterdump())
+
+
+def settings(secrets: Secrets, *, backend: str, redis_port: int, store: str, collector: str) -> str:
     return f"""
+[logs]
+level = "debug"
+[tracing]
+endpoint = "{collector}"
+[reasoning]
+enabled_strategies = ["chain_of_thought", "crashing"]
 [server]
 grpc_address = "127.0.0.1:0"
 http_address = "127.0.0.1:0"
@@ -164,6 +256,7 @@ tokens_per_minute = 1000000
 storage = "redis"
 redis_url = "redis://:{secrets.redis_password}@127.0.0.1:{redis_port}/0"
 [store]
+url = "{store}"
 data_dir = "data"
 record_content = false
 [tools.mcp.broken]
@@ -201,11 +294,13 @@ class Running:
 
 
 @asynccontextmanager
-async def serving(folder: Path, secrets: Secrets) -> AsyncGenerator[Running, None]:
+async def serving(folder: Path, secrets: Secrets, plugin: Path) -> AsyncGenerator[Running, None]:
     """Run `reasond serve` in `folder`, where it writes all that it writes."""
     (folder / "tmp").mkdir()
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder / "tmp"), "TERM": "dumb"}
     environ |= {"CANARY_API_KEY": secrets.api_key, "PYTHONFAULTHANDLER": "1", "PYTHONASYNCIODEBUG": "1"}
+    environ |= {"CANARY_TOKEN": secrets.tokens["good token"], "PYTHONPATH": str(plugin)}
+    environ["OTEL_EXPORTER_OTLP_HEADERS"] = f"x-key={secrets.collector_key}"
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
             [COMMAND, "serve", "--config", "config.toml", "--ready-file", "ready.json"],
@@ -239,8 +334,10 @@ async def call_over_grpc(running: Running, secrets: Secrets) -> None:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
         for token in [*secrets.tokens.values(), f"{secrets.tokens['good token']}x", secrets.api_key]:
             metadata = [("authorization", f"Bearer {token}")]
+            crash = execution_pb2.ReasoningTask(query=secrets.question, strategy="crashing")
             for call in (
                 stub.Reason(reasoning_service_pb2.ReasonRequest(task=task), metadata=metadata),
+                stub.Reason(reasoning_service_pb2.ReasonRequest(task=crash), metadata=metadata),
                 stub.GetExecution(reasoning_service_pb2.GetExecutionRequest(execution_id=token), metadata=metadata),
                 stub.ListExecutions(reasoning_service_pb2.ListExecutionsRequest(), metadata=metadata),
             ):
@@ -290,30 +387,57 @@ async def everything_in(url: str, password: str) -> bytes:
     return b"\n".join([*keys, *(value or b"" for value in values)])
 
 
-async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(tmp_path: Path, backend: str) -> None:
+async def shared(running: Running, secrets: Secrets, url: str) -> bytes:
+    """Ask until Redis holds something: who is not answered within its 50 ms counts by itself for a second."""
+    async with asyncio.timeout(30):
+        while not (found := await everything_in(url, secrets.redis_password)):
+            await call_over_grpc(running, secrets)
+    return found
+
+
+async def metrics_of(running: Running, secrets: Secrets) -> str:
+    """Return what a Prometheus is told."""
+    async with httpx.AsyncClient(base_url=running.http, timeout=30) as client:
+        token = secrets.tokens["good token"]
+        answer = await client.get("/metrics", headers={"authorization": f"Bearer {token}"})
+    assert answer.is_success
+    return answer.text
+
+
+@pytest.mark.timeout(180)
+async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, backend: str, stored: Stored
+) -> None:
     secrets = Secrets()
     minted(secrets)
+    plugin = tmp_path_factory.mktemp("plugin")
+    install(plugin)
     (tmp_path / "main.key").write_text(secrets.signing_key, encoding="ascii")
-    async with running_redis() as redis:
-        async with Redis.from_url(redis.url) as client:
-            await client.config_set("requirepass", secrets.redis_password)
-        text = settings(secrets, backend=backend, redis_port=redis.port)
-        (tmp_path / "config.toml").write_text(text, encoding="utf-8")
-        async with serving(tmp_path, secrets) as running:
-            await call_over_grpc(running, secrets)
-            await call_over_http(running, secrets)
-            in_redis = await everything_in(redis.url, secrets.redis_password)
-            redis.kill()
-            await call_over_http(running, secrets)
+    with collecting() as (spans, collector):
+        async with running_redis() as redis:
+            async with Redis.from_url(redis.url) as client:
+                await client.config_set("requirepass", secrets.redis_password)
+            places: dict[str, Any] = {"redis_port": redis.port, "store": stored.url, "collector": collector}
+            (tmp_path / "config.toml").write_text(settings(secrets, backend=backend, **places), encoding="utf-8")
+            async with serving(tmp_path, secrets, plugin) as running:
+                await call_over_grpc(running, secrets)
+                await call_over_http(running, secrets)
+                in_redis = await shared(running, secrets, redis.url)
+                metrics = await metrics_of(running, secrets)
+                redis.kill()
+                await call_over_http(running, secrets)
     for given in ("config.toml", "main.key"):
         (tmp_path / given).unlink()
     written = files_in(tmp_path)
-    written |= {"Redis": in_redis, "answers": "\n".join(running.told).encode()}
+    written |= {"Redis": in_redis, "answers": "\n".join(running.told).encode(), "metrics": metrics.encode()}
+    written |= {"spans": b"".join(spans), "database": stored.dump()}
 
     assert leaks(secrets.all, written) == []
     # What was looked through is what was written: a run that said nothing would pass as well.
-    assert b"limits cannot be shared" in written["stderr"]
-    assert b"TOKEN_EXPIRED" in written["stderr"]
+    for said in (b"limits cannot be shared", b"TOKEN_EXPIRED", b"strategy failed", b"in run\\n", b'"debug"'):
+        assert said in written["stderr"]
     assert ANSWER.encode() in written["answers"]
-    with sqlite3.connect(tmp_path / "data" / "reasond.db") as database:
-        assert database.execute("SELECT count(*) FROM executions").fetchone()[0] > 0
+    assert b":requests" in written["Redis"]
+    assert b"reasond_" in written["metrics"]
+    assert b"invoke_workflow crashing" in written["spans"]
+    assert b"chain_of_thought" in written["database"]

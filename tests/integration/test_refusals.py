@@ -48,11 +48,14 @@ REFUSED = {
         more='[llm]\nprovider = "openai"\nmodel = "heron"\napi_key_env = "NOT_SET"',
         says=("llm.api_key_env", "NOT_SET", "not set"),
     ),
-    "a folder that is not there for a Unix socket": Refused(
-        server='grpc_unix_socket = "nowhere/reasond.sock"', says=("grpc_unix_socket", "nowhere")
+    "a Unix socket in a folder that is not there": Refused(
+        server='grpc_unix_socket = "/nowhere/reasond.sock"', says=("'/nowhere'", "does not exist", "0700")
     ),
-    "a Unix socket where a file is": Refused(
-        server='grpc_unix_socket = "bad.pem"', says=("bad.pem", "is no socket", "grpc_unix_socket")
+    "a Unix socket in a folder that others enter": Refused(
+        server='grpc_unix_socket = "/usr/reasond.sock"', says=("'/usr'", "Everybody on this machine", "0700")
+    ),
+    "a Unix socket by a relative path": Refused(
+        server='grpc_unix_socket = "reasond.sock"', says=("'reasond.sock'", "absolute path", "grpc_unix_socket")
     ),
     "a default key": Refused(
         auth='keys = [{ id = "main", secret = "changeme" }]', says=("auth.keys[0].secret", "8 bytes", "make one with")

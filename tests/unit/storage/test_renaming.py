@@ -1,0 +1,81 @@
+"""The statements of docs/operations/storage.md that rename the tenants of subjects without one, as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy.exc import IntegrityError
+
+from reasond_server.storage.schema import upgrade
+from reasond_server.storage.tables import METADATA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "storage.md"
+EXECUTION = (
+    "INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, version, "
+    "last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, plan) VALUES "
+    "('{tenant}', 'e-{tenant}', '{{}}', 'running', 's', '', 1.5, 0, 0, 0, 1, 'o', 0, FALSE, 'the plan')"
+)
+OTHERS = (
+    "INSERT INTO entries VALUES ('{tenant}', 'e-{tenant}', 1, 1, '', 'text')",
+    "INSERT INTO claims VALUES ('{tenant}', 'r1', 'e-{tenant}', 'digest')",
+    "INSERT INTO forgotten VALUES ('{tenant}', 'f-{tenant}', 1.5)",
+    "INSERT INTO agents VALUES ('{tenant}', 'agent', 'etag', '{{}}', NULL)",
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    """A database of either kind with rows of three tenants, whose foreign keys hold."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'reasond.db'}"
+    else:
+        url = request.getfixturevalue("postgres").new_database().replace("postgresql://", "postgresql+psycopg://")
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        upgrade(connection)
+        for tenant in ("ann", "bob", "acme"):
+            for statement in (EXECUTION, *OTHERS):
+                connection.exec_driver_sql(statement.format(tenant=tenant))
+    yield engine
+    engine.dispose()
+
+
+def connected(engine: sa.Engine) -> sa.Connection:
+    connection = engine.connect()
+    if engine.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def statements(engine: sa.Engine) -> Sequence[str]:
+    """Return what the page says for this database."""
+    sqlite, postgres = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    chosen: str = sqlite if engine.dialect.name == "sqlite" else postgres
+    return [line.removesuffix(";") for line in chosen.splitlines()]
+
+
+def test_the_tenants_that_are_named_are_renamed_in_every_table_and_no_other(engine: sa.Engine) -> None:
+    with connected(engine) as connection:
+        for statement in statements(engine):
+            connection.exec_driver_sql(statement)
+    with connected(engine) as connection:
+        for table in METADATA.sorted_tables:
+            rows = connection.execute(sa.select(table.c.tenant).order_by(table.c.tenant))
+            assert [row[0] for row in rows] == ["acme", "sub:ann", "sub:bob"], table.name
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+        connection.exec_driver_sql("DELETE FROM executions WHERE tenant = 'sub:ann'")
+        assert connection.exec_driver_sql("SELECT count(*) FROM entries").scalar() == 2
+
+
+def test_renaming_table_by_table_is_refused_by_the_database(engine: sa.Engine) -> None:
+    with connected(engine) as connection, pytest.raises(IntegrityError):
+        connection.exec_driver_sql("UPDATE executions SET tenant = 'sub:' || tenant WHERE tenant = 'ann'")
