@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import depth_memory
 from benchmarks.bounded_vs_plain import page_lines, with_block
 from benchmarks.savings_table import at, depth_rows, first_reaching, threshold_rows
 
@@ -99,9 +100,9 @@ def test_prose_and_the_code_stand_on_the_page_as_they_were_measured() -> None:
 
 
 def test_a_servers_memory_stands_on_the_page_as_it_was_measured() -> None:
-    report = json.loads((RESULTS / "long_input.json").read_text(encoding="utf-8"))
-    for row in report["server"]:
-        assert "| " + " | ".join(f"{value:,}" for value in row.values()) + " |" in STRATEGY
+    report = json.loads((RESULTS / "depth_memory.json").read_text(encoding="utf-8"))
+    block = "\n".join(depth_memory.page_lines([depth_memory.Row(**row) for row in report["rows"]]))
+    assert f"{depth_memory.BEGIN}\n\n{block}\n\n{depth_memory.END}" in STRATEGY
 
 
 def test_long_texts_stand_on_the_page_as_they_were_measured() -> None:

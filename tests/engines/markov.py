@@ -42,7 +42,9 @@ _TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 # Whole words of our own prompts, so that they are not spelt out letter by letter.
-_KNOWN = (" the", " and", " to", " of", " a", " in", " that", " is", " for", " with", " one", " you", " text", " notes")
+KNOWN: Sequence[str] = (
+    *(" the", " and", " to", " of", " a", " in", " that", " is", " for", " with", " one", " you", " text", " notes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ def _vocabulary() -> list[tuple[str, Any]]:
     kind = gguf.TokenType
     said = [word for sayings in CHAINS.values() for saying in sayings for word in saying.words]
     letters = [*string.printable.replace(" ", ""), "▁"]  # the tokenizer's own sign for a space
-    words = [word for word in dict.fromkeys((*said, *_KNOWN)) if word not in letters]
+    words = [word for word in dict.fromkeys((*said, *KNOWN)) if word not in letters]
     tokens: list[tuple[str, Any]] = [(_UNKNOWN, kind.UNKNOWN), (_BEGIN, kind.CONTROL), (_END, kind.CONTROL)]
     tokens += [(f"<0x{byte:02X}>", kind.BYTE) for byte in range(256)]
     tokens += [(speaker, kind.CONTROL) for speaker in _SPEAKERS]

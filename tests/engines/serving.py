@@ -26,11 +26,15 @@ CALL_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A running llama.cpp server: where it is (`http://host:port`), what it plays, tokens of each slot's window."""
+    """A running llama.cpp server: where it is (`http://host:port`), what it plays, tokens of each slot's window.
+
+    `pid` is its process.
+    """
 
     address: str
     chain: str
     window: int
+    pid: int
 
     @property
     def base_url(self) -> str:
@@ -81,7 +85,7 @@ def running_engine(chain: str, *, folder: Path, slots: int = 2, window: int = 40
             stderr=subprocess.STDOUT,
         )
     try:
-        engine = Engine(address=f"http://127.0.0.1:{port}", chain=chain, window=window)
+        engine = Engine(address=f"http://127.0.0.1:{port}", chain=chain, window=window, pid=process.pid)
         _await_start(process, engine, log)
         yield engine
         process.communicate(timeout=STOP_LIMIT_S)  # which ends its standard input, and so the engine

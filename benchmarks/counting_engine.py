@@ -1,0 +1,215 @@
+"""A llama.cpp that writes for ever, called without its chat parser: tokens, seconds and CPU seconds of every call.
+
+The model walks at random over nine words; words of our prompts are tokens, as they are of real models. Its server's
+chat endpoint parses the whole reply again with every token, which takes longer than attention where replies are long
+and would make one long pass look worse than it is. So both sides are sent to `/completion`, which parses nothing, with
+the prompt that the server itself makes of the messages (`/apply-template`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from bisect import bisect_left
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.context.windows import WindowLimits
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text
+from reasond_server.llm.openai.building import build_model
+from reasond_server.llm.openai.options import BackendOptions, Timeouts
+from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.types import CarryoverMode, Usage
+from tests.engines import markov
+from tests.engines.serving import running_engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+    from reasond_server.llm.model import ChatModel, ModelEvent
+    from tests.engines.serving import Engine
+
+# Four characters each: our estimate of their tokens is their number, so that notes of m tokens have m.
+WORDS = (" far", " low", " old", " new", " red", " dry", " big", " few", " odd")
+MOST_WORDS = 120
+CLOCK_EVERY = 100
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Seconds, and CPU seconds of the engine."""
+
+    wall_s: float
+    cpu_s: float
+
+    def __sub__(self, other: Clock) -> Clock:
+        return Clock(wall_s=self.wall_s - other.wall_s, cpu_s=self.cpu_s - other.cpu_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a run: what it used, whether it made a summary, and the clock since the run began."""
+
+    usage: Usage
+    is_summary: bool
+    at: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """A single pass: the tokens of its prompt, and the clock after which it had written how many words."""
+
+    prompt_tokens: int
+    words: Sequence[int]
+    at: Sequence[Clock]
+
+    def after(self, written: int) -> Clock:
+        """Return the clock when it had written so many tokens, to 100 tokens."""
+        return self.at[min(bisect_left(self.words, written), len(self.at) - 1)]
+
+
+class Completing(WrappedModel["ChatModel"]):
+    """The model of `engine`, called over `/completion`; prompts are counted as the wrapped model counts them."""
+
+    def __init__(self, *, model: ChatModel, engine: Engine, session: aiohttp.ClientSession) -> None:
+        super().__init__(model=model)
+        self._engine = engine
+        self._session = session
+
+    def clock(self) -> Clock:
+        """Return the time and the CPU time of the engine, to 10 ms."""
+        fields = Path(f"/proc/{self._engine.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        return Clock(wall_s=time.perf_counter(), cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS)
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the engine.
+
+        Raises:
+            SystemExit: it counts other tokens than the chat endpoint would.
+        """
+        messages = [{"role": message.role.value, "content": message.content} for message in request.messages]
+        async with self._session.post("/apply-template", json={"messages": messages}) as response:
+            prompt = (await response.json())["prompt"]
+        body = {
+            "prompt": prompt,
+            "n_predict": request.max_tokens,
+            "temperature": request.temperature,
+            "stop": list(request.stop),
+            "stream": True,
+            "cache_prompt": True,
+        }
+        async with self._session.post("/completion", json=body) as response:
+            async for line in response.content:
+                if not line.startswith(b"data: "):
+                    continue
+                event = json.loads(line[6:])
+                if event["content"]:
+                    yield Text(text=event["content"])
+                if event["stop"]:
+                    yield self._finished(event, await self.count_exactly(request.messages))
+
+    @staticmethod
+    def _finished(event: dict[str, Any], counted: int | None) -> Finished:
+        if event["tokens_evaluated"] != counted:
+            raise SystemExit(f"/completion was sent {event['tokens_evaluated']} tokens, chat would be sent {counted}")
+        usage = Usage(
+            input_tokens=event["tokens_evaluated"],
+            output_tokens=event["tokens_predicted"],
+            cached_input_tokens=event["timings"]["cache_n"],
+            model_calls=1,
+        )
+        return Finished(
+            reason=ModelFinish.LENGTH if event["stop_type"] == "limit" else ModelFinish.STOP,
+            usage=usage,
+            matched_stop=event["stopping_word"] or None,
+        )
+
+
+class Recording(WrappedModel[Completing]):
+    """Passes calls on and notes them."""
+
+    def __init__(self, *, model: Completing) -> None:
+        super().__init__(model=model)
+        self._begun = model.clock()
+        self.calls: list[Call] = []
+
+    @property
+    def written(self) -> int:
+        """Tokens written in windows."""
+        return sum(call.usage.output_tokens for call in self.calls if not call.is_summary)
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the model."""
+        async with aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    is_summary = request.messages[-1].content == SUMMARY_REQUEST
+                    at = self._model.clock() - self._begun
+                    self.calls.append(Call(usage=event.usage, is_summary=is_summary, at=at))
+                yield event
+
+
+def prompt_words() -> tuple[str, ...]:
+    """Return the words of what every prompt says, the longest first, as many as the vocabulary has room for."""
+    said = f"{SUMMARY_REQUEST} " + " ".join(
+        WindowLimits(chunk_size=1, carryover_size=1, max_segments=1, max_iterations=1, carryover_mode=mode).rules
+        for mode in CarryoverMode
+    )
+    words = set(re.findall(r" ?[A-Za-z]{2,}", said)) - set(WORDS)
+    return tuple(sorted(words, key=lambda word: (-len(word), word))[:MOST_WORDS])
+
+
+@asynccontextmanager
+async def engine_model(window: int) -> AsyncIterator[Completing]:
+    """A llama.cpp server whose model never ends and never repeats itself for long."""
+    walk = tuple(markov.Saying(words=(one,), back_to=other) for one in WORDS for other in WORDS)
+    markov.CHAINS = {"wander": walk}
+    markov.TRAINED_WINDOW = window  # the engine caps its window at this
+    markov.KNOWN = prompt_words()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_engine("wander", folder=Path(folder), slots=1, window=window) as engine,
+    ):
+        profile = replace(profile_for("wander", engine.base_url, "llamacpp"), context_window=window)
+        options = BackendOptions(
+            name="engine", model="wander", base_url=engine.base_url, profile=profile, timeouts=Timeouts(total_s=3600.0)
+        )
+        timeout = aiohttp.ClientTimeout(total=None)
+        connector = aiohttp.TCPConnector(force_close=True)  # the engine closes connections that rest
+        async with (
+            aiohttp.ClientSession(engine.address, timeout=timeout, connector=connector) as session,
+            aclosing(build_model(options)) as model,
+        ):
+            yield Completing(model=model, engine=engine, session=session)
+
+
+async def plain(model: Completing, question: str, tokens: int) -> Pass:
+    """Write `tokens` in one pass.
+
+    Raises:
+        SystemExit: the engine counts other tokens than we do, so that the clock would be read at wrong places.
+    """
+    messages = (Message(role=Role.SYSTEM, content="Think step by step."), Message(role=Role.USER, content=question))
+    words, at, begun, heard = [0], [Clock(wall_s=0.0, cpu_s=0.0)], model.clock(), 0
+    async with aclosing(model.stream(ChatRequest(messages=messages, max_tokens=tokens, temperature=1.0))) as events:
+        async for event in events:
+            if isinstance(event, Text):
+                heard += event.text.count(" ")
+            if isinstance(event, Finished):
+                usage = event.usage
+            if heard >= words[-1] + CLOCK_EVERY or isinstance(event, Finished):
+                words.append(heard)
+                at.append(model.clock() - begun)
+    if usage.output_tokens != heard:
+        raise SystemExit(f"the engine counted {usage.output_tokens} tokens, {heard} words came")
+    return Pass(prompt_tokens=usage.input_tokens, words=words, at=at)
