@@ -80,13 +80,14 @@ def _serve_together(
                 port = stack.enter_context(reserved(address, setting=f"[{section}] {name}"))
                 shared[f"REASOND__{section}__{name}".upper()] = port
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reasond-metrics-"))
-        shared.setdefault(_METRICS_VARIABLE, folder)
+        # One that the environment names may be missing, or hold the numbers of another run.
+        shared[_METRICS_VARIABLE] = folder
         supervisor = Supervisor(
             command=command,
             environ=shared,
             workers=settings.server.workers,
             on_ready=on_ready,
-            on_gone=partial(_forget_process, folder=shared[_METRICS_VARIABLE]),
+            on_gone=partial(_forget_process, folder=folder),
         )
         code = asyncio.run(supervise(supervisor))
     return ExitCode.OK if code == 0 else ExitCode.FAILURE

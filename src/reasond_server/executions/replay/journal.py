@@ -290,8 +290,7 @@ class JournaledToolbox:
             ToolOutcomeUnknownError: it had begun when a process died, and must not be made twice.
             ReasondError: as the tools say, or said.
         """
-        if self._journal.is_closed:
-            raise InternalError("the run is over and calls no more tools")
+        self._require_open()
         digest = digest_of_texts(call.call_id, call.name, call.arguments_json)
         started, result = self._journal.next_key(_STARTED, digest), self._journal.next_key(_RESULT, digest)
         kept = self._journal.find(result)
@@ -318,6 +317,12 @@ class JournaledToolbox:
     async def _held(self) -> None:
         if self._hold is not None:
             await self._hold()
+        # The run may have ended meanwhile, and a task that its strategy left behind may be what calls here.
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self._journal.is_closed:
+            raise InternalError("the run is over and calls no more tools")
 
     def _recalled(self, call: ToolCall, kept: str) -> ToolResult:
         outcome = decode_result(kept)

@@ -254,6 +254,17 @@ async def test_a_tool_call_is_held_before_it_is_on_record_and_again_before_it_is
     assert told == ["0 on record, 0 made", "1 on record, 0 made"]
 
 
+async def test_a_run_that_ends_while_a_tool_call_is_held_does_not_make_it() -> None:
+    journal, cash = Memory().journal(), Cash()
+
+    async def hold() -> None:
+        journal.close()
+
+    with pytest.raises(InternalError, match="the run is over"):
+        await JournaledToolbox(toolbox=cash, journal=journal, hold=hold).call(CALL)
+    assert cash.calls == 0
+
+
 async def test_a_journal_knows_while_a_tool_is_at_work() -> None:
     journal = Memory().journal()
     assert not journal.is_acting
