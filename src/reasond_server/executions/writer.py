@@ -31,13 +31,20 @@ class LogWriter:
     """Gathers what is appended while a commit is under way, and commits it next.
 
     Where the store cannot be reached the same transaction is tried again, after 50 ms at first and 2 s at most, until
-    it is taken or refused. `random` spreads the waits.
+    it is taken or refused. `random` spreads the waits. A store that has not answered for `hangs_after_s` seconds takes
+    no new executions: what is not committed stays in memory.
     """
 
     def __init__(
-        self, *, store: ExecutionStore, random: Callable[[], float], observer: RunObserver = UNOBSERVED
+        self,
+        *,
+        store: ExecutionStore,
+        random: Callable[[], float],
+        observer: RunObserver = UNOBSERVED,
+        hangs_after_s: float = 5.0,
     ) -> None:
         self._observer = observer
+        self._hangs_after_s = hangs_after_s
         self._store = store
         self._random = random
         self._waiting: dict[RunLog, None] = {}
@@ -45,6 +52,7 @@ class LogWriter:
         self._task: asyncio.Task[None] | None = None
         self._trouble: ReasondError | None = None
         self._trouble_s = 0.0
+        self._asked_s: float | None = None
 
     def submit(self, log: RunLog) -> None:
         """Commit what is pending in `log` as soon as may be."""
@@ -85,11 +93,18 @@ class LogWriter:
         """Refuse what needs the store while it is of no use.
 
         Raises:
-            StoreUnavailableError: it could not be reached, a moment ago.
+            StoreUnavailableError: it could not be reached, a moment ago, or does not answer.
             StoreFullError: it had no room, a moment ago.
         """
+        now_s = asyncio.get_running_loop().time()
+        if self._asked_s is not None and now_s - self._asked_s > self._hangs_after_s:
+            raise StoreUnavailableError(
+                f"The store has not answered for {now_s - self._asked_s:.0f} s",
+                remedy="Retry.",
+                retry_after_s=_TROUBLE_S,
+            )
         trouble = self._trouble
-        if trouble is not None and asyncio.get_running_loop().time() - self._trouble_s < _TROUBLE_S:
+        if trouble is not None and now_s - self._trouble_s < _TROUBLE_S:
             raise type(trouble)(
                 trouble.message, remedy=trouble.remedy, metadata=trouble.metadata, retry_after_s=trouble.retry_after_s
             )
@@ -152,8 +167,16 @@ class LogWriter:
 
     async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
         """Return what the store says to each part; one that was taken in an attempt that failed is taken again."""
+
+        async def append() -> Sequence[ReasondError | None]:
+            self._asked_s = asyncio.get_running_loop().time()
+            try:
+                return await self._store.append(parts)
+            finally:
+                self._asked_s = None
+
         try:
-            return await self.insist(lambda: self._store.append(parts))
+            return await self.insist(append)
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("event logs could not be written")
             return [InternalError("internal error") if part.creation is None else _unwritten() for part in parts]

@@ -209,6 +209,21 @@ async def test_a_store_out_of_reach_is_asked_again_until_it_takes_what_waits_onc
     assert store.batches[0] == store.batches[1] == store.batches[2]
 
 
+async def test_a_store_that_does_not_answer_takes_no_new_executions_until_it_does(store: SlowStore) -> None:
+    writer = LogWriter(store=store, random=lambda: 0.0, hangs_after_s=0.0)
+    log = await new_log(store, writer)
+    store.gate.clear()
+    add(log, "a")
+    while not store.batches:
+        await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailableError, match="The store has not answered for 0 s") as refused:
+        writer.require_store()
+    assert refused.value.retry_after_s == 3.0
+    store.gate.set()
+    await log.settled()
+    writer.require_store()
+
+
 async def test_a_lease_that_was_taken_ends_the_log_here(store: SlowStore, writer: LogWriter) -> None:
     log = await new_log(store, writer)
     log.fence = 7
