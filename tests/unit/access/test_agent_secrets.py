@@ -157,3 +157,14 @@ def test_hashes_are_known_by_their_form() -> None:
 
 def test_the_hash_does_not_show() -> None:
     assert "argon2" not in repr(ACCOUNT)
+
+
+async def test_a_server_that_ends_while_a_secret_is_verified_leaves_no_error_behind() -> None:
+    agents = secrets()
+    trying = asyncio.create_task(agents.tell(agent_id="crawler", secret="guess", address="10.0.0.1"))
+    await asyncio.sleep(0)
+    (trial,) = agents._trials
+    trial.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trying
+    assert not agents._trials

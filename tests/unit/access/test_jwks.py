@@ -198,3 +198,9 @@ def test_what_is_no_key_set_is_refused(text: bytes, reason: str) -> None:
 def test_unfit_members_are_left_out_and_the_others_kept() -> None:
     secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "secret", "alg": "HS256"}
     assert list(parse_key_set(document(secret, "text", jwk_of("RS256", use="enc"), TWO))) == ["two"]
+
+
+async def test_keys_that_nobody_has_asked_for_are_closed_without_a_request() -> None:
+    issuer = Issuer()
+    await cache(issuer, Monotonic()).aclose()
+    assert (issuer.asked, issuer.is_closed) == (0, True)
