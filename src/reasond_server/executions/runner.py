@@ -11,14 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import (
-    OverloadedError,
-    ReasondError,
-    StoreFullError,
-    StoreUnavailableError,
-    StrategyNotFoundError,
-    shown,
-)
+from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailableError, StrategyNotFoundError, shown
 from reasond_server.executions.admission import Admission, Leavable, Place
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
@@ -331,18 +324,13 @@ class Runner:
 
     async def _create(self, execution: Execution, prepared: Prepared) -> Claim:
         earlier = prepared.predecessor
-        try:
-            return await self._store.create(
-                execution,
-                digest=prepared.assignment.digest,
-                plan=prepared.plan,
-                lease=self._lease,
-                inherits="" if earlier is None else earlier.execution.execution_id,
-            )
-        except (StoreUnavailableError, StoreFullError) as error:
-            # The writer tells of what it writes; this is written past it.
-            self._observer.commit_failed(error.reason)
-            raise
+        return await self._store.create(
+            execution,
+            digest=prepared.assignment.digest,
+            plan=prepared.plan,
+            lease=self._lease,
+            inherits="" if earlier is None else earlier.execution.execution_id,
+        )
 
     async def _create_whole(self, execution: Execution, prepared: Prepared, place: Place) -> Claim:
         """Create an execution even where the caller is cancelled meanwhile; then its run ends as cancelled.
