@@ -15,6 +15,7 @@ from reasond_server.grpc_api.calls import RpcCall, begin, remaining_s
 from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.telemetry.arrivals import Arrival
+from reasond_server.telemetry.logs import tell
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import received
 from reasond_server.telemetry.scope import Scope, enter
@@ -267,4 +268,4 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
         "request_id": call.request_id,
         "subject": subject,
     }
-    _log.log(level, "%s %s", call.method, code, extra=fields)
+    tell(_log, level, "%s %s", call.method, code, fields=fields)

@@ -19,6 +19,7 @@ from reasond_server.http_api.exchange import (
     send_refusal,
 )
 from reasond_server.telemetry.arrivals import Arrival
+from reasond_server.telemetry.logs import tell
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import received_bytes
 from reasond_server.telemetry.scope import Scope as Work
@@ -167,6 +168,5 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
         "request_id": exchange.request_id,
         "subject": exchange.subject,
     }
-    _log.log(
-        level, "%s %s %d", scope["method"], fields["method"] or shown(scope["path"]), exchange.status, extra=fields
-    )
+    path = fields["method"] or shown(scope["path"])
+    tell(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)

@@ -16,6 +16,7 @@ from reasond_server.executions.log import MAX_PENDING, RunLog
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.store import Append, Creation, Lease, LeaseLostError, Record
 from reasond_server.executions.writer import LogWriter
+from reasond_server.telemetry.observers import Unobserved
 from reasond_server.types import (
     CustomStep,
     Execution,
@@ -69,6 +70,21 @@ def result() -> Result:
         warnings=(),
         model="m",
     )
+
+
+class Told(Unobserved):
+    """Keeps what it hears of commits."""
+
+    def __init__(self) -> None:
+        self.committed_entries: list[int] = []
+        self.failures: list[str] = []
+
+    def committed(self, entries: int, duration_s: float) -> None:
+        assert duration_s >= 0
+        self.committed_entries.append(entries)
+
+    def commit_failed(self, reason: str) -> None:
+        self.failures.append(reason)
 
 
 @pytest.fixture
@@ -269,6 +285,20 @@ async def test_a_fault_of_the_store_ends_the_logs_and_not_the_writer(store: Slow
     assert log.error.message == "internal error"
     add(later, "b")
     await later.flush()
+
+
+async def test_every_failure_of_the_store_is_counted_once_with_its_reason(store: SlowStore) -> None:
+    told = Told()
+    writer = LogWriter(store=store, random=lambda: 0.0, observer=told)
+    log, other = await new_log(store, writer), await new_log(store, writer)
+    store.failures = [StoreUnavailableError("gone"), StoreUnavailableError("gone"), ZeroDivisionError()]
+    add(log, "a", "b")
+    await log.settled()
+    assert told.failures == ["STORE_UNAVAILABLE", "STORE_UNAVAILABLE", "INTERNAL"]
+    add(other, "c")
+    await other.flush()
+    assert told.failures[3:] == []
+    assert told.committed_entries[-1] == 1
 
 
 async def test_a_log_that_is_full_can_be_opened_again_for_its_end(store: SlowStore, writer: LogWriter) -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from reasond.v1 import execution_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
-from reasond_server.errors import InvalidConfigError, Violation
+from reasond_server.errors import InvalidConfigError, SlowConsumerError, Violation
+from reasond_server.grpc_api.calls import RpcCall, begin
+from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
+from reasond_server.telemetry.observers import Unobserved
 from reasond_server.types import CostClass, FinishReason, TextDelta, Thought
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
@@ -289,3 +292,44 @@ def test_every_cost_class_has_its_number() -> None:
         name.removeprefix("COST_CLASS_")
         for name in pb.CostClass.keys()  # noqa: SIM118 - a wrapper, no dictionary
     }
+
+
+class Told(Unobserved):
+    """Keeps what it hears of streams."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def stream_opened(self, transport: str) -> None:
+        self.heard.append(f"{transport} opened")
+
+    def slow_consumer(self, transport: str) -> None:
+        self.heard.append(f"{transport} slow")
+
+    def stream_closed(self, transport: str) -> None:
+        self.heard.append(f"{transport} closed")
+
+
+async def test_a_client_that_takes_nothing_is_told_where_to_go_on_and_counted_once() -> None:
+    class Full:
+        """A call whose window never opens."""
+
+        def time_remaining(self) -> None:
+            return None
+
+        async def write(self, _: object) -> None:
+            await asyncio.Event().wait()
+
+    told = Told()
+    reasoning: Any = ScriptedReasoning()
+    servicer = ReasoningServicer(service=reasoning, write_timeout_s=0.01, observer=told)
+    request = pb.ReasonIterationsRequest(task=TASK)
+    call = RpcCall(method="/m", request_id="r")
+    call.principal = PRINCIPAL
+    begin(call)
+    full: Any = Full()
+    with pytest.raises(SlowConsumerError) as caught:
+        await servicer.ReasonIterations(request, full)
+    assert caught.value.metadata["undelivered_sequence"] == "1"
+    assert caught.value.execution_id == "run-1"
+    assert told.heard == ["grpc opened", "grpc slow", "grpc closed"]

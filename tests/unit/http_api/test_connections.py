@@ -13,7 +13,7 @@ from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.server import HttpServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -34,9 +34,9 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def connected(
-    limits: ConnectionLimits, app: ASGIApp = hello
+    limits: ConnectionLimits, app: ASGIApp = hello, *, on_slow: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    server = HttpServer(app=app, host="127.0.0.1", port=0, limits=limits)
+    server = HttpServer(app=app, host="127.0.0.1", port=0, limits=limits, on_slow=on_slow)
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
@@ -137,7 +137,7 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_the_application_told()
         await was_told.wait()
 
 
-async def test_cutting_off_a_client_that_reads_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cutting_off_a_client_that_reads_nothing_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     is_over = asyncio.Event()
 
     async def flood(_scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,12 +148,15 @@ async def test_cutting_off_a_client_that_reads_nothing_is_logged(caplog: pytest.
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
         is_over.set()
 
+    slow: list[str] = []
     with caplog.at_level(logging.INFO, logger="reasond.http"):
-        async with connected(ConnectionLimits(write_timeout_s=0.1), flood) as (_, writer):
+        limits = ConnectionLimits(write_timeout_s=0.1)
+        async with connected(limits, flood, on_slow=lambda: slow.append("one")) as (_, writer):
             writer.write(REQUEST)
             await is_over.wait()
 
     assert "a client that took nothing for 0.1 s was cut off (SLOW_CONSUMER)" in caplog.messages
+    assert slow == ["one"]
 
 
 async def test_a_client_that_reads_slowly_is_waited_for() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.telemetry.logs import configure, human_formatter, json_formatter
+from reasond_server.telemetry.logs import configure, human_formatter, json_formatter, tell
 from reasond_server.telemetry.propagation import parsed
 from reasond_server.telemetry.redaction import redacted
 from reasond_server.telemetry.scope import Scope, enter
@@ -212,3 +212,16 @@ def test_a_stream_that_is_gone_loses_lines_and_nothing_else(capsys: pytest.Captu
     stream.close()
     logging.getLogger("reasond.any").info("lost")
     assert capsys.readouterr().err == ""
+
+
+def test_a_line_of_the_access_log_has_its_fields_and_no_place_in_the_code() -> None:
+    written = io.StringIO()
+    log, handler = logging.Logger("reasond.grpc", logging.INFO), logging.StreamHandler(written)  # noqa: LOG001 - not in the tree of loggers
+    handler.setFormatter(json_formatter())
+    log.addHandler(handler)
+    tell(log, logging.INFO, "%s %s", "/Reason", "OK", fields={"code": "OK", "token": "x", "query": "why"})
+    tell(log, logging.DEBUG, "not at this level", fields={})
+    (line,) = written.getvalue().splitlines()
+    told = json.loads(line)
+    assert told.pop("time")
+    assert told == {"level": "info", "logger": "reasond.grpc", "message": "/Reason OK", "code": "OK", "token": "***"}
