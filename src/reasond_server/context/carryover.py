@@ -9,7 +9,8 @@ At most m = carryover_size tokens, labels included, made of up to four parts:
 | tail   | the end of what the window wrote                                     | rest   | -       | m    |
 
 In hybrid, facts are only ever appended: one that is there already, spelt alike, is not added, and one that does not fit
-any more goes into the tail of its own window and no further. In summary mode each summary's findings replace the last.
+any more goes into the tail of its own window and no further; they stand before the other fields, which change, so that
+a server that caches prefixes has them at hand. In summary mode each summary's findings replace the last.
 Where a summary is missing, facts and tail are what is carried in either mode, and the report says so.
 
 Sources: seed 000 FR-5 and Feature 3 (the fields); Delethink, arXiv 2510.06557 (head and tail).
@@ -58,7 +59,7 @@ class Carryover:
     def text(self) -> str:
         """The parts as one text with their labels, however long."""
         parts = [f"{_HEAD_LABEL}\n{self.head}"] if self.head else []
-        for name in Field:
+        for name in self._order:
             if name is Field.FINDINGS and self.facts:
                 parts.append("\n".join([f"{name}:", *(f"- {fact}" for fact in self.facts)]))
             elif self.fields.get(name):
@@ -67,6 +68,13 @@ class Carryover:
             parts.append(f"{_TAIL_LABEL}\n{self.tail}" if parts else self.tail)
         # Two harmless parts may join to what looks like a tag.
         return neutralize("\n".join(parts))
+
+    @property
+    def _order(self) -> Sequence[Field]:
+        """The fields as they are shown: what only grows first, so that caches of prefixes know it again."""
+        if self.mode is not CarryoverMode.HYBRID:
+            return tuple(Field)
+        return (Field.FINDINGS, *(name for name in Field if name is not Field.FINDINGS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Field(StrEnum):
-    """The five fields, in the order in which notes show them; the values are the labels."""
+    """The five fields, in the order in which a model is asked for them; the values are the labels."""
 
     STRATEGY = "Current Strategy"
     FINDINGS = "Key Findings"

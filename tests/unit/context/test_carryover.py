@@ -54,6 +54,19 @@ def test_hybrid_pins_the_head_keeps_fields_and_facts_and_fills_up_with_the_tail(
     ]  # fmt: skip
 
 
+def test_in_hybrid_the_notes_begin_as_those_of_the_window_before_up_to_the_new_fact() -> None:
+    said = (
+        "Plan. <continue>Current Strategy: look at gate {0}\nKey Findings: gate {0} is shut\nProgress: {0}</continue>"
+    )
+    carryover, before = None, ""
+    for number in range(1, 6):
+        one = made(said.format(number), carryover)
+        known, _, rest = before.partition("\nCurrent Strategy:")
+        assert one.text.startswith(known)
+        assert bool(rest) is (number > 1)
+        carryover, before = one.carryover, one.text
+
+
 def test_a_finding_that_is_known_is_not_added_again() -> None:
     first = made("<continue>Key Findings:\n- The wall has four gates.\n- x = 3</continue>")
     second = made(
