@@ -27,6 +27,9 @@ _STREAMS_PER_CONNECTION = 16
 _POST, _HTTP = b"\x83", b"\x86"
 _FIRST_DYNAMIC = 62
 
+Kept = list[dict[int, bytearray]]
+"""The bytes of messages, each in its gRPC frame, by connection and stream."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
@@ -111,7 +114,7 @@ def http_post(path: str, body: bytes, *, headers: Sequence[tuple[str, str]] = ()
 class _GrpcConnection(asyncio.Protocol):
     """One HTTP/2 connection that keeps `width` calls open until none are left to be made."""
 
-    def __init__(self, *, call: GrpcCall, authority: str, calls: _Calls, width: int) -> None:
+    def __init__(self, *, call: GrpcCall, authority: str, calls: _Calls, width: int, kept: Kept | None) -> None:
         self._body = call.body
         self._least = call.least + 5
         headers = call.headers(authority)
@@ -120,6 +123,10 @@ class _GrpcConnection(asyncio.Protocol):
         self._next = _POST + _HTTP + bytes(0x80 | (_FIRST_DYNAMIC + place) for place in reversed(range(len(headers))))
         self._calls = calls
         self._width = width
+        self._kept: dict[int, bytearray] | None = None
+        if kept is not None:
+            kept.append(kept_here := {})
+            self._kept = kept_here
         self._stream = 1
         self._window = _FIRST_WINDOW
         self._waiting: deque[int] = deque()
@@ -164,6 +171,8 @@ class _GrpcConnection(asyncio.Protocol):
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == _DATA:
             self._received[stream] += len(payload)
+            if self._kept is not None:
+                self._kept.setdefault(stream, bytearray()).extend(payload)
             self._taken_in += len(payload)
             if self._taken_in > _LARGEST_WINDOW // 2:
                 self._write(_frame(_WINDOW, 0, 0, self._taken_in.to_bytes(4, "big")))
@@ -249,10 +258,19 @@ class _HttpConnection(asyncio.Protocol):
             self._transport.write(self._call.request)
 
 
-async def load(target: str, call: GrpcCall | HttpCall, *, callers: int, total: int) -> Load:
+async def load(
+    target: str,
+    call: GrpcCall | HttpCall,
+    *,
+    callers: int,
+    total: int,
+    on_each: int = _STREAMS_PER_CONNECTION,
+    kept: Kept | None = None,
+) -> Load:
     """Let `callers` make `total` calls, each its next one when it has the answer of the one before.
 
-    gRPC callers share connections, 16 on each; HTTP/1.1 callers have one each.
+    gRPC callers share connections, `on_each` on each; HTTP/1.1 callers have one each. What gRPC callers receive is
+    added to `kept` as it comes.
 
     Raises:
         SystemExit: a call was not answered as it should be.
@@ -261,7 +279,7 @@ async def load(target: str, call: GrpcCall | HttpCall, *, callers: int, total: i
     calls = _Calls(total)
     begun = time.perf_counter()
     connections = []
-    for factory in _factories(call, calls, callers=callers, authority=target):
+    for factory in _factories(call, calls, callers=callers, authority=target, on_each=on_each, kept=kept):
         _, connection = await asyncio.get_running_loop().create_connection(factory, host, int(port))
         connections.append(connection)
     try:
@@ -274,13 +292,13 @@ async def load(target: str, call: GrpcCall | HttpCall, *, callers: int, total: i
 
 
 def _factories(
-    call: GrpcCall | HttpCall, calls: _Calls, *, callers: int, authority: str
+    call: GrpcCall | HttpCall, calls: _Calls, *, callers: int, authority: str, on_each: int, kept: Kept | None
 ) -> list[Callable[[], _GrpcConnection | _HttpConnection]]:
     if isinstance(call, HttpCall):
         return [lambda: _HttpConnection(call=call, calls=calls)] * callers
-    count = -(-callers // _STREAMS_PER_CONNECTION)
+    count = -(-callers // on_each)
     width = callers // count
-    return [lambda: _GrpcConnection(call=call, authority=authority, calls=calls, width=width)] * count
+    return [lambda: _GrpcConnection(call=call, authority=authority, calls=calls, width=width, kept=kept)] * count
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

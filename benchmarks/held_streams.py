@@ -1,0 +1,275 @@
+"""Hold thousands of streams open on one server: memory per stream, nothing lost, memory when they have ended.
+
+Prints a table and writes results/held_streams.json beside this file. Each row has a server process of its own that keeps
+executions in memory, with tokens, limits, metrics and logs as an operator has them; the client (loading.py) opens 100
+streams on each connection and reads every event. Resident memory is read twice: when 200 streams have been served and
+are over, and when all streams are open and silent, or in the middle of their text.
+
+    idle         `ReasonIterations` with chain_of_thought, each its own run, whose model in the server's process waits
+    over HTTP    the same with the model in another process: each run holds a connection to it
+    followers    streams that resume one run, which waits
+    active       streams with deltas, whose model writes a piece of text every 100 ms
+
+Nothing is lost where every stream ends with its result and its sequence numbers have no gap; of active ones, where
+all text was received.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import resource
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from benchmarks.holding import PIECE, HeldModel, PacedModel
+from benchmarks.loading import GrpcCall, load
+from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.upstream import running_upstream
+from reasond.v1 import reasoning_service_pb2
+from reasond_server.telemetry.logs import configure
+from reasond_server.testing import running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.loading import Kept
+
+RESULTS = Path(__file__).resolve().parent / "results" / "held_streams.json"
+PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "aiohttp")
+MODULE: Final = "benchmarks.held_streams"
+PATH: Final = "/reasond.v1.ReasoningService/ReasonIterations"
+IDLE, OVER_HTTP, FOLLOWERS, ACTIVE = "idle", "over HTTP", "followers", "active"
+STREAMS: Final = {IDLE: 5000, OVER_HTTP: 5000, FOLLOWERS: 5000, ACTIVE: 500}
+GOAL_KIB: Final = 40.0
+ON_EACH: Final = 100
+WARM: Final = 200
+PIECES, GAP_S = 100, 0.1
+HELD_S: Final = 45
+OPEN_LIMIT_S: Final = 120.0
+END_LIMIT_S: Final = 180.0
+SETTLE_S: Final = 2.0
+POLL_S: Final = 0.05
+KIBI: Final = 1024
+SETTINGS: Final = {
+    "REASOND__SERVER__HTTP_ADDRESS": "",
+    "REASOND__METRICS__ADDRESS": "127.0.0.1:0",
+    "REASOND__SERVER__MAX_CONCURRENT_STREAMS": "1000",
+    "REASOND__SERVER__MAX_GRPC_CONNECTIONS": "1000",
+    "REASOND__SERVER__MAX_PENDING_CALLS": "20000",
+    "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": "6000",
+    "REASOND__REASONING__PERFORMANCE__MAX_QUEUED_REQUESTS": "6000",
+    "REASOND__REASONING__PERFORMANCE__QUEUE_TIMEOUT_MS": "60000",
+    "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1000000000",
+    "REASOND__STORE__URL": "memory:",
+    "REASOND__STORE__MAX_EXECUTIONS": "6000",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one kind of stream took; memory in KiB of 1,024 bytes, per stream, beyond the server without streams."""
+
+    kind: str
+    streams: int
+    before_mib: float
+    kib_per_stream: float
+    after_kib_per_stream: float
+    lost: int
+
+
+def request_of(kind: str, execution_id: str = "") -> reasoning_service_pb2.ReasonIterationsRequest:
+    """Return what every stream of this kind asks."""
+    request = reasoning_service_pb2.ReasonIterationsRequest(include_deltas=kind == ACTIVE)
+    if execution_id:
+        request.resume.execution_id = execution_id
+    else:
+        request.task.query, request.task.strategy = "Why does glass take light apart?", "chain_of_thought"
+    return request
+
+
+def call_of(server: ServerProcess, message: reasoning_service_pb2.ReasonIterationsRequest) -> GrpcCall:
+    """Return the call of a stream."""
+    return GrpcCall(path=PATH, metadata=server.metadata, message=message.SerializeToString())
+
+
+def messages_of(received: bytearray) -> Iterator[reasoning_service_pb2.ReasonIterationsResponse]:
+    """Yield the messages of one stream."""
+    at = 0
+    while at < len(received):
+        size = int.from_bytes(received[at + 1 : at + 5], "big")
+        yield reasoning_service_pb2.ReasonIterationsResponse.FromString(bytes(received[at + 5 : at + 5 + size]))
+        at += 5 + size
+
+
+def is_whole(received: bytearray, kind: str) -> bool:
+    """Return whether a stream brought its whole log, in order, and all text where it asked for it."""
+    sequence, text, last = 0, "", ""
+    for message in messages_of(received):
+        last = message.WhichOneof("event") or ""
+        if last == "delta":
+            text += message.delta.text
+        elif last != "heartbeat":
+            if message.sequence != sequence + 1:
+                return False
+            sequence = message.sequence
+    return last == "completed" and (kind != ACTIVE or text.count(PIECE) == PIECES)
+
+
+async def until_open(kept: Kept, streams: int) -> None:
+    """Wait until every stream has brought something."""
+    async with asyncio.timeout(OPEN_LIMIT_S):
+        while sum(map(len, kept)) < streams:
+            await asyncio.sleep(POLL_S)
+
+
+async def settled(server: ServerProcess) -> int:
+    """Return the server's resident bytes when they do not grow any more."""
+    before = 0
+    while (now := server.resident_bytes()) > before:
+        before = now
+        await asyncio.sleep(SETTLE_S)
+    return now
+
+
+async def warm(server: ServerProcess, kind: str, gate: Path) -> None:
+    """Serve some streams to their end: what the first ones load and what they leave behind is no stream's."""
+    call = call_of(server, request_of(kind))
+    if kind in {OVER_HTTP, ACTIVE}:
+        await load(server.target, call, callers=WARM, total=WARM, on_each=ON_EACH)
+        return
+    gate.touch()
+    await load(server.target, call, callers=WARM, total=WARM, on_each=ON_EACH)
+    gate.unlink()
+
+
+async def begun(server: ServerProcess, kind: str) -> reasoning_service_pb2.ReasonIterationsRequest:
+    """Return what is asked by every stream; followers have a run to follow, that goes on without them."""
+    request = request_of(kind)
+    if kind != FOLLOWERS:
+        return request
+    request.keep_running = True
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        ask: Any = channel.unary_stream(
+            PATH,
+            request_serializer=reasoning_service_pb2.ReasonIterationsRequest.SerializeToString,
+            response_deserializer=reasoning_service_pb2.ReasonIterationsResponse.FromString,
+        )
+        stream = ask(request, metadata=server.metadata)
+        first = await stream.read()
+        stream.cancel()
+    return request_of(kind, first.execution_id)
+
+
+async def measured(server: ServerProcess, kind: str, gate: Path, streams: int) -> Row:
+    """Open the streams, hold them, let them end."""
+    await warm(server, kind, gate)
+    await asyncio.sleep(SETTLE_S)
+    before = await settled(server)
+    kept: Kept = []
+    call = call_of(server, await begun(server, kind))
+    holding = asyncio.create_task(load(server.target, call, callers=streams, total=streams, on_each=ON_EACH, kept=kept))
+    try:
+        await asyncio.wait({holding, opening := asyncio.create_task(until_open(kept, streams))}, return_when="FIRST_COMPLETED")
+        opening.cancel()
+        if holding.done():
+            raise SystemExit(f"{kind}: the streams ended before all were open: {holding.exception()}")
+        during = server.resident_bytes() if kind == ACTIVE else await settled(server)
+        gate.touch()
+        async with asyncio.timeout(END_LIMIT_S):
+            await holding
+    finally:
+        holding.cancel()
+        gate.unlink(missing_ok=True)
+    await asyncio.sleep(SETTLE_S)
+    received = [one for connection in kept for one in connection.values()]
+    whole = sum(is_whole(one, kind) for one in received)
+    return Row(
+        kind=kind,
+        streams=streams,
+        before_mib=round(before / KIBI**2, 1),
+        kib_per_stream=round((during - before) / streams / KIBI, 1),
+        after_kib_per_stream=round((server.resident_bytes() - before) / streams / KIBI, 1),
+        lost=streams - whole,
+    )
+
+
+async def serve(kind: str, gate: str, base_url: str) -> None:
+    """Serve with the model of this kind of stream."""
+    environ, model = dict(SETTINGS), None
+    if kind == OVER_HTTP:
+        # What waits is the model, not the connection to it.
+        environ |= {
+            "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__MODEL": f"fake?bytes=2048&latency_ms={HELD_S * 1000}",
+            "REASOND__LLM__BASE_URL": base_url,
+        }
+    else:
+        model = PacedModel(pieces=PIECES, gap_s=GAP_S) if kind == ACTIVE else HeldModel(Path(gate))
+    async with running_server(model=model, environ=environ) as listening:
+        # As `reasond serve` does.
+        gc.freeze()
+        await serve_until_told(target=listening.grpc, token=listening.token)
+
+
+def row_of(kind: str, streams: int, base_url: str) -> Row:
+    """Start a server and measure one kind of stream."""
+    core, other = two_processors()
+    pin(other)
+    with ExitStack() as stack:
+        gate = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "gate"
+        server = stack.enter_context(running(MODULE, kind, str(gate), base_url, core=core))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
+        return runner.run(measured(server, kind, gate, streams))
+
+
+def goals_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return how the rows stand to the goals."""
+    goals = [
+        {
+            "what": f"KiB per stream, {row.kind}",
+            "goal": GOAL_KIB,
+            "measured": row.kib_per_stream,
+            "is_met": row.kib_per_stream <= GOAL_KIB,
+        }
+        for row in rows
+        if row.kind in {IDLE, FOLLOWERS}
+    ]
+    lost = sum(row.lost for row in rows)
+    return [*goals, {"what": "streams that lost anything", "goal": 0.0, "measured": lost, "is_met": lost == 0}]
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kinds", nargs="+", default=list(STREAMS), choices=list(STREAMS), help="fewer write nothing")
+    parser.add_argument("--scale", type=float, default=1.0, help="streams, as a share of the usual number")
+    parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        pin(options.core)
+        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(*options.serve))
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    rows = []
+    with running_upstream(core=two_processors()[1]) as base_url:
+        for kind in options.kinds:
+            row = row_of(kind, max(ON_EACH, int(STREAMS[kind] * options.scale)), base_url)
+            print(row, flush=True)
+            rows.append(row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Models that make streams wait or write at a pace, in the process of the server that is measured."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.instant import InstantModel
+from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from reasond_server.llm.model import ChatRequest, ModelEvent
+
+LOOK_S: Final = 0.2
+PIECE: Final = "a few words "
+
+
+class HeldModel(InstantModel):
+    """Answers nobody while the file `gate` is not there, and everybody who waits once it is."""
+
+    name = "held"
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self._gate = gate
+        self._open: asyncio.Event | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Wait, and answer."""
+        if self._open is None:
+            self._open = asyncio.Event()
+            self._looking = asyncio.create_task(self._look(self._open))
+        opened = self._open
+        await opened.wait()
+        async for event in super().stream(request):
+            yield event
+
+    async def _look(self, opened: asyncio.Event) -> None:
+        while not await asyncio.to_thread(self._gate.exists):
+            await asyncio.sleep(LOOK_S)
+        self._open = None
+        opened.set()
+
+
+class PacedModel(InstantModel):
+    """Writes so many pieces of text, one every `gap_s` seconds."""
+
+    name = "paced"
+
+    def __init__(self, *, pieces: int, gap_s: float) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self._gap_s = gap_s
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Write."""
+        del request
+        for _ in range(self._pieces):
+            await asyncio.sleep(self._gap_s)
+            yield Text(text=PIECE)
+        yield Text(text="<answer>done")
+        usage = Usage(input_tokens=512, output_tokens=self._pieces, model_calls=1)
+        yield Finished(reason=ModelFinish.STOP, usage=usage)
