@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.access_docs import access_cost_lines
-from scripts.call_docs import jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
+from scripts.access_figures import access_cost_lines
+from scripts.call_figures import jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
 from scripts.pages import ROOT, cell, page, settle, table
-from scripts.peer_docs import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
+from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

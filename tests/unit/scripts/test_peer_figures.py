@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripts.peer_docs import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
+from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
 
 WHERE = "Measured somewhere."
 SIDE = {

@@ -1,4 +1,4 @@
-from scripts.access_docs import access_cost_lines
+from scripts.access_figures import access_cost_lines
 
 REPORT = {
     "rounds": 3,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from scripts.call_docs import goal_lines, jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
+from scripts.call_figures import goal_lines, jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
 
 ROW = {"cpu_us": 1234.5, "per_second": 2000.0, "p50_ms": 1.5, "p99_ms": 2.25, "cpu_ratio": 0.5, "rate_ratio": 2.0}
 GOAL = {"what": "throughput_share", "bound": "at least", "goal": 0.96, "measured": 0.5, "is_met": False}
