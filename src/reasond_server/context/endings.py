@@ -50,7 +50,7 @@ class Judge:
         if answer and parsed.is_closed and window.may_answer:
             return Ending(answer=answer, finish_reason=FinishReason.ANSWERED)
         # Once may be an accident of sampling; twice in a row every further window would be paid for nothing.
-        if self._empty_in_a_row == _MOST_EMPTY_REPLIES or (window.is_last and _is_eaten(reply)):
+        if self._empty_in_a_row == _MOST_EMPTY_REPLIES or (window.is_last and is_eaten(reply)):
             return self._truncated(reply)
         if window.reading is None and reply.finish is ModelFinish.STOP and _is_untagged(parsed):
             return Ending(answer=parsed.text.strip(), finish_reason=FinishReason.ANSWERED_UNTAGGED)
@@ -62,23 +62,23 @@ class Judge:
     def _truncated(self, reply: Reply) -> Ending:
         """Return the end of a run whose model wrote nothing to be read, with the reason where it is known."""
         warning = "The model wrote nothing in two windows in a row."
-        if _is_eaten(reply):
+        if is_eaten(reply):
             warning = (
-                f"Hidden reasoning took {_reasoning_tokens(reply)} of the {reply.usage.output_tokens} tokens that the "
+                f"Hidden reasoning took {reasoning_tokens(reply)} of the {reply.usage.output_tokens} tokens that the "
                 "model wrote in its last window and left none for the answer: raise chunk_size, or lower the "
                 "model's reasoning effort."
             )
         return Ending(answer=self.best, finish_reason=FinishReason.TRUNCATED, warning=warning)
 
 
-def _is_eaten(reply: Reply) -> bool:
-    """Return whether hidden reasoning is all there was."""
+def is_eaten(reply: Reply) -> bool:
+    """Return whether hidden reasoning is all that the model wrote."""
     parsed = reply.parsed
     nothing_to_read = not (parsed.text.strip() or parsed.content.strip())
     return nothing_to_read and bool(reply.usage.reasoning_tokens or parsed.thinking.strip())
 
 
-def _reasoning_tokens(reply: Reply) -> int:
+def reasoning_tokens(reply: Reply) -> int:
     """Return the tokens of hidden reasoning: as reported, or all output where none are told apart."""
     return reply.usage.reasoning_tokens or reply.usage.output_tokens
 

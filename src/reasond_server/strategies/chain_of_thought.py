@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import Reply, hear
+from reasond_server.context.endings import is_eaten, reasoning_tokens
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
@@ -110,7 +111,9 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         )
         thought = Thought(text=ending.thought if config.show_reasoning else "", answer=ending.answer)
         yield Step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
-        if not (ending.answer or ending.thought):
+        if is_eaten(reply):
+            warnings = (*warnings, _eaten(reply))
+        elif not (ending.answer or ending.thought):
             warnings = (*warnings, "The model wrote nothing.")
         answer = restore(ending.answer)
         yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
@@ -158,6 +161,13 @@ async def _writing_room(
         f"context window {window}."
     )
     return room, (warning,)
+
+
+def _eaten(reply: Reply) -> str:
+    return (
+        f"Hidden reasoning took {reasoning_tokens(reply)} of the {reply.usage.output_tokens} tokens that the model "
+        "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
+    )
 
 
 def _is_answer(fragment: Fragment) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,6 +61,19 @@ def is_summary(request: ChatRequest) -> bool:
 
 def words(start: int, number: int = 3000) -> str:
     return " ".join(f"w{one}" for one in range(start, start + number))
+
+
+async def test_prompts_begin_as_in_the_window_before_for_more_than_four_fifths_of_their_tokens() -> None:
+    replies = [
+        f"Thought about gate {n * 7919} in words of its own. <continue>Current Strategy: look at gate {n * 31}\n"
+        f"Key Findings: gate {n} stands at mile {n * 13}\n- its keeper is number {n * 17}\nProgress: {n}</continue>"
+        for n in range(19)
+    ]
+    with ScriptedModel([*replies, "<answer>3"]) as model:
+        await run(model, chunk_size=4096, carryover_size=1024, max_iterations=20)
+    sent = ["".join(message.content for message in request.messages) for request in model.requests[1:-1]]
+    kept = [COUNTER.count_text(os.path.commonprefix(pair)) for pair in pairwise(sent)]  # noqa: RUF071 - texts, no paths
+    assert sum(kept) > 0.8 * sum(map(COUNTER.count_text, sent[1:]))
 
 
 async def test_findings_of_every_window_reach_the_last_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,6 +93,16 @@ async def test_every_ending_is_told_apart(reply: str | Reply, answer: str, thoug
     assert (outcome.answer, detail.answer, detail.text) == (answer, answer, thought)
     assert outcome.finish_reason is finish
     assert step.answer_found is (finish in {FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED})
+
+
+async def test_an_answer_eaten_by_hidden_reasoning_is_told_with_its_tokens() -> None:
+    with ScriptedModel([Reply(text=" ", finish=ModelFinish.LENGTH, reasoning="Hm, let me see")]) as model:
+        *_, outcome = await run(model)
+    assert (outcome.answer, outcome.finish_reason) == ("", FinishReason.TRUNCATED)
+    (warning,) = outcome.warnings
+    assert re.match(
+        r"Hidden reasoning took (\d+) of the \d+ tokens .* left none for the answer: raise max_tokens", warning
+    )
 
 
 async def test_silence_is_no_answer() -> None:
