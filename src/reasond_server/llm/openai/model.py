@@ -214,10 +214,7 @@ class OpenAIModel:
             options=options,
         )
         try:
-            async with (
-                aclosing(upstream.chunks(granted=lambda: answer.earned_bytes(call.request.max_tokens))) as chunks,
-                aclosing(self._read(answer, chunks, patience)) as events,
-            ):
+            async with aclosing(self._read(call, answer, upstream, patience)) as events:
                 async for event in events:
                     yield event
             for event in answer.rest():
@@ -233,17 +230,21 @@ class OpenAIModel:
             raise fault from None
 
     async def _read(
-        self, answer: AnswerReader, chunks: AsyncGenerator[bytes, None], patience: Patience
+        self, call: _Call, answer: AnswerReader, upstream: Upstream, patience: Patience
     ) -> AsyncGenerator[ModelEvent, None]:
         """Yield what comes until the answer ends; what goes wrong after its finish was told does not matter."""
+
+        def granted() -> int:
+            return answer.earned_bytes(call.request.max_tokens)
+
         while not answer.is_stopped:
             try:
-                data = await patience.wait(chunks.__anext__)
-            except StopAsyncIteration:
-                return
+                data = await patience.wait(lambda: upstream.read(granted=granted))
             except (UpstreamFaultError, WaitedTooLongError):
                 if answer.ending().reason is None:
                     raise
+                return
+            if not data:
                 return
             before = answer.progress
             for event in answer.take(data):
