@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from pydantic_core import to_json
 
 from reasond_server.errors import ModelProtocolError, SettingsError, shown
 from reasond_server.llm.openai import faults
@@ -86,7 +89,7 @@ class RequestWriter:
         url: URL = request.url
         return WrittenRequest(
             method=method,
-            url=str(url.copy_with(username="", password="")),  # noqa: S106 - it takes one away
+            url=str(url.copy_with(username="", password="")),
             headers={name: value for name, value in request.headers.items() if name not in _OF_ONE_CALL},
         )
 
@@ -105,6 +108,18 @@ def encoded(options: BackendOptions, body: dict[str, Any]) -> bytes:
 
     Raises:
         UpstreamFaultError: it has no form in JSON, such as a number that is none in a schema of the caller.
+    """
+    with suppress(ValueError):
+        content = to_json(body)
+        if b"NaN" not in content and b"Infinity" not in content:
+            return content
+    return _encoded_with_care(options, body)
+
+
+def _encoded_with_care(options: BackendOptions, body: dict[str, Any]) -> bytes:
+    """Do the same, three times as slowly, for what pydantic's writer does not take, or writes though JSON has no form.
+
+    Such are lone halves of characters, deep nesting, and numbers that are none.
     """
     try:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
