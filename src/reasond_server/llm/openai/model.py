@@ -8,19 +8,17 @@ from dataclasses import dataclass, replace
 from itertools import count as counted
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ModelError, ModelProtocolError, ModelUnavailableError
+from reasond_server.errors import ModelError, ModelUnavailableError
 from reasond_server.llm.model import Finished
 from reasond_server.llm.openai import faults
+from reasond_server.llm.openai.answering import Answering, late
 from reasond_server.llm.openai.breaker import Breaker, Outcome
 from reasond_server.llm.openai.concurrency import ConcurrencyCap, NoRoomError
 from reasond_server.llm.openai.deadlines import Deadline, Patience, WaitedTooLongError
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.llm.openai.protocol import UpstreamReportError
 from reasond_server.llm.openai.reading import AnswerReader
 from reasond_server.llm.openai.retrying import Retries
-from reasond_server.llm.openai.usage import settled, truncation_warning
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -29,11 +27,8 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.breaker import BreakerState
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.openai.protocol import Body, WireProtocol
-    from reasond_server.llm.openai.transport import Transport, Upstream
+    from reasond_server.llm.openai.transport import Transport
     from reasond_server.telemetry.observers import BackendObserver
-
-_LINGER_FOR_USAGE_S = 2.0
-_LINGER_FOR_END_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +136,7 @@ class OpenAIModel:
         for attempt in counted(1):
             is_accepted = False
             try:
-                async with aclosing(self._judged(call)) as events:
+                async with aclosing(self._attempt(call)) as events:
                     async for event in events:
                         is_accepted = True
                         if given_up and isinstance(event, Finished):
@@ -166,121 +161,53 @@ class OpenAIModel:
         except ModelError as error:
             raise error from None
 
-    async def _judged(self, call: _Call) -> AsyncGenerator[ModelEvent, None]:
-        """Make one attempt as the breaker allows, and tell it how it went."""
+    async def _attempt(self, call: _Call) -> AsyncGenerator[ModelEvent, None]:
+        """Make one attempt as the breaker and the cap allow, and tell the breaker how it went."""
         permit = self._breaker.admit()
         if permit is None:
             raise self._resting()
         outcome = Outcome.UNKNOWN
         try:
-            async with aclosing(self._attempt(call)) as events:
-                async for event in events:
-                    # Callers that have what they want leave before the end; the backend has done its part by then.
-                    outcome = Outcome.HEALTHY
-                    yield event
+            async with self._cap.room(wait_s=call.deadline.left_s()):
+                answering = await self._opened(call)
+                try:
+                    while not answering.is_over:
+                        for event in await answering.events():
+                            # Callers that have what they want leave before the end; the backend did its part by then.
+                            outcome = Outcome.HEALTHY
+                            yield event
+                finally:
+                    await answering.close()
+        except NoRoomError:
+            raise self._crowded() from None
         except UpstreamFaultError as fault:
             outcome = Outcome.UNHEALTHY if fault.is_unhealthy else Outcome.UNKNOWN
             raise
         finally:
             self._breaker.report(permit, outcome)
 
-    async def _attempt(self, call: _Call) -> AsyncGenerator[ModelEvent, None]:
-        options = self._options
+    async def _opened(self, call: _Call) -> Answering:
+        options, request = self._options, call.request
+        patience = Patience(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
         try:
-            async with self._cap.room(wait_s=call.deadline.left_s()):
-                patience = Patience(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
-                upstream = await self._opened(call, patience)
-                try:
-                    async with aclosing(self._answer(call, upstream, patience)) as events:
-                        async for event in events:
-                            yield event
-                finally:
-                    await upstream.close()
-        except NoRoomError:
-            raise self._crowded() from None
-
-    async def _opened(self, call: _Call, patience: Patience) -> Upstream:
-        try:
-            return await patience.wait(lambda: self._transport.open(self._protocol.path, call.body.data))
-        except WaitedTooLongError as late:
-            raise self._fault(late) from None
-
-    async def _answer(self, call: _Call, upstream: Upstream, patience: Patience) -> AsyncGenerator[ModelEvent, None]:
-        """Yield the events of an answer that has begun, and how it finished."""
-        options = self._options
-        answer = AnswerReader(
-            decoder=self._protocol.decoder(options, max_tokens=call.request.max_tokens),
-            stop=() if call.request.is_stop_advice else call.request.stop,
+            upstream = await patience.wait(lambda: self._transport.open(self._protocol.path, call.body.data))
+        except WaitedTooLongError as waited:
+            raise late(options, waited) from None
+        reader = AnswerReader(
+            decoder=self._protocol.decoder(options, max_tokens=request.max_tokens),
+            stop=() if request.is_stop_advice else request.stop,
             options=options,
         )
-        try:
-            async with (
-                aclosing(upstream.chunks(granted=lambda: answer.earned_bytes(call.request.max_tokens))) as chunks,
-                aclosing(self._read(answer, chunks, patience)) as events,
-            ):
-                async for event in events:
-                    yield event
-            for event in answer.rest():
-                yield event
-            yield self._finished(call, answer)
-        except (UpstreamFaultError, WaitedTooLongError, UpstreamReportError, ModelProtocolError) as error:
-            fault = self._fault(error)
-            for event in answer.rest():
-                yield event
-            if answer.is_accepted:
-                fault.error = faults.after_tokens(fault.error, characters=answer.characters)
-                fault.retries = 0
-            raise fault from None
-
-    async def _read(
-        self, answer: AnswerReader, chunks: AsyncGenerator[bytes, None], patience: Patience
-    ) -> AsyncGenerator[ModelEvent, None]:
-        """Yield what comes until the answer ends; what goes wrong after its finish was told does not matter."""
-        while not answer.is_stopped:
-            try:
-                data = await patience.wait(chunks.__anext__)
-            except StopAsyncIteration:
-                return
-            except (UpstreamFaultError, WaitedTooLongError):
-                if answer.ending().reason is None:
-                    raise
-                return
-            before = answer.progress
-            for event in answer.take(data):
-                yield event
-            if answer.progress > before:
-                patience.content_came()
-            if answer.is_done:
-                patience.linger(_LINGER_FOR_END_S)
-            elif answer.ending().reason is not None:
-                patience.linger(_LINGER_FOR_USAGE_S)
-
-    def _finished(self, call: _Call, answer: AnswerReader) -> Finished:
-        ending = answer.ending()
-        if ending.reason is None:
-            raise faults.breach(self._options, "ended its answer without telling why it stopped")
-        messages = call.request.messages
-        truncated = truncation_warning(ending.usage, messages=messages, counter=self._counter)
-        usage = settled(ending.usage, messages=messages, written=answer.written, counter=self._counter)
-        if usage.source is not UsageSource.REPORTED:
-            self._observer.usage_mended(self._options.name, usage.source.value)
-        return Finished(
-            reason=ending.reason,
-            usage=usage,
-            matched_stop=ending.matched_stop,
-            warnings=(*call.body.warnings, *([truncated] if truncated else ())),
+        return Answering(
+            request=request,
+            warnings=call.body.warnings,
+            options=options,
+            reader=reader,
+            upstream=upstream,
+            patience=patience,
+            counter=self._counter,
+            observer=self._observer,
         )
-
-    def _fault(
-        self, error: UpstreamFaultError | WaitedTooLongError | UpstreamReportError | ModelProtocolError
-    ) -> UpstreamFaultError:
-        if isinstance(error, UpstreamFaultError):
-            return error
-        if isinstance(error, WaitedTooLongError):
-            return faults.late(self._options, error.what, error.seconds, error.setting, is_callers=error.is_callers)
-        if isinstance(error, UpstreamReportError):
-            return faults.reported(self._options, error.report)
-        return faults.broken(error)
 
     def _resting(self) -> UpstreamFaultError:
         wait = self._breaker.retry_after_s()

@@ -1,38 +1,32 @@
-"""The way to a model server: openai's client on its aiohttp transport, used below its typed layers.
+"""The way to a model server: requests as the `openai` package writes them, sent by aiohttp, and what comes back.
 
-This module alone imports `openai`, and only when a backend is made: its import costs a third of a second.
+Both are imported only when a backend is made: that costs a third of a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import ssl
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
-from reasond_server.errors import ModelProtocolError, SettingsError, shown
+from reasond_server.errors import ModelProtocolError
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.json_values import json_value
+from reasond_server.llm.openai.pool import ConnectionPool, failed_to_open, is_dropped
+from reasond_server.llm.openai.requests import RequestWriter, encoded
 from reasond_server.llm.openai.retrying import retry_after_s
-from reasond_server.telemetry.propagation import outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     import aiohttp
-    import httpx2
-    from openai import AsyncOpenAI
 
     from reasond_server.llm.openai.options import BackendOptions
 
 _MAX_REFUSAL_BYTES = 65_536
 _REFUSAL_PATIENCE_S = 2.0
-_SPARE_CONNECTIONS = 16
-_OF_ONE_CALL = frozenset({b"content-length", b"connection", b"traceparent", b"tracestate", b"baggage"})
+_READ_BYTES = 16_384
+_SUCCESS, _REDIRECT = 200, 300
 _OTHER_CONTENT = {"text/html": "HTML", "application/json": "JSON", "text/xml": "XML", "application/xml": "XML"}
 
 
@@ -41,11 +35,11 @@ class Upstream(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of the answer; names in lower case."""
+        """Headers of the answer, found by their names in lower case."""
         ...
 
-    def chunks(self, *, granted: Callable[[], int] = int) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it comes, read by read.
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        """Return what came of the body, at most 16 KiB, as soon as anything did; nothing at its end.
 
         `granted` tells how many bytes beyond `max_response_bytes` the answer has earned so far; by default none.
 
@@ -92,33 +86,31 @@ class Transport(Protocol):
 
 
 class OpenAITransport:
-    """A `Transport` over the `openai` package, which contributes credentials, addresses, Azure and the pool.
+    """A `Transport` that sends what the `openai` package writes: its addresses, Azure's, its credentials and headers.
 
-    The package makes the first request to each address; those after it are copies with another body and the headers of
-    their own call. Nothing else in them changes, and making each anew took 40 % of a call.
-
-    Its retries and redirects are off, and it reads no settings of its own from the environment, apart from
-    OPENAI_ORG_ID and OPENAI_PROJECT_ID, which are sent to OpenAI only.
+    The package reads no settings of its own from the environment, apart from OPENAI_ORG_ID and OPENAI_PROJECT_ID, which
+    are sent to OpenAI only. There are no retries and no redirects. Encoded answers are decoded, though none is asked
+    for, and bounded by what they unfold to.
 
     Args:
         options: the backend.
         now: seconds since 1970, for servers that name a date to come back at.
 
     Raises:
-        SettingsError: the package is not installed, or refuses the address.
+        SettingsError: a package is not installed, or the address is refused.
     """
 
     def __init__(self, *, options: BackendOptions, now: Callable[[], float]) -> None:
         self._options = options
         self._now = now
-        self._client, self._http = _clients(options, on_response=self._check)
-        self._made: dict[str, httpx2.Request] = {}
+        self._writer = RequestWriter(options=options)
+        self._pool = ConnectionPool(options=options)
         self._has_answered = False
         self._keeps_connections = True
 
     async def open(self, path: str, body: dict[str, Any]) -> Upstream:
         """Send `body` and return the answer once its headers came."""
-        answer = _Answer(await self._send("post", path, body), options=self._options)
+        answer = await self._send("POST", path, body)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _OTHER_CONTENT:
             try:
@@ -129,93 +121,63 @@ class OpenAITransport:
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
         """Send `body` and return the JSON that comes back."""
-        return await self._json("post", path, body, timeout_s)
+        return await self._json("POST", path, body, timeout_s)
 
     async def get_json(self, path: str, *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
         """Return the JSON at `path`."""
-        return await self._json("get", path, None, timeout_s)
+        return await self._json("GET", path, None, timeout_s)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._client.close()
+        await self._writer.aclose()
+        await self._pool.aclose()
 
     async def _json(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+        content = bytearray()
         try:
             async with asyncio.timeout(timeout_s):
-                answer = _Answer(await self._send(method, path, body), options=self._options)
+                answer = await self._send(method, path, body)
                 try:
-                    content = b"".join([piece async for piece in answer.chunks()])
+                    while piece := await answer.read():
+                        content += piece
                 finally:
                     await answer.close()
         except TimeoutError:
             raise faults.late(self._options, "did not answer", timeout_s, "timeout_s") from None
-        return json_value(content)
+        return json_value(bytes(content))
 
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx2.Response:
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
         """Send a request and return its answer, whose body is still to come.
 
         llama.cpp promises to keep a connection and drops it after a stream, so that the next call fails on it. Then the
         request is sent once more, and from then on no connection is kept; to others each new one would cost a third
         of a call.
         """
+        request = await self._writer.written(method, path, body)
+        content = None if body is None else encoded(self._options, body)
         while True:
             keeps = self._keeps_connections
             try:
-                return await self._request(method, path, body, keeps=keeps)
-            except UpstreamFaultError:
-                raise
+                response = await self._pool.send(request, content, keeps=keeps)
+                break
             except Exception as error:  # noqa: BLE001 - whatever the layers below raise, the caller gets an error of ours
-                if not (keeps and self._has_answered and _is_dropped(error)):
-                    raise _failed_to_open(self._options, error) from None
+                if not (keeps and self._has_answered and is_dropped(error)):
+                    raise failed_to_open(self._options, error) from None
                 self._keeps_connections = False
-
-    async def _request(self, method: str, path: str, body: dict[str, Any] | None, *, keeps: bool) -> httpx2.Response:
-        made = self._made.get(path)
-        if made is not None and method == "post":
-            return await self._http.send(_copied(made, body, keeps=keeps), stream=True)
-        response = await self._first_request(method, path, body, keeps=keeps)
-        if method == "post" and response.is_success:
-            self._made[path] = _without_body(response.request)
-        return response
-
-    async def _first_request(
-        self, method: str, path: str, body: dict[str, Any] | None, *, keeps: bool
-    ) -> httpx2.Response:
-        """Let the package make the request and send it."""
-        import openai  # noqa: PLC0415 - only when used
-        from httpx2 import Response  # noqa: PLC0415 - only when used
-
-        headers: dict[str, Any] = {**outgoing()} if keeps else {"Connection": "close", **outgoing()}
-        if not self._options.api_key:
-            # openai refuses to send what carries no key, unless each request says so.
-            headers["Authorization"] = openai.Omit()
-        stream: dict[str, Any] = {"cast_to": Response, "stream": True, "stream_cls": openai.AsyncStream}
-        stream["options"] = {"headers": headers}
-        if method == "get":
-            answer: Any = await self._client.get(self._address(path), **stream)
-        else:
-            answer = await self._client.post(self._address(path), body=body, **stream)
-        response: Response = answer
-        return response
-
-    def _address(self, path: str) -> str:
-        """Return where `path` is: whole, which saves the client 7 % of a call; Azure's puts the deployment into it."""
-        if path.startswith("/"):
-            parts = urlsplit(self._options.base_url)
-            return f"{parts.scheme}://{parts.netloc}{path}"
-        if self._options.azure_api_version:
-            return f"/{path}"
-        return f"{self._options.base_url.rstrip('/')}/{path}"
-
-    async def _check(self, response: httpx2.Response) -> None:
-        """Refuse answers without success here, where their length can be bounded."""
         self._has_answered = True
-        if response.is_success:
-            return
         answer = _Answer(response, options=self._options)
-        body = await answer.beginning()
+        if not _SUCCESS <= response.status < _REDIRECT:
+            raise await self._refused(answer, response.status)
+        return answer
+
+    async def _refused(self, answer: _Answer, status: int) -> UpstreamFaultError:
+        """Return the fault for an answer without success, of which a bounded beginning is read."""
+        try:
+            body = await answer.beginning()
+        finally:
+            await answer.close()
         wait = retry_after_s(answer.headers, now=self._now)
-        raise faults.refused(self._options, status=response.status_code, body=body, retry_after_s=wait)
+        return faults.refused(self._options, status=status, body=body, retry_after_s=wait)
 
     async def _no_stream(self, answer: _Answer, kind: str) -> UpstreamFaultError:
         """Return the fault for an answer with success that is no stream of events."""
@@ -232,202 +194,44 @@ class OpenAITransport:
 class _Answer:
     """One answer of the server."""
 
-    def __init__(self, response: httpx2.Response, *, options: BackendOptions) -> None:
+    __slots__ = ("_came", "_options", "_response")
+
+    def __init__(self, response: aiohttp.ClientResponse, *, options: BackendOptions) -> None:
         self._response = response
         self._options = options
+        self._came = 0
 
     @property
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
-    async def chunks(self, *, granted: Callable[[], int] = int) -> AsyncGenerator[bytes, None]:
-        is_encoded = self.headers.get("content-encoding", "identity") != "identity"
-        pieces = self._response.aiter_bytes() if is_encoded else self._response.aiter_raw()
-        most, came = self._options.max_response_bytes, 0
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         try:
-            async for piece in pieces:
-                came += len(piece)
-                if came > most + granted():
-                    break
-                yield piece
-        except Exception:  # noqa: BLE001 - aiohttp's own errors come through unmapped
+            piece = await self._response.content.read(_READ_BYTES)
+        except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
             raise faults.connection_lost(self._options) from None
-        if came > most + granted():
+        self._came += len(piece)
+        most = self._options.max_response_bytes
+        if self._came > most and self._came > most + granted():
             raise _too_much(self._options, most + granted())
+        return piece
 
     async def beginning(self) -> bytes:
         """Return the first bytes of the body, as many as come within two seconds."""
         body = bytearray()
         try:
             async with asyncio.timeout(_REFUSAL_PATIENCE_S):
-                async for piece in self.chunks():
+                while len(body) <= _MAX_REFUSAL_BYTES and (piece := await self.read()):
                     body += piece
-                    if len(body) > _MAX_REFUSAL_BYTES:
-                        break
         except (TimeoutError, UpstreamFaultError):
             return bytes(body)
         return bytes(body[:_MAX_REFUSAL_BYTES])
 
     async def close(self) -> None:
-        with suppress(Exception):  # it is gone, which is what was asked for
-            await self._response.aclose()
+        # Ends the connection, unless the body was read to its end: then the pool has it back by now.
+        self._response.close()
 
 
 def _too_much(options: BackendOptions, limit: int) -> UpstreamFaultError:
     remedy = "Raise max_response_bytes of the backend if such answers are meant."
     return faults.breach(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
-
-
-def _without_body(request: httpx2.Request) -> httpx2.Request:
-    """Return `request` as a pattern for later ones: what its caller asked must not stay as long as the server does."""
-    from httpx2 import Request  # noqa: PLC0415 - only when used
-
-    return Request(request.method, request.url, headers=request.headers, extensions=request.extensions)
-
-
-def _copied(made: httpx2.Request, body: dict[str, Any] | None, *, keeps: bool) -> httpx2.Request:
-    """Return a request like `made` with another body, and the connection and trace headers of this call."""
-    from httpx2 import Request  # noqa: PLC0415 - only when used
-
-    kept = [(name, value) for name, value in made.headers.raw if name.lower() not in _OF_ONE_CALL]
-    own = {"Connection": "keep-alive" if keeps else "close", **outgoing()}
-    headers = [*kept, *((name.encode(), value.encode()) for name, value in own.items())]
-    content = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    extensions = {"timeout": made.extensions["timeout"]}
-    return Request(made.method, made.url, headers=headers, content=content, extensions=extensions)
-
-
-def _clients(
-    options: BackendOptions, *, on_response: Callable[[httpx2.Response], Any]
-) -> tuple[AsyncOpenAI, httpx2.AsyncClient]:
-    """Return openai's client for the backend and what it sends by; all that it would decide itself is decided here."""
-    try:
-        import httpx2  # noqa: PLC0415 - only when used
-        import openai  # noqa: PLC0415 - only when used
-
-        timeout = httpx2.Timeout(
-            connect=options.timeouts.connect_s, pool=options.timeouts.connect_s, read=None, write=None
-        )
-        connections = options.max_concurrency + _SPARE_CONNECTIONS
-        http = openai.DefaultAioHttpClient(
-            timeout=timeout,
-            limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
-            follow_redirects=False,
-            event_hooks={"response": [on_response]},
-        )
-        _bound_writes(http, seconds=options.timeouts.first_token_s)
-    except (ImportError, RuntimeError):
-        raise SettingsError(
-            "The provider 'openai' needs the openai package with its aiohttp transport, which is not installed",
-            remedy="Install reasond-server again: its dependencies are not complete.",
-        ) from None
-    try:
-        shared: dict[str, Any] = {
-            "max_retries": 0,
-            "timeout": timeout,
-            "http_client": http,
-            "api_key": options.api_key or "none",
-            "default_headers": _headers(options, omit=openai.Omit()),
-        }
-        if options.azure_api_version:
-            azure = openai.AsyncAzureOpenAI(
-                azure_endpoint=options.base_url, api_version=options.azure_api_version, **shared
-            )
-            return azure, http
-        return openai.AsyncOpenAI(base_url=options.base_url, **shared), http
-    except Exception:  # noqa: BLE001 - whatever it objects to, the address is at fault
-        raise SettingsError(
-            f"The address {shown(options.base_url)} of model backend {shown(options.name)} is not usable",
-            remedy="Set base_url to an address such as https://host/v1.",
-        ) from None
-
-
-def _bound_writes(http: httpx2.AsyncClient, *, seconds: float) -> None:
-    """Let the system drop connections whose other end took nothing of what was sent for `seconds`.
-
-    A call ends at its deadlines in any case. But a socket is closed only when all that was written has been taken,
-    so a server that never reads a long request would hold it, and megabytes with it, for as long as it likes.
-    """
-    if not hasattr(socket, "TCP_USER_TIMEOUT"):
-        return
-    # openai's client has no parameter for it; tests/faults/test_upstream_connections.py tells if it moves.
-    transport: Any = vars(http).get("_transport")
-    if not hasattr(transport, "client"):
-        return
-
-    def opened(address: Any) -> socket.socket:  # noqa: ANN401 - aiohttp's AddrInfoType
-        family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
-        with suppress(OSError):  # where the system knows it but not for this kind of socket
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(seconds * 1000)))
-        return made
-
-    def session() -> aiohttp.ClientSession:
-        import aiohttp  # noqa: PLC0415 - only when used
-
-        limits = transport.limits
-        connector = aiohttp.TCPConnector(
-            ssl=transport.ssl_context,
-            limit=limits.max_connections or 0,
-            keepalive_timeout=limits.keepalive_expiry,
-            socket_factory=opened,
-        )
-        return aiohttp.ClientSession(connector=connector)
-
-    transport.client = session
-
-
-def _headers(options: BackendOptions, *, omit: Any) -> dict[str, Any]:  # noqa: ANN401 - a mark of openai's
-    """Return the headers that differ from what openai's client sends by itself."""
-    headers: dict[str, Any] = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
-    if not options.api_key:
-        headers["Authorization"] = omit
-    host = urlsplit(options.base_url).hostname or ""
-    if host != "api.openai.com":
-        headers |= {"OpenAI-Organization": omit, "OpenAI-Project": omit}
-    return headers
-
-
-def _failed_to_open(options: BackendOptions, error: Exception) -> UpstreamFaultError:
-    """Return the fault for an exception of the layers below, told by its causes: openai's own classes say less."""
-    import aiohttp  # noqa: PLC0415 - only when used
-
-    causes = tuple(_causes(error))
-    faults.note(options, "not opened: " + " <- ".join(type(one).__name__ for one in causes))
-    if _any(causes, aiohttp.ClientSSLError, ssl.SSLError):
-        return faults.unreachable(options, "its certificate or its TLS is not acceptable", is_retryable=False)
-    if _any(causes, aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
-        return faults.unreachable(options, "base_url is not an address of HTTP", is_retryable=False)
-    if _any(causes, aiohttp.ServerTimeoutError):
-        fault = faults.late(options, "did not take a connection", options.timeouts.connect_s, "timeouts.connect_s")
-        fault.may_cost = False
-        return fault
-    if _any(causes, aiohttp.ClientResponseError):
-        return faults.breach(options, "answered with something that is not HTTP")
-    if _any(causes, aiohttp.ClientConnectorError):
-        return faults.unreachable(options, "no connection")
-    fault = faults.unreachable(options, "the connection ended before an answer began")
-    fault.may_cost = True
-    return fault
-
-
-def _is_dropped(error: BaseException) -> bool:
-    """Whether a connection that stood ended before an answer began."""
-    import aiohttp  # noqa: PLC0415 - only when used
-
-    causes = tuple(_causes(error))
-    is_ended = _any(causes, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
-    return is_ended and not _any(causes, aiohttp.ClientConnectorError)
-
-
-def _any(causes: tuple[BaseException, ...], *kinds: type[BaseException]) -> bool:
-    return any(isinstance(one, kinds) for one in causes)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield `error` and what it came from; openai and httpx2 wrap aiohttp's errors twice."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__

@@ -49,7 +49,7 @@ def settled(reported: Usage | None, *, messages: Sequence[Message], written: str
 
 def _less_than_any(written: str, counter: TokenCounter) -> int:
     """Return a number of tokens that is too low to be true for `written`: half by exact count, else by bytes."""
-    size = len(written.encode("utf-8", "replace"))
+    size = len(_utf8(written))
     if size < _SHORT_BYTES:
         return 0
     return counter.count_text(written) // 2 if counter.is_exact else size // _MOST_BYTES_PER_TOKEN
@@ -64,10 +64,14 @@ def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], c
     """
     if reported is None or not reported.input_tokens:
         return ""
-    expected, least = counter.count_prompt(messages), _LEAST_OF_EXACT
-    if not counter.is_exact:
-        size = sum(len(message.content.encode("utf-8", "replace")) for message in messages)
-        expected, least = min(expected, size // _BYTES_PER_TOKEN), _LEAST_OF_ESTIMATE
+    least = _LEAST_OF_EXACT if counter.is_exact else _LEAST_OF_ESTIMATE
+    if counter.is_exact:
+        expected = counter.count_prompt(messages)
+    else:
+        expected = sum(len(_utf8(message.content)) for message in messages) // _BYTES_PER_TOKEN
+        if reported.input_tokens < expected * least:
+            # The estimate can only lower what is expected, and making it takes longer than all else here.
+            expected = min(expected, counter.count_prompt(messages))
     if expected < _SMALLEST_PROMPT or reported.input_tokens >= expected * least:
         return ""
     about = "" if counter.is_exact else "about "
@@ -75,6 +79,11 @@ def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], c
         f"The prompt was truncated upstream: the model server reports {reported.input_tokens} tokens of it, "
         f"we sent {about}{expected}. Raise the server's context length."
     )
+
+
+def _utf8(text: str) -> str | bytes:
+    """Return something as long as `text` is in UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "replace")
 
 
 def usage_of(reported: object) -> Usage | None:

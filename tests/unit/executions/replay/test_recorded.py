@@ -1,3 +1,4 @@
+import hashlib
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -122,3 +123,34 @@ def test_whatever_a_model_is_asked_differently_has_another_digest(other: ChatReq
 def test_the_time_that_is_left_is_no_part_of_a_request() -> None:
     assert digest_of_request(replace(REQUEST, time_left_s=3.0)) == digest_of_request(REQUEST)
     assert digest_of_messages(REQUEST.messages) == digest_of_messages(tuple(REQUEST.messages))
+
+
+def digest_as_first_written(*texts: str) -> str:
+    """Return the digest that logs hold since version 1 of records, in its plainest form."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(encoded))
+        digest.update(encoded)
+    return digest.hexdigest()
+
+
+@given(
+    st.lists(
+        st.builds(
+            Message,
+            role=st.sampled_from(Role),
+            content=ANY,
+            tool_calls=st.lists(st.builds(ToolCall, call_id=ANY, name=ANY, arguments_json=ANY), max_size=1),
+            tool_call_id=st.just("") | ANY,
+            reasoning=st.just("") | ANY,
+        ),
+        max_size=4,
+    )
+)
+def test_digests_stay_what_logs_hold_already(messages: list[Message]) -> None:
+    texts: list[str] = []
+    for one in messages:
+        calls = [[call.call_id, call.name, call.arguments_json] for call in one.tool_calls]
+        texts += (one.content, json.dumps([one.role, one.tool_call_id, one.reasoning, calls]))
+    assert digest_of_messages(messages) == digest_as_first_written(*texts)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reasond_server.llm.counting import ByteCounter, WordPieceCounter
+from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role
 from reasond_server.llm.openai.usage import settled, truncation_warning
 from reasond_server.types import Usage, UsageSource
@@ -50,3 +52,15 @@ def test_far_fewer_tokens_than_came_are_not_believed(counter: WordPieceCounter |
 def test_one_token_for_a_short_run_of_signs_is_believed() -> None:
     told = Usage(input_tokens=7, output_tokens=1, model_calls=1)
     assert settled(told, messages=LONG, written="=" * 255, counter=ByteCounter()) == told
+
+
+@given(st.lists(st.text(max_size=400), max_size=3), st.integers(1, 400))
+def test_the_estimate_is_made_only_where_it_can_matter_and_the_warning_is_the_same(
+    texts: list[str], tokens: int
+) -> None:
+    messages = [Message(role=Role.USER, content=text) for text in texts]
+    counter = EstimatingCounter()
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    expected = min(counter.count_prompt(messages), size // 4)
+    is_warned = expected >= 64 and tokens < expected * 0.5
+    assert bool(truncation_warning(reported(tokens), messages=messages, counter=counter)) == is_warned
