@@ -485,9 +485,8 @@ class Runner:
 
 def _log_end(run: Run) -> None:
     """Log how a run ended; only for debugging where the access log says it, in the line of the one call it was for."""
-    is_told = not run.assignment.can_be_resumed and run.told is not None and run.error is None
-    level = logging.DEBUG if is_told else logging.INFO
-    if not _log.isEnabledFor(level):
+    is_logged = run.assignment.can_be_resumed or run.told is None or run.error is not None
+    if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
         return
     execution = run.execution
     facts = {

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
         Json,
         LoggedEvent,
         Principal,
-        StrategySource,
         StreamEvent,
         Task,
     )
@@ -374,8 +373,8 @@ class ReasoningService:
         began_s = self._clock.monotonic()
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
         with place.holding():
-            source, strategy, config = await self._decided(caller, task)
-            permit = await self._limits.admit(caller, strategy.name)
+            selection, config = await self._decided(caller, task)
+            permit = await self._limits.admit(caller, selection.strategy.name)
             place.keep(permit)
             left_s = wanted.deadline_s
             if left_s is not None:
@@ -385,8 +384,8 @@ class ReasoningService:
                 tenant=caller.tenant,
                 subject=caller.subject,
                 task=task,
-                strategy=strategy,
-                strategy_source=source,
+                strategy=selection.strategy,
+                strategy_source=selection.source,
                 config=config,
                 shown_config=config.model_dump(mode="json"),
                 trace="" if trace is None else trace.text,
@@ -434,9 +433,7 @@ class ReasoningService:
                             await moved.wait()
                     moved.clear()
 
-    async def _decided(
-        self, caller: Principal, task: Task
-    ) -> tuple[StrategySource, ReasoningStrategy[Any], StrategyConfig]:
+    async def _decided(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig]:
         """Decide which strategy works with which configuration, and whether it can work at all."""
         agent = await self._agent(caller, task) if task.agent else None
         selection = self._selection(caller, task, agent)
@@ -445,7 +442,7 @@ class ReasoningService:
         if config.uses_tools:
             require_tools(caller)
         await self._check(strategy, task, config)
-        return selection.source, strategy, config
+        return selection, config
 
     async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
         """Let the strategy refuse the task.
