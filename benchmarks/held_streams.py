@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import os
 import resource
 import tempfile
@@ -32,7 +31,7 @@ import grpc
 
 from benchmarks.holding import PIECE, HeldModel, PacedModel
 from benchmarks.loading import GrpcCall, load
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2
@@ -179,7 +178,9 @@ async def measured(server: ServerProcess, kind: str, gate: Path, streams: int) -
     call = call_of(server, await begun(server, kind))
     holding = asyncio.create_task(load(server.target, call, callers=streams, total=streams, on_each=ON_EACH, kept=kept))
     try:
-        await asyncio.wait({holding, opening := asyncio.create_task(until_open(kept, streams))}, return_when="FIRST_COMPLETED")
+        await asyncio.wait(
+            {holding, opening := asyncio.create_task(until_open(kept, streams))}, return_when="FIRST_COMPLETED"
+        )
         opening.cancel()
         if holding.done():
             raise SystemExit(f"{kind}: the streams ended before all were open: {holding.exception()}")

@@ -41,7 +41,12 @@ def events_of(part: Append) -> list[LoggedEvent]:
 
 def ends(part: Append) -> bool:
     """Return whether a Result is among the entries."""
-    return any(isinstance(event.event, Result) for event in events_of(part))
+    return _holds_result(events_of(part))
+
+
+def _holds_result(events: Sequence[LoggedEvent]) -> bool:
+    # Looked for from the end, where it is: what stands behind it is refused.
+    return any(isinstance(event.event, Result) for event in reversed(events))
 
 
 def may_repeat(part: Append, head: Head) -> bool:
@@ -62,9 +67,10 @@ def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> Reas
         return InternalError(
             f"version {part.version} is not that of the log of {execution_id}, which {state} at {head.version}"
         )
-    if wrong := _first_gap(part, head.last_sequence):
+    events = events_of(part)
+    if wrong := _first_gap(part, events, head.last_sequence):
         return InternalError(f"{wrong} does not continue the log of {execution_id}")
-    if head.size + size > largest and not ends(part):
+    if head.size + size > largest and not _holds_result(events):
         return StoreFullError(
             f"The execution wrote more than the {largest} bytes that one log may hold",
             remedy="What it wrote until then is kept. Ask for less.",
@@ -94,9 +100,8 @@ def no_longer_kept(execution_id: str) -> CursorExpiredError:
     )
 
 
-def _first_gap(part: Append, last: int) -> str:
-    """Return what does not fit about the events of `part` after event `last`; empty if all does."""
-    events: Sequence[LoggedEvent] = events_of(part)
+def _first_gap(part: Append, events: Sequence[LoggedEvent], last: int) -> str:
+    """Return what does not fit about the `events` of `part` after event `last`; empty if all does."""
     for event in events:
         last += 1
         if event.sequence != last:
@@ -105,6 +110,6 @@ def _first_gap(part: Append, last: int) -> str:
             return "an event after the result"
     if part.execution.last_sequence != last:
         return f"an execution whose last event is {part.execution.last_sequence}"
-    if ends(part) is (part.execution.state is ExecutionState.RUNNING):
+    if _holds_result(events) is (part.execution.state is ExecutionState.RUNNING):
         return f"an execution that is {part.execution.state.value}"
     return ""

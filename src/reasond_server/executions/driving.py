@@ -80,7 +80,7 @@ class Driver:
                 run.journal.note_cut()
                 await run.log.settled()
         except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
-            _log.exception("execution log could not be ended", extra={"execution_id": run.execution.execution_id})
+            _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
         finally:
             leave_run(run)
 
@@ -93,7 +93,7 @@ class Driver:
         limit_s = run.assignment.limit_s
         work: asyncio.Task[None] | None = None
         if run.told is None and run.stop_reason is None:
-            work = asyncio.create_task(self._work_and_tell(run), name=f"strategy of {run.execution.execution_id}")
+            work = asyncio.create_task(self._work_and_tell(run), name=f"strategy of {run.identity.execution_id}")
             await run.told_or_stopped(within_s=None if limit_s is None else max(0.0, limit_s - self._elapsed_s(run)))
         run.is_ending = True
         if run.journal is not None:
@@ -135,12 +135,12 @@ class Driver:
         except asyncio.CancelledError:
             if run.is_ending:
                 return
-            _log.exception("strategy cancelled itself", extra={"execution_id": run.execution.execution_id})
+            _log.exception("strategy cancelled itself", extra={"execution_id": run.identity.execution_id})
             run.fail(InternalError("internal error"))
         except ReasondError as caught:
             run.fail(carriable(caught))
         except BaseException:  # noqa: BLE001 - as the docstring says
-            _log.exception("strategy failed", extra={"execution_id": run.execution.execution_id})
+            _log.exception("strategy failed", extra={"execution_id": run.identity.execution_id})
             run.fail(InternalError("internal error"))
 
     async def _work(self, run: Run) -> None:
@@ -201,7 +201,7 @@ class Driver:
             ReplayError: another step is logged in its place.
             ReasondError: nothing can be appended any more.
         """
-        kept = require_step(step, strategy=run.execution.strategy, before=run.metrics)
+        kept = require_step(step, strategy=run.identity.strategy, before=run.metrics)
         run.metrics = kept.metrics
         index = run.step_count
         if run.is_replaying:
@@ -249,7 +249,7 @@ class Driver:
         run.log.append(result, now=now, usage=run.usage, expire_time=now + self._retention_of(run.assignment.tenant))
 
     def _result(self, run: Run, ending: Ending) -> Result:
-        error, model, execution = ending.error, run.model, run.execution
+        error, model, execution = ending.error, run.model, run.identity
         return Result(
             execution_id=execution.execution_id,
             answer=ending.answer,
@@ -282,7 +282,7 @@ def _differs(how: str) -> ReplayError:
 
 def _left_behind(run: Run, ending: Ending) -> Ending:
     """Return `ending` with a warning, and say in the log which strategy is at fault."""
-    facts = {"execution_id": run.execution.execution_id, "strategy": run.execution.strategy}
+    facts = {"execution_id": run.identity.execution_id, "strategy": run.identity.strategy}
     _log.error("strategy does not stop and was left behind", extra=facts)
     warning = "The strategy did not stop when it was told to and was left behind."
     return replace(ending, warnings=(*ending.warnings, warning))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
 from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Append, LeaseLostError, Record
-from reasond_server.types import ExecutionState, FinishReason, LoggedEvent, Result
+from reasond_server.types import Execution, ExecutionState, FinishReason, LoggedEvent, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.executions.store import Creation
-    from reasond_server.types import Event, Execution, Usage
+    from reasond_server.types import Event, Usage
 
 MAX_PENDING = 64
 MAX_PENDING_BYTES = 1024 * 1024
@@ -36,11 +36,15 @@ _ANSWER_WAITS_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pending:
-    """An entry that is not committed; `event` is what followers will see of it, None for a record."""
+    """An entry that is not committed; `event` is what followers will see of it, None for a record.
+
+    `size` is that of what they will see, `stored_size` that of the entry.
+    """
 
     entry: LoggedEvent | Record
     event: LoggedEvent | None
     size: int
+    stored_size: int
 
 
 class RunLog:
@@ -83,6 +87,7 @@ class RunLog:
         self._pending_bytes = 0
         self._taken: Append | None = None
         self._tail: deque[LoggedEvent] = deque()
+        self._tail_sizes: deque[int] = deque()
         self._tail_bytes = 0
         self._moved: asyncio.Event | None = None
 
@@ -91,7 +96,7 @@ class RunLog:
         """The execution as it will be once all is committed."""
         known = self._execution
         if known.last_sequence != self._last_sequence or known.usage is not self._usage:
-            self._execution = known = replace(known, last_sequence=self._last_sequence, usage=self._usage)
+            self._execution = known = _grown(known, last_sequence=self._last_sequence, usage=self._usage)
         return known
 
     @property
@@ -117,8 +122,11 @@ class RunLog:
     def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
         """Append `event`; a Result ends the log, which is kept until `expire_time`."""
         sequence = self._last_sequence + 1
-        shown = LoggedEvent(sequence=sequence, create_time=now, event=event)
-        stored = shown if self._store_as is None else replace(shown, event=self._store_as(event))
+        shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
+        size = stored_size = size_of(shown)
+        if self._store_as is not None:
+            stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
+            stored_size = size_of(stored)
         self._last_sequence, self._usage = sequence, usage
         if isinstance(event, Result):
             self._execution = replace(
@@ -130,13 +138,14 @@ class RunLog:
                 last_sequence=sequence,
                 usage=usage,
             )
-        self._add(_Pending(entry=stored, event=shown, size=size_of(shown)))
+        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))
 
     def record(self, record: Record, *, usage: Usage) -> None:
         """Append a record of a call; nothing happens to a log that has ended."""
         if not self.has_ended:
             self._usage = usage
-            self._add(_Pending(entry=record, event=None, size=size_of(record)))
+            size = size_of(record)
+            self._add(_Pending(entry=record, event=None, size=size, stored_size=size))
 
     def open(self) -> None:
         """Let what is pending, and what is appended from now on, be committed."""
@@ -202,7 +211,8 @@ class RunLog:
                 entries=tuple(each.entry for each in self._pending),
                 version=self._version,
                 fence=self.fence,
-                keeps_records=self.keeps_records and self.execution.state is ExecutionState.CANCELLED,
+                size=sum(each.stored_size for each in self._pending),
+                keeps_records=self.keeps_records and self._execution.state is ExecutionState.CANCELLED,
                 creation=self.creation,
             )
         return self._taken
@@ -245,11 +255,13 @@ class RunLog:
     def _remember(self, event: LoggedEvent, size: int) -> None:
         self.committed = event.sequence
         self._tail.append(event)
+        self._tail_sizes.append(size)
         self._tail_bytes += size
         if self._store_as is not None:
             return
         while self._remembers_too_much() and len(self._tail) > 1:
-            self._tail_bytes -= size_of(self._tail.popleft())
+            self._tail.popleft()
+            self._tail_bytes -= self._tail_sizes.popleft()
 
     def _remembers_too_much(self) -> bool:
         if self.is_for_one_answer:
@@ -304,6 +316,25 @@ def _above(sequence: int, events: deque[LoggedEvent], *, last: int) -> Sequence[
     if not events or events[0].sequence > sequence + 1:
         return None
     return tuple(islice(events, sequence + 1 - events[0].sequence, None))
+
+
+def _grown(known: Execution, *, last_sequence: int, usage: Usage) -> Execution:
+    """Return `known` after another event; `replace` would take three times as long, for every one of them."""
+    return Execution(
+        execution_id=known.execution_id,
+        tenant=known.tenant,
+        state=known.state,
+        strategy=known.strategy,
+        strategy_source=known.strategy_source,
+        model=known.model,
+        create_time=known.create_time,
+        end_time=known.end_time,
+        expire_time=known.expire_time,
+        finish_reason=known.finish_reason,
+        last_sequence=last_sequence,
+        request_id=known.request_id,
+        usage=usage,
+    )
 
 
 def _state_after(reason: FinishReason | None) -> ExecutionState:

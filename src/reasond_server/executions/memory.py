@@ -11,7 +11,6 @@ from reasond_server.errors import StoreFullError
 from reasond_server.executions.appending import (
     LARGEST_LOG_BYTES,
     Head,
-    ends,
     events_of,
     id_taken,
     may_repeat,
@@ -22,7 +21,7 @@ from reasond_server.executions.appending import (
 from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Change, Claim, Creation, Kept, Record, Recovery, Renewal
 from reasond_server.executions.watching import Watchers
-from reasond_server.types import ExecutionState
+from reasond_server.types import ExecutionState, LoggedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.executions.store import Append, ExecutionFilter, Lease
-    from reasond_server.types import Execution, LoggedEvent
+    from reasond_server.types import Execution
 
 _FORGOTTEN_KEPT = 10_000
 # Ends of logs that are gone already are swept out once they are this many more than there are logs.
@@ -146,7 +145,7 @@ class MemoryExecutionStore:
         grown = dict.fromkeys(
             part.execution.execution_id
             for part, refused in zip(batch, refusals, strict=True)
-            if refused is None and events_of(part)
+            if refused is None and any(isinstance(entry, LoggedEvent) for entry in part.entries)
         )
         self._watchers.tell(grown, Change.GREW)
         return refusals
@@ -259,23 +258,25 @@ class MemoryExecutionStore:
         log = self._logs.get(name)
         if log is not None and log.execution.tenant != part.execution.tenant:
             log = None
-        if log is not None and _repeats(part, log):
+        head = log.head() if log else None
+        if log is not None and head is not None and may_repeat(part, head) and _repeats(part, log):
             return None
-        size = sum(map(size_of, part.entries))
-        refused = refusal(part, log.head() if log else None, size=size, largest=self._largest_log)
+        refused = refusal(part, head, size=part.size, largest=self._largest_log)
         if refused is None and part.creation is not None:
             log, refused = self._created(part.execution, part.creation)
         if refused is not None or log is None:
             return refused
-        log.events += events_of(part)
-        log.records += [entry for entry in part.entries if isinstance(entry, Record)]
+        events = events_of(part)
+        log.events += events
+        if len(events) < len(part.entries):
+            log.records += [entry for entry in part.entries if isinstance(entry, Record)]
         log.execution = part.execution
         log.version += len(part.entries)
-        log.size += size
-        self._size += size
+        log.size += part.size
+        self._size += part.size
         if part.execution.expire_time is not None:
             self._expire_at(part.execution.expire_time, name)
-        if ends(part):
+        if not log.is_running:
             self._end(log, keeps_records=part.keeps_records)
         return None
 
@@ -386,10 +387,11 @@ class MemoryExecutionStore:
 
 
 def _repeats(part: Append, log: _Log) -> bool:
-    """Return whether `part` is what the log was given last."""
+    """Return whether `part`, which can be what the log was given last, is that."""
+    if part.execution != log.execution:
+        return False
     events = events_of(part)
-    has_same_end = not events or log.events[-len(events) :] == events
-    return may_repeat(part, log.head()) and part.execution == log.execution and has_same_end
+    return not events or log.events[-len(events) :] == events
 
 
 def _place(execution: Execution) -> tuple[float, str]:

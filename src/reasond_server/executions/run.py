@@ -87,7 +87,8 @@ class Run:
     When the last follower leaves, the run is cancelled, unless somebody asked to keep it running or somebody follows it
     in another process. One that `spares_calls` begins no more of them then, and is cancelled when those under way are
     on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
-    waits `patience_s` for that instead. `known` are the steps that are logged from an earlier life, `inherited` says
+    waits `patience_s` for that instead. `identity` is the execution as this life of it began: its ids and names, which
+    never change. `known` are the steps that are logged from an earlier life, `inherited` says
     what was taken over from another execution. `links` are places in the traces of executions whose place it takes.
     `tenure` is None where no other process can go on with the run.
     """
@@ -111,6 +112,7 @@ class Run:
         loop = asyncio.get_running_loop()
         self.assignment = assignment
         self.log = log
+        self.identity = log.execution
         self.model = model
         self.journal = journal
         self.tenure = tenure

@@ -207,7 +207,7 @@ class Runner:
 
         Its caller may know the result already and ask for it.
         """
-        late = [run.log for run in self._runs.values() if run.execution.tenant == tenant and run.log.is_late]
+        late = [run.log for run in self._runs.values() if run.identity.tenant == tenant and run.log.is_late]
         if late:
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
@@ -365,7 +365,7 @@ class Runner:
 
     def _begin(self, run: Run, place: Place, *, since_s: float) -> Run:
         """Let `run` work; its lease was asked for at `since_s`."""
-        name = run.execution.execution_id
+        name = run.identity.execution_id
         if run.tenure is not None:
             run.tenure.begin(since_s, ask=self._upkeep.hurry, end=run.fence)
         place.take()
@@ -375,13 +375,13 @@ class Runner:
         return run
 
     async def _drive(self, run: Run) -> None:
-        name = run.execution.execution_id
+        name = run.identity.execution_id
         try:
             with self._store.watch(name, partial(self._heard, run)):
                 await self._driver.drive(run)
             if run.stop_reason is Stop.HANDED_OVER:
                 await self._give_back(name, run.log.fence)
-            elif run.is_free_failure and run.execution.request_id:
+            elif run.is_free_failure and run.identity.request_id:
                 await self._release(run)
         finally:
             # In this order: followers that wake up must find the run gone, or they would wait for more.
@@ -398,7 +398,7 @@ class Runner:
         if result is None and run.stop_reason is not None:
             self._observer.run_handed(run.stop_reason.value)
         self._observer.run_left(
-            run.execution.strategy,
+            run.identity.strategy,
             "" if result is None or result.finish_reason is None else result.finish_reason.value,
             steps=run.step_count - len(run.known),
             duration_s=0.0 if result is None else result.metrics.execution_time_s,
@@ -416,7 +416,7 @@ class Runner:
     async def _release(self, run: Run) -> None:
         """Let the same request start anew: it failed before anything was spent or done."""
         try:
-            await self._store.release(run.execution.tenant, run.execution.execution_id)
+            await self._store.release(run.identity.tenant, run.identity.execution_id)
         except ReasondError:
             _log.warning("a request id could not be given back; it stands for a failed execution")
 
@@ -463,7 +463,7 @@ class Runner:
     async def _count(self, run: Run, place: Place, fence: int) -> None:
         """Let a run that was taken over count among those that its caller may have at once."""
         assignment = run.assignment
-        name = assignment.permit or run.execution.execution_id
+        name = assignment.permit or run.identity.execution_id
         try:
             place.keep(await self._carry_over(assignment.tenant, assignment.subject, name, fence))
         except ReasondError as error:
@@ -484,6 +484,10 @@ class Runner:
 
 
 def _log_end(run: Run) -> None:
+    """Log how a run ended; only for debugging where the access log says it, in the line of the one call it was for."""
+    is_logged = run.assignment.can_be_resumed or run.told is None or run.error is not None
+    if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
+        return
     execution = run.execution
     facts = {
         "execution_id": execution.execution_id,
@@ -493,4 +497,4 @@ def _log_end(run: Run) -> None:
         "model_calls": execution.usage.model_calls,
         "steps": run.step_count,
     }
-    _log.info("execution ended", extra=facts)
+    _log.log(level, "execution ended", extra=facts)

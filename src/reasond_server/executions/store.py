@@ -78,6 +78,8 @@ class Append:
     among the entries continue the sequence without a gap; records have none. Records and plan are dropped when a
     Result is appended, unless `keeps_records`.
 
+    `size` is what the entries take in memory, roughly (`executions.sizes`).
+
     With a `creation` there is no log yet: it is made with fence 1, and begins with the entries. The execution has no
     request id then, because somebody else could have it.
     """
@@ -86,6 +88,7 @@ class Append:
     entries: Sequence[Entry]
     version: int
     fence: int
+    size: int
     keeps_records: bool = False
     creation: Creation | None = None
 

@@ -28,7 +28,7 @@ def enter_run(run: Run, tracing: Tracing | None) -> RunTrace | None:
     starter = current()
     scope = Scope(
         request_id="" if starter is None else starter.request_id,
-        execution_id=run.execution.execution_id,
+        execution_id=run.identity.execution_id,
         trace=TraceContext.of_text(run.assignment.trace),
     )
     enter(scope)
@@ -49,7 +49,7 @@ def leave_run(run: Run) -> None:
 
 def _named(run: Run) -> tuple[str, Attributes]:
     """Return the name of the run's span and what is known when it begins."""
-    execution, agent = run.execution, run.assignment.task.agent
+    execution, agent = run.identity, run.assignment.task.agent
     operation, what = (INVOKE_AGENT, agent) if agent else (INVOKE_WORKFLOW, execution.strategy)
     attributes: Attributes = {
         "gen_ai.operation.name": operation,

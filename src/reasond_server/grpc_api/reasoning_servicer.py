@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Final
@@ -28,6 +27,7 @@ from reasond_server.grpc_api.requests import (
     task_of,
     trace_view_of,
 )
+from reasond_server.grpc_api.stalls import StallWatch
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import CostClass
 
@@ -82,10 +82,10 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         """Write the events of a new or an earlier execution as they come."""
         self._observer.stream_opened(TRANSPORT)
         try:
-            with _request_fields(request.task):
+            with _request_fields(request.task), StallWatch(limit_s=self._write_timeout_s) as watch:
                 async with aclosing(self._events(request, context)) as events:
                     async for event in events:
-                        await self._send(context, event)
+                        await self._send(context, event, watch)
         finally:
             self._observer.stream_closed(TRANSPORT)
 
@@ -162,15 +162,14 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             deadline_s=remaining_s(context),
         )
 
-    async def _send(self, context: Context, event: StreamEvent) -> None:
+    async def _send(self, context: Context, event: StreamEvent, watch: StallWatch) -> None:
         """Write one event; the write waits while the client's flow-control window is full.
 
         Raises:
             SlowConsumerError: it waited too long.
         """
         try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await context.write(event_message(event))
+            await watch.bound(context.write(event_message(event)))
         except TimeoutError:
             self._observer.slow_consumer(TRANSPORT)
             # Said now: the status waits behind what the client has not read, and with it the access log.

@@ -182,8 +182,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             # The run may have ended while tokens were set aside.
             self._require_open()
             spent, call.has_begun = None, True
-            bounded = replace(request, max_tokens=call.max_tokens, time_left_s=self._time_left())
-            async with aclosing(self._model.stream(bounded)) as events:
+            async with aclosing(self._model.stream(self._as_allowed(request, call))) as events:
                 async for event in events:
                     if self._is_closed:
                         return
@@ -216,6 +215,14 @@ class MeteredModel(WrappedModel[ChatModel]):
             finally:
                 # Nothing is awaited after this: another call of the run may end while this one is settled.
                 self._last_call = charged
+
+    def _as_allowed(self, request: ChatRequest, call: _Call) -> ChatRequest:
+        """Return the request with what the budget leaves of `max_tokens`, and of the time."""
+        left_s = self._time_left()
+        # Mostly nothing bounds it, and a copy takes longer than all that is done here.
+        if left_s == request.time_left_s and call.max_tokens == request.max_tokens:
+            return request
+        return replace(request, max_tokens=call.max_tokens, time_left_s=left_s)
 
     async def _opened(self, request: ChatRequest) -> _Call:
         """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""

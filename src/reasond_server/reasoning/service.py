@@ -32,7 +32,7 @@ from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
-from reasond_server.telemetry.scope import current_trace, note_execution, note_tokens
+from reasond_server.telemetry.scope import current_trace, note_execution, note_result
 from reasond_server.types import ExecutionState, Result
 
 if TYPE_CHECKING:
@@ -48,7 +48,15 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import Execution, FinishReason, Json, LoggedEvent, Principal, StreamEvent, Task
+    from reasond_server.types import (
+        Execution,
+        FinishReason,
+        Json,
+        LoggedEvent,
+        Principal,
+        StreamEvent,
+        Task,
+    )
 
 __all__ = ["ExecutionPage", "ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
@@ -165,7 +173,7 @@ class ReasoningService:
             if ABANDONED not in result.warnings:
                 break
         view = await self.get(caller, execution.execution_id)
-        note_tokens(result.metrics.usage)
+        note_result(result.metrics.usage, str(result.finish_reason or ""))
         # Where no content is kept, the store knows less than the stream said.
         return replace(view, result=result)
 
@@ -313,7 +321,7 @@ class ReasoningService:
             result = await asyncio.shield(run.concluded)
             if result is None:
                 raise _gone(run)
-            note_tokens(result.metrics.usage)
+            note_result(result.metrics.usage, str(result.finish_reason or ""))
             if result.error is not None:
                 error = run.error or error_of(result.error.reason, result.error.message)
                 error.execution_id = result.execution_id
@@ -321,8 +329,7 @@ class ReasoningService:
             events = await self._events(run)
             if events and events[0].sequence > 1:
                 result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
-            # A log that takes nothing more knows less than was said.
-            return replace(view_of(run.execution, events), result=result)
+            return view_of(run.execution, events, result=result)
         finally:
             run.detach(patience)
 
@@ -334,7 +341,7 @@ class ReasoningService:
         try:
             async with asyncio.timeout(_STORE_WITHIN_S):
                 await run.log.settled()
-                return await self._store.read(run.execution.tenant, run.execution.execution_id)
+                return await self._store.read(run.identity.tenant, run.identity.execution_id)
         except (TimeoutError, ReasondError):
             return run.log.recent()
 
@@ -366,14 +373,22 @@ class ReasoningService:
         began_s = self._clock.monotonic()
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
         with place.holding():
-            assignment = await self._assignment(caller, task)
-            permit = await self._limits.admit(caller, assignment.strategy.name)
+            selection, config = await self._decided(caller, task)
+            permit = await self._limits.admit(caller, selection.strategy.name)
             place.keep(permit)
             left_s = wanted.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
-            assignment = replace(
-                assignment,
+            trace = current_trace()
+            assignment = Assignment(
+                tenant=caller.tenant,
+                subject=caller.subject,
+                task=task,
+                strategy=selection.strategy,
+                strategy_source=selection.source,
+                config=config,
+                shown_config=config.model_dump(mode="json"),
+                trace="" if trace is None else trace.text,
                 request_id=wanted.request_id,
                 digest=wanted.digest,
                 keep_running=wanted.keep_running,
@@ -418,25 +433,16 @@ class ReasoningService:
                             await moved.wait()
                     moved.clear()
 
-    async def _assignment(self, caller: Principal, task: Task) -> Assignment:
+    async def _decided(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig]:
         """Decide which strategy works with which configuration, and whether it can work at all."""
         agent = await self._agent(caller, task) if task.agent else None
-        selection, trace = self._selection(caller, task, agent), current_trace()
+        selection = self._selection(caller, task, agent)
         strategy = selection.strategy
         config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
         if config.uses_tools:
             require_tools(caller)
         await self._check(strategy, task, config)
-        return Assignment(
-            tenant=caller.tenant,
-            subject=caller.subject,
-            task=task,
-            strategy=strategy,
-            strategy_source=selection.source,
-            config=config,
-            shown_config=config.model_dump(mode="json"),
-            trace="" if trace is None else trace.text,
-        )
+        return selection, config
 
     async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
         """Let the strategy refuse the task.

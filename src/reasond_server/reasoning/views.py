@@ -49,12 +49,16 @@ class StrategyInfo:
     cost_formula: str = ""
 
 
-def view_of(execution: Execution, events: Sequence[LoggedEvent]) -> ExecutionView:
-    """Return the execution with what its log holds; what was appended since it was read is left out."""
+def view_of(execution: Execution, events: Sequence[LoggedEvent], *, result: Result | None = None) -> ExecutionView:
+    """Return the execution with what its log holds; what was appended since it was read is left out.
+
+    A `result` that its caller was told stands even where the log took nothing more.
+    """
     events = [logged for logged in events if logged.sequence <= execution.last_sequence]
     steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
-    last = events[-1].event if events else None
-    result = last if isinstance(last, Result) else _partial(execution)
+    if result is None:
+        last = events[-1].event if events else None
+        result = last if isinstance(last, Result) else _partial(execution)
     return ExecutionView(execution=execution, result=result, steps=steps)
 
 

@@ -29,10 +29,19 @@ class Scope:
 
     `trace` is where it stands in a trace: the place of its own span, or of its caller's where nothing is traced.
     `span` is what spans of calls are children of. `arrival` is a request that waits to hear who made it, where requests
-    are traced. The tokens are those of a unary call's run.
+    are traced. The tokens and the finish reason are those of a unary call's run.
     """
 
-    __slots__ = ("arrival", "execution_id", "input_tokens", "output_tokens", "request_id", "span", "trace")
+    __slots__ = (
+        "arrival",
+        "execution_id",
+        "finish_reason",
+        "input_tokens",
+        "output_tokens",
+        "request_id",
+        "span",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class Scope:
         self.arrival: Awaited | None = None
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
+        self.finish_reason = ""
 
     def add_to(self, line: MutableMapping[str, Any]) -> None:
         """Put the ids into `line`, where it does not have them."""
@@ -62,6 +72,7 @@ class Scope:
         if self.input_tokens is not None:
             line.setdefault("input_tokens", self.input_tokens)
             line.setdefault("output_tokens", self.output_tokens)
+            line.setdefault("finish_reason", self.finish_reason)
 
 
 _current: Final[ContextVar[Scope | None]] = ContextVar("reasond_scope", default=None)
@@ -95,12 +106,13 @@ def note_execution(execution_id: str) -> None:
         scope.execution_id = f"{scope.execution_id},{execution_id}"
 
 
-def note_tokens(usage: Usage) -> None:
-    """Add what the run of a unary call spent."""
+def note_result(usage: Usage, finish_reason: str) -> None:
+    """Add what the run of a unary call spent, and how it ended; of several, how the last one did."""
     scope = _current.get()
     if scope is not None:
         scope.input_tokens = (scope.input_tokens or 0) + usage.input_tokens
         scope.output_tokens = (scope.output_tokens or 0) + usage.output_tokens
+        scope.finish_reason = finish_reason
 
 
 def current_trace() -> TraceContext | None:

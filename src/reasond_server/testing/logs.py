@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Append, Lease, Record
 from reasond_server.types import (
     CustomStep,
@@ -86,7 +87,12 @@ class HandWrittenLog:
         if isinstance(last, Result):
             execution = _ended(execution, last)
         return Append(
-            execution=execution, entries=entries, version=self.version, fence=self.fence, keeps_records=keeps_records
+            execution=execution,
+            entries=entries,
+            version=self.version,
+            fence=self.fence,
+            size=sum(map(size_of, entries)),
+            keeps_records=keeps_records,
         )
 
     def took(self, part: Append) -> None:

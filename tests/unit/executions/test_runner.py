@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
@@ -391,3 +392,30 @@ async def test_what_a_strategy_changes_after_a_step_does_not_change_the_log(
     assert isinstance(events[1], Iteration)
     assert isinstance(events[1].detail, CustomStep)
     assert events[1].detail.data["extra"] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("unary", "script", "level"),
+    [
+        (True, Script(), logging.DEBUG),
+        (True, Script(error=ModelFailedError("broken")), logging.INFO),
+        (False, Script(), logging.INFO),
+    ],
+)
+async def test_a_run_that_the_line_of_its_call_tells_of_ends_with_a_line_for_debugging_only(
+    runner: Runner,
+    store: MemoryExecutionStore,
+    assign: Assign,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    unary: bool,
+    script: Script,
+    level: int,
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="reasond.executions"):
+        execution = await runner.start(assign(script, is_unary=unary, keep_running=False))
+        await log_of(store, runner, execution)
+
+    ends = [record for record in caplog.records if record.message == "execution ended"]
+    assert [record.levelno for record in ends] == [level]
+    assert vars(ends[0])["execution_id"] == execution.execution_id

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from reasond_server.telemetry.scope import Scope, current, current_trace, enter, note_execution, note_tokens
+from reasond_server.telemetry.scope import Scope, current, current_trace, enter, note_execution, note_result
 from reasond_server.types import Usage
 
 
 async def test_outside_of_rpcs_nothing_is_noted() -> None:
     note_execution("e")
-    note_tokens(Usage(input_tokens=1))
+    note_result(Usage(input_tokens=1), "answered")
     assert (current(), current_trace()) == (None, None)
 
 
@@ -24,8 +24,8 @@ async def test_executions_of_a_batch_are_noted_once_each_and_not_without_end() -
 
 async def test_tokens_of_a_batch_are_added() -> None:
     enter(scope := Scope())
-    note_tokens(Usage(input_tokens=1, output_tokens=2))
-    note_tokens(Usage(input_tokens=3, output_tokens=4))
+    note_result(Usage(input_tokens=1, output_tokens=2), "answered")
+    note_result(Usage(input_tokens=3, output_tokens=4), "truncated")
     line: dict[str, Any] = {}
     scope.add_to(line)
-    assert line == {"input_tokens": 4, "output_tokens": 6}
+    assert line == {"input_tokens": 4, "output_tokens": 6, "finish_reason": "truncated"}

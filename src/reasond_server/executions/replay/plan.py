@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.context.fences import nonce_of
@@ -55,6 +56,7 @@ def encode_plan(plan: Plan) -> str:
     return json.dumps({"v": _VERSION, **asdict(plan)}, separators=(",", ":"), default=dict)
 
 
+@lru_cache(maxsize=64)
 def without_plan(reason: str) -> str:
     """Return what is kept of an execution that nobody can go on with, and why that is so."""
     return json.dumps({"v": _VERSION, "reason": reason})

@@ -22,7 +22,7 @@ class Spending:
     def __init__(self, *, model: MeteredModel, before: Usage = NOTHING, recorded: Usage = NOTHING) -> None:
         self._model = model
         self._before = before
-        self._lost = _rest(before, recorded)
+        self._lost = NOTHING if before is NOTHING else _rest(before, recorded)
 
     @property
     def total(self) -> Usage:

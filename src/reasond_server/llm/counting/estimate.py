@@ -13,6 +13,7 @@ from __future__ import annotations
 import string
 import sys
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.counting.template import kept_number
@@ -172,6 +173,8 @@ class EstimatingCounter:
         return _cost_of(self._factor())
 
 
+# Building it takes longer than using it once; what was learnt moves the factor of a run only between its calls.
+@lru_cache(maxsize=64)
 def _cost_of(factor: float) -> Callable[[str], int]:
     """Return a function from a text to its cost in thousandths of a token."""
     letter, digit, blank, sign, other = (

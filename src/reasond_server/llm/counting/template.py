@@ -57,7 +57,8 @@ def learns(counter: TokenCounter) -> TypeGuard[Learner]:
 
 def forks(counter: TokenCounter) -> TypeGuard[Forkable]:
     """Return whether `counter` is Forkable, for little as well."""
-    return learns(counter) and all(callable(getattr(counter, name, None)) for name in ("fork", "snapshot", "restore"))
+    kind = type(counter)
+    return learns(counter) and hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
 
 
 def fork_of(counter: TokenCounter) -> TokenCounter:
