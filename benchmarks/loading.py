@@ -125,8 +125,8 @@ class _GrpcConnection(asyncio.Protocol):
         self._width = width
         self._kept: dict[int, bytearray] | None = None
         if kept is not None:
-            kept.append(kept_here := {})
-            self._kept = kept_here
+            self._kept = {}
+            kept.append(self._kept)
         self._stream = 1
         self._window = _FIRST_WINDOW
         self._waiting: deque[int] = deque()

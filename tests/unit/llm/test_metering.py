@@ -437,7 +437,11 @@ async def test_a_call_is_made_once_it_may_be_and_costs_nothing_where_the_run_end
 
 async def test_a_call_that_was_held_until_the_run_was_over_is_not_made() -> None:
     script = ScriptedModel([])
-    model = MeteredModel(model=script, budget=Budget(), hold=lambda: asyncio.sleep(0, model.close()))
+
+    async def hold() -> None:
+        model.close()
+
+    model = MeteredModel(model=script, budget=Budget(), hold=hold)
     with pytest.raises(InternalError, match="the run is over"):
         await played(model)
     assert model.usage == Usage()

@@ -96,8 +96,9 @@ async def test_a_call_that_cancels_itself_does_not_look_like_a_cancelled_caller(
     async def call() -> int:
         raise asyncio.CancelledError
 
+    calls: list[Callable[[], Awaitable[int]]] = [call, partial(after, 2, 1)]
     with pytest.raises(InternalError, match="cancelled by itself"):
-        await in_parallel([call, partial(after, 2, 1)], at_once=2)
+        await in_parallel(calls, at_once=2)
 
 
 async def test_what_a_call_raises_while_it_is_cancelled_does_not_hide_the_cancellation() -> None:

@@ -176,7 +176,7 @@ async def test_an_observation_that_the_model_makes_up_is_never_accepted(invented
 
 
 async def test_a_model_with_native_calls_gets_no_invented_observation_accepted_either() -> None:
-    replies = [
+    replies: list[str | Reply] = [
         "I looked.\nObservation: 99 m\n<answer>99 m</answer>",
         native(("1", "look", "{}"), text="Now I do.\nObservation: 98 m"),
         "<answer>3 m</answer>",
