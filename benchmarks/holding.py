@@ -41,7 +41,7 @@ class HeldModel(InstantModel):
             yield event
 
     async def _look(self, opened: asyncio.Event) -> None:
-        while not await asyncio.to_thread(self._gate.exists):
+        while not await asyncio.to_thread(self._gate.exists):  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(LOOK_S)
         self._open = None
         opened.set()

@@ -37,6 +37,10 @@ class Running:
     process_id: int
     ready_s: float
 
+    def processes(self) -> list[int]:
+        """Return the ids of the program and all that it has started."""
+        return _tree(self.process_id)
+
     def cpu_s(self) -> float:
         """Return the processor time of the program and its children so far, in seconds."""
         ticks = 0

@@ -11,6 +11,7 @@ from scripts.access_figures import access_cost_lines
 from scripts.call_figures import jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
 from scripts.pages import ROOT, cell, page, settle, table
 from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
+from scripts.scale_figures import held_streams_lines, scale_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ COMPARED = {
     "peers": peers_lines,
     "agent_loops": agent_loops_lines,
     "mixed_load": mixed_load_lines,
+    "scale": scale_lines,
+    "held_streams": held_streams_lines,
 }
 """Sections that stand in the page once they were measured: they need other programs, minutes or a quiet machine."""
 

@@ -63,6 +63,11 @@ class PostgresServer:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self.url(name)
 
+    @property
+    def process_id(self) -> int:
+        """Id of the process that has started all others."""
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
     def restart(self, mode: str = "immediate") -> None:
         """Restart the server; `immediate` is a crash."""
         self._control("restart", "-m", mode)

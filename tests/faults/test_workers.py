@@ -181,8 +181,9 @@ async def following(both: Together, query: str, begun: asyncio.Semaphore) -> rea
                             if not told:
                                 told = True
                                 begun.release()
-                            if event.HasField("completed"):
-                                return event.completed
+                        # Read to its end: the server notes one that is left before its status as cancelled.
+                        if stream.result is not None:
+                            return stream.result
                 except reasond.ReasondError as error:
                     if not isinstance(error, GONE):
                         raise

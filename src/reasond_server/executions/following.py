@@ -116,6 +116,22 @@ class Follower:
 class _Source:
     """Where the events of one execution come from at the moment: the memory of its run, or the store."""
 
+    __slots__ = (
+        "_announce_every_s",
+        "_announced_s",
+        "_id",
+        "_last_run",
+        "_mailbox",
+        "_page",
+        "_run",
+        "_runner",
+        "_store",
+        "_tenant",
+        "_watching",
+        "has_ended",
+        "is_out_of_reach",
+    )
+
     def __init__(
         self,
         *,
@@ -134,8 +150,7 @@ class _Source:
         self._announced_s: float | None = None
         self._run: Run | None = None
         self._last_run: Run | None = None
-        self._watching = ExitStack()
-        self._is_watching = False
+        self._watching: ExitStack | None = None
         self._page = _FIRST_PAGE
         self.has_ended = False
         self.is_out_of_reach = False
@@ -146,7 +161,8 @@ class _Source:
 
     def __exit__(self, *_: object) -> None:
         self._mailbox.close()
-        self._watching.close()
+        if self._watching is not None:
+            self._watching.close()
         self._leave()
 
     async def read(self, after: int) -> Sequence[LoggedEvent]:
@@ -242,8 +258,8 @@ class _Source:
             self._run = None
 
     def _watch(self) -> None:
-        if not self._is_watching:
-            self._is_watching = True
+        if self._watching is None:
+            self._watching = ExitStack()
             self._watching.enter_context(self._store.watch(self._id, self._heard))
             self._watching.enter_context(self._runner.awaiting(self._id, self._mailbox))
 

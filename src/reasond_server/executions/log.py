@@ -7,9 +7,7 @@ see committed events only.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
@@ -60,6 +58,30 @@ class RunLog:
     are kept, and as much may wait for a commit.
     """
 
+    __slots__ = (
+        "_execution",
+        "_last_sequence",
+        "_moved",
+        "_pending",
+        "_pending_bytes",
+        "_store_as",
+        "_submit",
+        "_tail",
+        "_tail_bytes",
+        "_tail_sizes",
+        "_taken",
+        "_usage",
+        "_version",
+        "committed",
+        "creation",
+        "error",
+        "fence",
+        "is_for_one_answer",
+        "is_open",
+        "keeps_records",
+        "on_change",
+    )
+
     def __init__(
         self,
         *,
@@ -83,11 +105,12 @@ class RunLog:
         self._submit = submit
         self._version = version
         self._store_as = store_as
-        self._pending: deque[_Pending] = deque()
+        # Lists, because an empty deque takes 600 bytes and most logs are short; what is taken from the front is a few.
+        self._pending: list[_Pending] = []
         self._pending_bytes = 0
         self._taken: Append | None = None
-        self._tail: deque[LoggedEvent] = deque()
-        self._tail_sizes: deque[int] = deque()
+        self._tail: list[LoggedEvent] = []
+        self._tail_sizes: list[int] = []
         self._tail_bytes = 0
         self._moved: asyncio.Event | None = None
 
@@ -195,7 +218,7 @@ class RunLog:
     def everything(self) -> Sequence[LoggedEvent] | None:
         """Return all events, committed or not; None where some of them are in the store only."""
         pending = [each.event for each in self._pending if each.event is not None]
-        return _above(0, deque((*self._tail, *pending)), last=self.execution.last_sequence)
+        return _above(0, [*self._tail, *pending], last=self.execution.last_sequence)
 
     def recent(self) -> Sequence[LoggedEvent]:
         """Return the events that are in memory, committed or not: the last ones."""
@@ -222,8 +245,8 @@ class RunLog:
         count = 0 if self._taken is None else len(self._taken.entries)
         self._taken = self.creation = None
         self._version += count
-        for _ in range(count):
-            each = self._pending.popleft()
+        committed, self._pending = self._pending[:count], self._pending[count:]
+        for each in committed:
             self._pending_bytes -= each.size
             if each.event is not None:
                 self._remember(each.event, each.size)
@@ -260,8 +283,8 @@ class RunLog:
         if self._store_as is not None:
             return
         while self._remembers_too_much() and len(self._tail) > 1:
-            self._tail.popleft()
-            self._tail_bytes -= self._tail_sizes.popleft()
+            self._tail.pop(0)
+            self._tail_bytes -= self._tail_sizes.pop(0)
 
     def _remembers_too_much(self) -> bool:
         if self.is_for_one_answer:
@@ -310,12 +333,12 @@ def is_gone(error: ReasondError) -> bool:
     return isinstance(error, LeaseLostError | ExecutionNotFoundError)
 
 
-def _above(sequence: int, events: deque[LoggedEvent], *, last: int) -> Sequence[LoggedEvent] | None:
+def _above(sequence: int, events: Sequence[LoggedEvent], *, last: int) -> Sequence[LoggedEvent] | None:
     if sequence >= last:
         return ()
     if not events or events[0].sequence > sequence + 1:
         return None
-    return tuple(islice(events, sequence + 1 - events[0].sequence, None))
+    return tuple(events[sequence + 1 - events[0].sequence :])
 
 
 def _grown(known: Execution, *, last_sequence: int, usage: Usage) -> Execution:

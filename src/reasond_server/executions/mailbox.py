@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Protocol
 
 from reasond_server.types import TextDelta
@@ -48,21 +47,33 @@ class Mailbox:
     the log grows. After a silence of that length text is given out at once, and with 0 always.
     """
 
+    __slots__ = (
+        "_characters",
+        "_flush_interval_s",
+        "_held_until_s",
+        "_is_ready",
+        "_items",
+        "_timer",
+        "_waiter",
+        "_wants_deltas",
+    )
+
     def __init__(self, *, wants_deltas: bool, flush_interval_s: float = 0.0) -> None:
         self._wants_deltas = wants_deltas
         self._flush_interval_s = flush_interval_s
-        self._items: deque[TextDelta | None] = deque([None])
+        # A list, and a future only while somebody waits: thousands of these lie empty beside runs that wait.
+        self._items: list[TextDelta | None] = [None]
         self._characters = 0
         self._held_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._ready = asyncio.Event()
-        self._ready.set()
+        self._is_ready = True
+        self._waiter: asyncio.Future[None] | None = None
 
     def log_grew(self) -> None:
         """Note that there are new events in the log."""
         if not self._items or self._items[-1] is not None:
             self._items.append(None)
-        self._ready.set()
+        self._wake()
 
     def wrote(self, delta: TextDelta) -> None:
         """Note that text was written, as far as there is room."""
@@ -84,14 +95,11 @@ class Mailbox:
         Raises:
             TimeoutError: nothing came within `timeout_s` seconds.
         """
-        if not self._ready.is_set():
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._ready.wait()
-            except TimeoutError:
-                if not self._items:
-                    raise
-        item = self._items.popleft()
+        if not self._is_ready:
+            await self._woken(within_s=timeout_s)
+            if not self._items:
+                raise TimeoutError
+        item = self._items.pop(0)
         if item is not None:
             self._characters -= len(item.text)
             if self._flush_interval_s > 0:
@@ -107,12 +115,12 @@ class Mailbox:
         """Let the reader have the first item, now or when the interval since the last delta is over."""
         if not self._items:
             self._forget_timer()
-            self._ready.clear()
+            self._is_ready = False
         elif self._is_due():
             self._forget_timer()
-            self._ready.set()
+            self._wake()
         elif self._timer is None:
-            self._ready.clear()
+            self._is_ready = False
             self._timer = asyncio.get_running_loop().call_at(self._held_until_s, self._flush)
 
     def _is_due(self) -> bool:
@@ -126,9 +134,30 @@ class Mailbox:
     def _flush(self) -> None:
         """Let the reader have what waits: the interval is over."""
         self._timer = None
-        self._ready.set()
+        self._wake()
+
+    async def _woken(self, *, within_s: float) -> None:
+        """Wait until there is something to take, or so many seconds have passed."""
+        loop = asyncio.get_running_loop()
+        self._waiter = waiter = loop.create_future()
+        timer = loop.call_later(within_s, _end, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            timer.cancel()
+
+    def _wake(self) -> None:
+        self._is_ready = True
+        if self._waiter is not None:
+            _end(self._waiter)
 
     def _forget_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

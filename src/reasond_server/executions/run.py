@@ -93,6 +93,43 @@ class Run:
     `tenure` is None where no other process can go on with the run.
     """
 
+    __slots__ = (
+        "_awaited_until_s",
+        "_followers",
+        "_held",
+        "_over",
+        "_spending",
+        "_timer",
+        "assignment",
+        "began_s",
+        "concluded",
+        "driver",
+        "error",
+        "has_tools",
+        "inherited",
+        "is_abandoned",
+        "is_ending",
+        "is_free_failure",
+        "is_takeover",
+        "journal",
+        "keeps_running",
+        "known",
+        "links",
+        "log",
+        "metrics",
+        "model",
+        "new_nonce",
+        "patience_s",
+        "place",
+        "spares_calls",
+        "step_count",
+        "stop_reason",
+        "stops_at_step",
+        "tenure",
+        "told",
+        "trace",
+    )
+
     def __init__(
         self,
         *,
