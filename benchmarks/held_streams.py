@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import resource
 import tempfile
@@ -31,7 +32,7 @@ import grpc
 
 from benchmarks.holding import PIECE, HeldModel, PacedModel
 from benchmarks.loading import GrpcCall, load
-from benchmarks.machine import new_event_loop, pin, two_processors
+from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2

@@ -106,6 +106,7 @@ class Run:
         "driver",
         "error",
         "has_tools",
+        "identity",
         "inherited",
         "is_abandoned",
         "is_ending",
