@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from reasond_server.config import LimitsSettings
-    from reasond_server.limits.requests import RequestGate
+    from reasond_server.limits.requests import Admission, RequestGate, RequestLimits
     from reasond_server.limits.tokens import TokenLedger
     from reasond_server.telemetry.observers import LimitObserver
 
@@ -102,27 +102,53 @@ def _gate(
     """Return what admits requests; None where nothing bounds them, so that nothing is imported for it."""
     if not (settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests):
         return None
-    from reasond_server.limits.concurrency import MemorySlots  # noqa: PLC0415 - a server without limits needs none of it
-    from reasond_server.limits.requests import MemoryAdmission, RequestGate, RequestLimits  # noqa: PLC0415 - as above
-    from reasond_server.limits.windows import MemoryRates  # noqa: PLC0415 - as above
+    from reasond_server.limits.requests import RequestGate  # noqa: PLC0415 - a server without limits needs none of it
 
-    def limits_of(share: int) -> RequestLimits:
-        return RequestLimits(
-            per_minute=_share(settings.requests_per_minute, share), per_hour=_share(settings.requests_per_hour, share)
-        )
-
-    def alone(share: int) -> MemoryAdmission:
-        most = _share(settings.concurrent_requests, share)
-        rates = MemoryRates(limits=limits_of(share), monotonic=time.monotonic)
-        return MemoryAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
-
+    alone = _alone(settings, servers=1 if redis is None else settings.replicas)
     has_places = settings.concurrent_requests > 0
     if redis is None:
-        return RequestGate(admission=alone(1), has_places=has_places, observer=observer)
+        return RequestGate(admission=alone, has_places=has_places, observer=observer)
     from reasond_server.limits.fallback import Fallback, FallbackAdmission  # noqa: PLC0415 - needs the package redis
-    from reasond_server.limits.redis_requests import RedisAdmission  # noqa: PLC0415 - as above
 
-    shared = RedisAdmission(redis=redis, limits=limits_of(1), most_at_once=settings.concurrent_requests or None)
     fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
-    admission = FallbackAdmission(shared=shared, local=alone(settings.replicas), fallback=fallback)
+    admission = FallbackAdmission(shared=_shared(settings, redis), local=alone, fallback=fallback)
     return RequestGate(admission=admission, has_places=has_places, observer=observer)
+
+
+def _request_limits(settings: LimitsSettings, *, servers: int) -> RequestLimits | None:
+    """Return the limits that one of `servers` keeps by itself; None where requests are not counted."""
+    from reasond_server.limits.requests import RequestLimits  # noqa: PLC0415 - as above
+
+    minute, hour = (_share(amount, servers) for amount in (settings.requests_per_minute, settings.requests_per_hour))
+    return RequestLimits(per_minute=minute, per_hour=hour) if minute or hour else None
+
+
+def _alone(settings: LimitsSettings, *, servers: int) -> Admission:
+    """Return what one of `servers` admits by itself."""
+    from reasond_server.limits.concurrency import MemorySlots  # noqa: PLC0415 - as above
+    from reasond_server.limits.requests import DirectAdmission  # noqa: PLC0415 - as above
+
+    most, limits, rates = (
+        _share(settings.concurrent_requests, servers),
+        _request_limits(settings, servers=servers),
+        None,
+    )
+    if limits is not None:
+        from reasond_server.limits.memory_windows import MemoryWindows  # noqa: PLC0415 - needs the package limits
+        from reasond_server.limits.windows import WindowRates  # noqa: PLC0415 - as above
+
+        rates = WindowRates(storage=MemoryWindows(monotonic=time.monotonic), limits=limits)
+    return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
+
+
+def _shared(settings: LimitsSettings, redis: Redis) -> Admission:
+    """Return what all servers admit together."""
+    from reasond_server.limits.redis_places import RedisSlots  # noqa: PLC0415 - as above
+    from reasond_server.limits.requests import DirectAdmission  # noqa: PLC0415 - as above
+
+    most, limits, rates = settings.concurrent_requests, _request_limits(settings, servers=1), None
+    if limits is not None:
+        from reasond_server.limits.windows import WindowRates, redis_windows  # noqa: PLC0415 - as above
+
+        rates = WindowRates(storage=redis_windows(redis), limits=limits)
+    return DirectAdmission(rates=rates, slots=RedisSlots(redis=redis, most=most) if most else None)

@@ -13,11 +13,12 @@ from reasond_server.errors import RateLimitedError, StoreUnavailableError, Token
 from reasond_server.limits.concurrency import MemorySlots
 from reasond_server.limits.fallback import Fallback, FallbackAdmission, FallbackLedger, OnFailure
 from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.redis_requests import RedisAdmission
+from reasond_server.limits.memory_windows import MemoryWindows
+from reasond_server.limits.redis_places import RedisSlots
 from reasond_server.limits.redis_tokens import RedisTokenLedger
-from reasond_server.limits.requests import Admission, MemoryAdmission, RequestGate, RequestLimits
+from reasond_server.limits.requests import Admission, DirectAdmission, RequestGate, RequestLimits
 from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
-from reasond_server.limits.windows import MemoryRates
+from reasond_server.limits.windows import WindowRates, redis_windows
 from tests.engines.redis_server import RedisServer, running_redis
 
 if TYPE_CHECKING:
@@ -113,11 +114,14 @@ async def test_a_model_call_takes_two_round_trips(redis: Redis) -> None:
 
 
 def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
-    bounds = RequestLimits(**limits)
-    if kind == "redis":
-        return RedisAdmission(redis=redis, limits=bounds, most_at_once=most)
-    rates = MemoryRates(limits=bounds, monotonic=time.monotonic)
-    return MemoryAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
+    rates = WindowRates(
+        storage=redis_windows(redis) if kind == "redis" else MemoryWindows(monotonic=time.monotonic),
+        limits=RequestLimits(**limits),
+    )
+    if most is None:
+        return DirectAdmission(rates=rates, slots=None)
+    slots = RedisSlots(redis=redis, most=most) if kind == "redis" else MemorySlots(most=most)
+    return DirectAdmission(rates=rates, slots=slots)
 
 
 async def admitted(admission: Admission, caller: str, place: str, *, weight: int = 1) -> bool:
@@ -150,19 +154,48 @@ async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_given
     assert await admitted(places, "alice", "next")
 
 
-async def test_a_request_takes_one_round_trip_and_one_more_when_its_execution_has_ended(redis: Redis) -> None:
-    gate = RequestGate(admission=admitting("redis", redis, most=2, per_minute=9, per_hour=9), has_places=True)
-    (await gate.admit("alice")).leave()
-    await gate.aclose()
-    await redis.config_resetstat()
-    permit = await gate.admit("alice")
+async def keys_in(redis: Redis) -> list[str]:
+    return [key.decode() if isinstance(key, bytes) else key for key in await redis.keys("*")]
+
+
+async def round_trips(redis: Redis) -> int:
+    """Return how many there were since this was asked before: scripts, and what is given back without one."""
     statistics = await redis.info("commandstats")
-    assert statistics["cmdstat_evalsha"]["calls"] == 1
-    assert "cmdstat_zrem" not in statistics
+    await redis.config_resetstat()
+    return sum(statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "zrem", "script|load"))
+
+
+@pytest.mark.parametrize(
+    ("limits", "until_admitted", "until_refused"),
+    [
+        ({"per_minute": 2}, 1, 2),
+        ({"per_minute": 2, "per_hour": 9}, 3, 3),
+        ({"per_minute": 9, "per_hour": 2}, 3, 2),
+        ({"most": 2}, 1, 1),
+        ({"per_minute": 2, "most": 9}, 2, 4),
+        ({"per_minute": 2, "per_hour": 9, "most": 9}, 4, 5),
+        ({"per_minute": 9, "per_hour": 2, "most": 9}, 4, 4),
+        ({"per_minute": 9, "per_hour": 9, "most": 2}, 4, 1),
+    ],
+)
+async def test_a_request_takes_as_many_round_trips_as_documented(
+    redis: Redis, limits: dict[str, int], until_admitted: int, until_refused: int
+) -> None:
+    gate = RequestGate(admission=admitting("redis", redis, **limits), has_places="most" in limits)
+    for _ in range(2):
+        await gate.admit("bob")
+    with pytest.raises(RateLimitedError):
+        await gate.admit("bob")
+    await gate.admit("alice")
+    await round_trips(redis)
+    permit = await gate.admit("alice")
+    assert await round_trips(redis) == until_admitted
+    with pytest.raises(RateLimitedError):
+        await gate.admit("alice")
+    assert await round_trips(redis) == until_refused
     permit.leave()
     await gate.aclose()
-    after = await redis.info("commandstats")
-    assert (after["cmdstat_evalsha"]["calls"], after["cmdstat_zrem"]["calls"]) == (1, 1)
+    assert await round_trips(redis) == int("most" in limits)
 
 
 async def test_two_servers_admit_together_no_request_more_than_the_limit(redis: Redis, server: RedisServer) -> None:
@@ -174,30 +207,49 @@ async def test_two_servers_admit_together_no_request_more_than_the_limit(redis: 
 
 
 @pytest.mark.parametrize(
-    ("ago", "count", "before", "is_admitted"),
+    ("left_s", "count", "before", "is_admitted"),
     [
-        (0, 9, 0, True),
-        (0, 10, 0, False),
-        (0, 0, 10**9, False),  # of so many, the smallest part in sight is too much
-        (1, 10**9, 0, False),
-        (2, 10**9, 10**9, True),  # out of sight
-        (-1, 9, 0, True),  # Redis' clock was set back: what was counted later holds
-        (-1, 10, 0, False),
+        (3600, 9, 0, True),
+        (3600, 10, 0, False),
+        (1, 10, 0, False),
+        (3000, 0, 10**9, False),
+        (1800, 0, 10, True),  # half of the hour before is in sight
+        (1800, 6, 10, False),
+        (-1800, 10, 0, True),
+        (-1800, 10**9, 0, False),
+        (-3601, 10**9, 10**9, True),  # out of sight
     ],
 )
 async def test_what_was_counted_holds_as_long_as_it_is_in_sight(
-    redis: Redis, ago: int, count: int, before: int, *, is_admitted: bool
+    redis: Redis, left_s: int, count: int, before: int, *, is_admitted: bool
 ) -> None:
     admission = admitting("redis", redis, per_hour=10)
     assert await admitted(admission, "alice", "")
-    (key,) = await redis.keys("*:requests")
-    hour = int((await redis.time())[0]) // 3600
-    await redis.hset(key, mapping={"n3600": hour - ago, "c3600": count, "b3600": before})
+    (key,) = await keys_in(redis)
+    await redis.set(key, count, px=max(1, (left_s + 3600) * 1000))
+    if before:
+        await redis.set(f"{key}/-1", before, px=max(1, left_s * 1000))
+    while left_s < -3600 and await redis.exists(key):
+        pass
     denial = await admission.admit("alice", "", weight=1)
     assert (denial is None) is is_admitted
     if denial is not None:
         assert denial.retry_after_s is not None
         assert 1 <= denial.retry_after_s <= 2 * 3600 + 1
+
+
+async def test_whoever_waits_as_long_as_told_by_redis_passes_and_not_much_earlier(redis: Redis) -> None:
+    admission = admitting("redis", redis, per_hour=10)
+    assert await admitted(admission, "alice", "", weight=10)
+    (key,) = await keys_in(redis)
+    denial = await admission.admit("alice", "", weight=4)
+    assert denial is not None
+    assert denial.retry_after_s is not None
+    for short_s, is_admitted in ((60, False), (-1, True)):
+        left_ms = int((7200 - denial.retry_after_s + short_s) * 1000)
+        await redis.delete(f"{key}/-1")
+        await redis.set(key, 10, px=left_ms)
+        assert await admitted(admission, "alice", "", weight=4) is is_admitted
 
 
 async def test_limits_that_are_set_or_taken_away_leave_the_windows_of_the_others_alone(redis: Redis) -> None:
@@ -207,11 +259,22 @@ async def test_limits_that_are_set_or_taken_away_leave_the_windows_of_the_others
         assert await admitted(both, "bob", "")
     assert not await admitted(both, "alice", "")
     assert not await admitted(alone, "bob", "")
-    hour = int((await redis.time())[0]) // 3600
-    for key in await redis.keys("*:requests"):
-        await redis.hset(key, mapping={"n3600": hour - 2})
-    assert await admitted(both, "alice", "")
-    assert await admitted(alone, "bob", "")
+
+
+async def test_everything_in_redis_has_the_prefix_of_the_server_and_lapses(redis: Redis) -> None:
+    gate = RequestGate(admission=admitting("redis", redis, most=2, per_minute=9, per_hour=9), has_places=True)
+    await gate.admit("t{a}/\ud800")
+    keys = await keys_in(redis)
+    assert len(keys) == 3
+    for key in keys:
+        assert key.startswith("reasond:{")
+        assert 0 < await redis.ttl(key) <= 7200
+
+
+async def test_two_at_once_are_not_each_refused_for_the_other(redis: Redis) -> None:
+    admission = admitting("redis", redis, per_minute=1, per_hour=1)
+    tries = await asyncio.gather(*(admitted(admission, "alice", "") for _ in range(20)))
+    assert tries.count(True) == 1
 
 
 def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:

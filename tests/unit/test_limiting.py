@@ -41,3 +41,12 @@ async def test_an_address_that_is_none_of_redis_is_refused_without_repeating_it(
     with pytest.raises(SettingsError, match=r"limits\.redis_url is no address of Redis") as caught:
         limiting_of(settings)
     assert "secret" not in caught.value.full_message
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://localhost/0", "redis://[::1]:6379", "rediss://u:p@host:1/2", "unix:///run/redis"]
+)
+async def test_every_address_that_redis_has_is_good_for_the_library_that_counts_requests(url: str) -> None:
+    limiting = limiting_of(LimitsSettings(storage="redis", redis_url=SecretStr(url), requests_per_minute=1))
+    assert limiting.redis is not None
+    await limiting.aclose()

@@ -29,12 +29,6 @@ class RequestLimits:
     per_minute: int | None = None
     per_hour: int | None = None
 
-    @property
-    def windows(self) -> Sequence[tuple[int, int, str]]:
-        """Amount, seconds and words of each limit there is."""
-        bounds = ((self.per_minute, 60, "a minute"), (self.per_hour, 3600, "an hour"))
-        return [(most, seconds, f"{most} requests in {name}") for most, seconds, name in bounds if most is not None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
@@ -74,10 +68,10 @@ class Admission(Protocol):
         ...
 
 
-class MemoryAdmission:
-    """Admits to one process: first a place, then the rates."""
+class DirectAdmission:
+    """Admits by `rates` and `slots` of one kind, of this process or in Redis: first a place, then the rates."""
 
-    def __init__(self, *, rates: RequestRates, slots: Slots | None) -> None:
+    def __init__(self, *, rates: RequestRates | None, slots: Slots | None) -> None:
         self._rates = rates
         self._slots = slots
 
@@ -85,7 +79,7 @@ class MemoryAdmission:
         """See Admission."""
         if self._slots is not None and not await self._slots.take(caller, place):
             return no_place(self._slots.most)
-        denial = await self._rates.count(caller, weight=weight)
+        denial = None if self._rates is None else await self._rates.count(caller, weight=weight)
         if denial is not None and self._slots is not None:
             await self._slots.give_back(caller, place)
         return denial

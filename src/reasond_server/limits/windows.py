@@ -1,108 +1,96 @@
-"""Requests counted in the memory of one process, in sliding windows: a count costs a microsecond and waits for nothing.
+"""Requests counted by the library `limits` in sliding windows, in memory or in Redis.
 
-The window before counts by the share of it that is still in sight, as in Redis (`limits.redis_requests`).
+The window before counts by the share of it that is still in sight.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+from limits import RateLimitItemPerHour, RateLimitItemPerMinute
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from reasond_server.limits.requests import Denial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
+    from limits import RateLimitItem
+    from redis.asyncio import Redis
+
+    from reasond_server.limits.memory_windows import MemoryWindows
     from reasond_server.limits.requests import RequestLimits
 
-_LEAST_WAIT_S = 1.0
+_NAMESPACE: Final = "requests"
+_LEAST_WAIT_S: Final = 1.0
 # At the very time that is worked out, what is in sight is still as much as does not fit.
-_MOMENT_S = 0.001
-# For every new caller so many are looked at, so that more leave than come.
-_LOOKED_AT = 32
+_MOMENT_S: Final = 0.001
 
 
-@dataclass(slots=True)
-class _Window:
-    """What one caller did in the window with that `number`, and in the one before."""
+class WindowRates:
+    """Counts requests of callers in the windows of `limits`, which `storage` keeps."""
 
-    number: int
-    count: int = 0
-    before: int = 0
-
-    def move_to(self, number: int) -> None:
-        """Begin a later window."""
-        if number != self.number:
-            self.before = self.count if number == self.number + 1 else 0
-            self.number, self.count = number, 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limit:
-    """So many requests in so many seconds, and the windows of the callers."""
-
-    amount: int
-    seconds: float
-    words: str
-    windows: dict[str, _Window]
-
-    def window(self, caller: str, now_s: float, *, most_callers: int) -> _Window:
-        """Return the window of `caller` as it is now."""
-        number = int(now_s // self.seconds)
-        window = self.windows.get(caller)
-        if window is None:
-            if len(self.windows) >= most_callers:
-                self._forget_idle(number)
-            self.windows[caller] = window = _Window(number=number)
-        else:
-            window.move_to(number)
-        return window
-
-    def wait_s(self, window: _Window, weight: int, now_s: float) -> float | None:
-        """Return the seconds until `weight` more fit, 0 where they do now; None where they never do."""
-        if weight > self.amount:
-            return None
-        # Parts of a request do not count, so that what is in sight may be just under one more.
-        room, left = self.amount - weight + 1, 1 - now_s % self.seconds / self.seconds
-        if window.count + window.before * left < room:
-            return 0.0
-        if window.count < room:
-            return max(_LEAST_WAIT_S, (left - (room - window.count) / window.before) * self.seconds + _MOMENT_S)
-        return max(_LEAST_WAIT_S, (left + 1 - room / window.count) * self.seconds + _MOMENT_S)
-
-    def _forget_idle(self, number: int) -> None:
-        """Forget callers of whom nothing is in sight in the window with that number.
-
-        A few at a time, those first that were not looked at for longest: nobody waits while all are looked through.
-        """
-        for caller in list(islice(self.windows, _LOOKED_AT)):
-            window = self.windows.pop(caller)
-            if window.number >= number - 1:
-                self.windows[caller] = window
-
-
-class MemoryRates:
-    """Counts requests of the callers of one process; `monotonic` is in seconds.
-
-    Where as many as `most_callers` are known, each new one has a few of those forgotten of whom nothing is in sight.
-    """
-
-    def __init__(self, *, limits: RequestLimits, monotonic: Callable[[], float], most_callers: int = 100_000) -> None:
-        self._limits = [
-            _Limit(amount=amount, seconds=seconds, words=words, windows={}) for amount, seconds, words in limits.windows
-        ]
-        self._monotonic = monotonic
-        self._most_callers = most_callers
+    def __init__(self, *, storage: MemoryWindows | RedisStorage, limits: RequestLimits) -> None:
+        self._storage = storage
+        self._limiter = SlidingWindowCounterRateLimiter(storage)
+        self._items = _items(limits)
 
     async def count(self, caller: str, *, weight: int) -> Denial | None:
-        """See RequestRates; what one limit refuses, none of them counts."""
-        now_s = self._monotonic()
-        windows = [limit.window(caller, now_s, most_callers=self._most_callers) for limit in self._limits]
-        for limit, window in zip(self._limits, windows, strict=True):
-            wait_s = limit.wait_s(window, weight, now_s)
-            if wait_s != 0:
-                return Denial(limit=limit.words, retry_after_s=wait_s)
-        for window in windows:
-            window.count += weight
+        """See RequestRates; what one limit refuses, none of them counts.
+
+        A limit that refuses counts nothing, so that only those after the first are asked before. Where others count
+        between that question and the count, which cannot be in memory, the limits before keep what they counted.
+
+        Raises:
+            RedisError: Redis cannot be reached.
+        """
+        for item in self._items:
+            if weight > item.amount:
+                return Denial(limit=_words(item), retry_after_s=None)
+        # A key of Redis may hold braces only around what tells its node, and no half of a character.
+        name = caller.encode("utf-8", "surrogatepass").hex()
+        for item in self._items[1:]:
+            if not await self._limiter.test(item, name, cost=weight):
+                return await self._denial(item, name, weight)
+        for item in self._items:
+            if not await self._limiter.hit(item, name, cost=weight):
+                return await self._denial(item, name, weight)
         return None
+
+    async def _denial(self, item: RateLimitItem, name: str, weight: int) -> Denial:
+        # The library's `get_window_stats` tells when one more may fit, which is too early for a weight.
+        found = await self._storage.get_sliding_window(item.key_for(name), item.get_expiry())
+        wait_s = _wait_s(found, room=item.amount - weight + 1, seconds=item.get_expiry())
+        return Denial(limit=_words(item), retry_after_s=max(_LEAST_WAIT_S, wait_s))
+
+
+def redis_windows(redis: Redis, *, prefix: str = "reasond") -> RedisStorage:
+    """Return the library's storage in Redis, over the connections of `redis`."""
+    # The address says only which implementation is meant: the library refuses some that Redis has, and repeats them.
+    pool: Any = redis.connection_pool
+    return RedisStorage("async+redis://", implementation="redispy", key_prefix=prefix, connection_pool=pool)
+
+
+def _items(limits: RequestLimits) -> Sequence[RateLimitItem]:
+    """Return the limits in the words of the library."""
+    minute = [] if limits.per_minute is None else [RateLimitItemPerMinute(limits.per_minute, 1, _NAMESPACE)]
+    hour = [] if limits.per_hour is None else [RateLimitItemPerHour(limits.per_hour, 1, _NAMESPACE)]
+    return [*minute, *hour]
+
+
+def _words(item: RateLimitItem) -> str:
+    name = "a minute" if isinstance(item, RateLimitItemPerMinute) else "an hour"
+    return f"{item.amount} requests in {name}"
+
+
+def _wait_s(found: tuple[int, float, int, float], *, room: int, seconds: int) -> float:
+    """Return the seconds until less than `room` is in sight.
+
+    `found` has the count of the window before, the seconds until that is out of sight, and both of this window.
+    """
+    before, before_s, count, count_s = found
+    if count >= room:
+        return count_s - seconds * room / count + _MOMENT_S
+    # Nothing is before, and there is room, where the window ended since it refused.
+    return before_s - seconds * (room - count) / before + _MOMENT_S if before else 0.0

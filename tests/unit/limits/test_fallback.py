@@ -11,7 +11,7 @@ from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.limits.concurrency import MemorySlots
 from reasond_server.limits.fallback import Fallback, FallbackAdmission, OnFailure
 from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.requests import Denial, MemoryAdmission, RequestGate
+from reasond_server.limits.requests import DirectAdmission, RequestGate
 
 
 class LateSlots(MemorySlots):
@@ -23,16 +23,8 @@ class LateSlots(MemorySlots):
         return True
 
 
-class NoRates:
-    """Counts nothing."""
-
-    async def count(self, caller: str, *, weight: int) -> Denial | None:
-        del caller, weight
-        return None
-
-
-def over(slots: MemorySlots) -> MemoryAdmission:
-    return MemoryAdmission(rates=NoRates(), slots=slots)
+def over(slots: MemorySlots) -> DirectAdmission:
+    return DirectAdmission(rates=None, slots=slots)
 
 
 def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:
@@ -151,5 +143,5 @@ async def test_a_place_that_is_carried_over_is_moved_where_it_is_shared() -> Non
 
 
 async def test_a_gate_that_counts_no_executions_has_nothing_to_carry_over() -> None:
-    gate = RequestGate(admission=MemoryAdmission(rates=NoRates(), slots=None), has_places=False)
+    gate = RequestGate(admission=DirectAdmission(rates=None, slots=None), has_places=False)
     assert await gate.carry_over("anna", "one", life=2) is None

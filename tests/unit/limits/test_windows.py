@@ -1,11 +1,10 @@
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.limits.memory_windows import MemoryWindows
 from reasond_server.limits.requests import RequestLimits
-from reasond_server.limits.windows import MemoryRates
+from reasond_server.limits.windows import WindowRates
 
 
 class Hand:
@@ -18,11 +17,11 @@ class Hand:
         return self.now_s
 
 
-def rates(hand: Hand, *, minute: int | None = None, hour: int | None = None, callers: int = 100) -> MemoryRates:
-    return MemoryRates(limits=RequestLimits(per_minute=minute, per_hour=hour), monotonic=hand, most_callers=callers)
+def rates(hand: Hand, *, minute: int | None = None, hour: int | None = None) -> WindowRates:
+    return WindowRates(storage=MemoryWindows(monotonic=hand), limits=RequestLimits(per_minute=minute, per_hour=hour))
 
 
-async def taken(counter: MemoryRates, caller: str, *, tries: int, weight: int = 1) -> int:
+async def taken(counter: WindowRates, caller: str, *, tries: int, weight: int = 1) -> int:
     return sum([await counter.count(caller, weight=weight) is None for _ in range(tries)])
 
 
@@ -83,51 +82,50 @@ async def test_what_the_hour_refuses_is_not_counted_by_the_minute() -> None:
     assert await taken(counter, "a", tries=5) == 2
 
 
-async def test_callers_of_whom_nothing_is_in_sight_are_forgotten_where_there_are_many() -> None:
+async def test_whoever_waits_as_long_as_told_passes_with_a_weight_too() -> None:
     hand = Hand()
-    counter = rates(hand, minute=1, callers=2)
-    for caller in "ab":
-        await counter.count(caller, weight=1)
-    hand.now_s = 59.0 + 60.0
-    await counter.count("c", weight=1)
-    assert await counter.count("a", weight=1) is None
-    hand.now_s = 600.0
-    await counter.count("d", weight=1)
-    (limit,) = counter._limits
-    assert set(limit.windows) == {"d"}
+    counter = rates(hand, minute=10)
+    assert await taken(counter, "a", tries=1, weight=10) == 1
+    for weight in (7, 10):
+        denial = await counter.count("a", weight=weight)
+        assert denial is not None
+        assert denial.retry_after_s is not None
+        hand.now_s += denial.retry_after_s - 0.01
+        assert await counter.count("a", weight=weight) is not None
+        hand.now_s += 0.01
+        assert await counter.count("a", weight=weight) is None
 
 
-async def test_a_call_looks_at_a_few_callers_however_many_there_are() -> None:
-    hand = Hand()
-    counter = rates(hand, hour=100, callers=1)
-    for number in range(200):
-        await counter.count(str(number), weight=1)
-    (limit,) = counter._limits
-    looked_at = [0]
+async def test_of_two_limits_the_one_that_refuses_is_told_and_of_both_the_longer() -> None:
+    counter = rates(Hand(), minute=2, hour=2)
+    assert await taken(counter, "a", tries=2) == 2
+    denial = await counter.count("a", weight=1)
+    assert denial is not None
+    assert denial.limit == "2 requests in an hour"
 
-    class Watched(dict[str, Any]):
-        """Counts who is looked at."""
 
-        def items(self) -> Any:
-            looked_at[0] += len(self)
-            return super().items()
+async def test_callers_with_any_characters_are_told_apart() -> None:
+    counter = rates(Hand(), minute=1)
+    callers = ["", "a", "a/1/1/minute", "{a}", "\ud800", "\udfff", "?"]
+    assert [await counter.count(caller, weight=1) for caller in callers] == [None] * len(callers)
 
-        def pop(self, *names: Any) -> Any:
-            looked_at[0] += 1
-            return super().pop(*names)
 
-    object.__setattr__(limit, "windows", Watched(limit.windows))
-    await counter.count("0", weight=1)
-    assert looked_at == [0]
-    await counter.count("new", weight=1)
-    assert looked_at == [32]
-    hand.now_s = 3 * 3600.0
-    for number in range(10):
-        await counter.count(f"later {number}", weight=1)
-    assert set(limit.windows) == {f"later {number}" for number in range(10)}
+class Ended(MemoryWindows):
+    """Windows that end between a refusal and the question how long it holds."""
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        del key, limit, expiry, amount
+        return False
+
+
+async def test_whoever_is_refused_at_the_very_end_of_a_window_is_told_the_shortest_wait() -> None:
+    counter = WindowRates(storage=Ended(monotonic=Hand()), limits=RequestLimits(per_minute=1))
+    denial = await counter.count("a", weight=1)
+    assert denial is not None
+    assert denial.retry_after_s == 1.0
 
 
 @pytest.mark.parametrize("limits", [RequestLimits(), RequestLimits(per_hour=1)])
 async def test_what_sets_no_bound_refuses_nothing(limits: RequestLimits) -> None:
-    counter = MemoryRates(limits=limits, monotonic=Hand())
-    assert await taken(counter, "a", tries=3) == (3 if not limits.windows else 1)
+    counter = WindowRates(storage=MemoryWindows(monotonic=Hand()), limits=limits)
+    assert await taken(counter, "a", tries=3) == (3 if limits.per_hour is None else 1)

@@ -7,19 +7,11 @@ import pytest
 from reasond_server.errors import RateLimitedError, StoreUnavailableError
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.limits.concurrency import MemorySlots
-from reasond_server.limits.requests import Denial, MemoryAdmission, RequestGate
+from reasond_server.limits.requests import DirectAdmission, RequestGate
 from tests.unit.executions.conftest import in_virtual_time
 from tests.unit.reasoning.company import ALICE, Company, task_of
 
 TASK = task_of([["one"], ["two"]])
-
-
-class NoRates:
-    """Counts nothing."""
-
-    async def count(self, caller: str, *, weight: int) -> Denial | None:
-        del caller, weight
-        return None
 
 
 class Unreachable(MemorySlots):
@@ -30,7 +22,7 @@ class Unreachable(MemorySlots):
 
 
 def limits_on(slots: MemorySlots) -> CallerLimits:
-    gate = RequestGate(admission=MemoryAdmission(rates=NoRates(), slots=slots), has_places=True)
+    gate = RequestGate(admission=DirectAdmission(rates=None, slots=slots), has_places=True)
     return CallerLimits(gate=gate, ledger=None, weights={})
 
 
