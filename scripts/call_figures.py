@@ -56,7 +56,7 @@ def profile_lines(report: Report, circumstances: str) -> list[str]:
             f"{after[layer]['calls']:.0f}" if layer in after else "",
             f"{after[layer]['share']:.1%}" if layer in after else "",
         ]
-        for layer in sorted({*before, *after}, key=lambda name: -after.get(name, {"share": 0.0})["share"])
+        for layer in sorted({*before, *after}, key=lambda name: (-after.get(name, {"share": 0.0})["share"], name))
     ]
     totals = [f"{sum(one['calls'] for one in side.values()):,.0f}" for side in (before, after)]
     rows.append(["all", *totals, ""])
