@@ -437,7 +437,7 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
     for said in (b"limits cannot be shared", b"TOKEN_EXPIRED", b"strategy failed", b"in run\\n", b'"debug"'):
         assert said in written["stderr"]
     assert ANSWER.encode() in written["answers"]
-    assert b":requests" in written["Redis"]
+    assert b"{requests/" in written["Redis"]
     assert b"reasond_" in written["metrics"]
     assert b"invoke_workflow crashing" in written["spans"]
     assert b"chain_of_thought" in written["database"]

@@ -45,9 +45,9 @@ MUTATIONS: Final = (
     Mutation(
         name="told-before-the-commit",
         path="executions/log.py",
-        old="        self._add(_Pending(entry=stored, event=shown, size=size_of(shown)))",
-        new="        self._add(_Pending(entry=stored, event=None, size=size_of(shown)))\n"
-        "        self._remember(shown, size_of(shown))\n        self._tell()",
+        old="        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))",
+        new="        self._add(_Pending(entry=stored, event=None, size=size, stored_size=stored_size))\n"
+        "        self._remember(shown, size)\n        self._tell()",
     ),
     Mutation(
         name="calls-not-found-on-record",
@@ -60,12 +60,6 @@ MUTATIONS: Final = (
         path="executions/replay/journal.py",
         old='            await self._journal.keep_safely(started, "{}")',
         new='            self._journal.note(started, "{}")',
-    ),
-    Mutation(
-        name="leases-not-renewed",
-        path="executions/leases.py",
-        old="        fences = dict(self._fences())",
-        new="        fences = {}",
     ),
     Mutation(
         name="two-holders-of-a-request-id",
