@@ -194,11 +194,12 @@ def shown(value: float, unit: str) -> str:
 
 
 def block(report: Mapping[str, Any]) -> str:
-    """Return the lines of the README between its markers."""
+    """Return the lines of the README between its markers; what concerns SQLite and choosing is in the page of figures."""
     where = report["circumstances"]
     rows = [
         f"| {one['name']} | {shown(one['median'], one['unit'])} | < {one['goal']:g} {one['unit']} |"
         for one in report["measures"]
+        if "SQLite" not in one["name"] and "choosing" not in one["name"] and "wheels" not in one["name"]
     ]
     machine = f"{where['processors']} processors, {where['system']} {where['machine']}, {where['python']}"
     note = f"Medians by `make bench` on {machine}, grpcio {where['packages']['grpcio']}, {where['event_loop']}"
