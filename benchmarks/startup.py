@@ -194,7 +194,7 @@ def shown(value: float, unit: str) -> str:
 
 
 def block(report: Mapping[str, Any]) -> str:
-    """Return the lines of the README between its markers; what concerns SQLite and choosing is in the page of figures."""
+    """Return the lines of the README between its markers; the page of figures has all."""
     where = report["circumstances"]
     rows = [
         f"| {one['name']} | {shown(one['median'], one['unit'])} | < {one['goal']:g} {one['unit']} |"
