@@ -118,7 +118,7 @@ def stages(root: Path, *, fast: bool) -> list[Stage]:
             commands=(module("scripts.programs", GRPCURL, POSTGRES, REDIS, PROMETHEUS), module("coverage", "erase")),
         ),
         pytest_stage("fast tests", *workers, *quick, with_coverage=True),
-        pytest_stage("integration", *workers, *slow, with_coverage=True),
+        pytest_stage("integration", *workers, *slow, with_coverage=True, limit_s=1100.0),
         pytest_stage("generated stubs", "-p", "pytest_grpc", GENERATED_STUBS, with_coverage=True),
         *coverage_stages(),
         pytest_stage("snippets", "tests/docs", with_coverage=False),
