@@ -45,48 +45,6 @@ def unary_lines(report: Report, circumstances: str) -> list[str]:
     ]
 
 
-def profile_lines(report: Report, circumstances: str) -> list[str]:
-    """Return what is called in a unary call, by layer, before and after what was removed."""
-    before = {one["layer"]: one for one in report.get("before", [])}
-    after = {one["layer"]: one for one in report["after"]}
-    rows = [
-        [
-            cell(layer),
-            f"{before[layer]['calls']:.0f}" if layer in before else "",
-            f"{after[layer]['calls']:.0f}" if layer in after else "",
-            f"{after[layer]['share']:.1%}" if layer in after else "",
-        ]
-        for layer in sorted({*before, *after}, key=lambda name: (-after.get(name, {"share": 0.0})["share"], name))
-    ]
-    totals = [f"{sum(one['calls'] for one in side.values()):,.0f}" for side in (before, after)]
-    rows.append(["all", *totals, ""])
-    return [
-        "## Where a unary call spends its time",
-        "",
-        "`python -m benchmarks.unary_profile`: function calls of one request in the server, those of C functions",
-        "included, and the share of the profiled time, by room of the server or by package. The first column is what",
-        "was found before this was looked at, with logs of the standard library.",
-        circumstances,
-        "",
-        *table(["layer", "calls before", "calls now", "share of time now"], rows),
-        "",
-        "What was removed:",
-        "",
-        "- the memory store looked at every log whenever it was asked anything; it now keeps a heap of what expires.",
-        "- a unary run had a task and a transaction that created it; it is created by its first append, and what is",
-        "  begun within 20 ms shares the transaction.",
-        "- the interceptors put their handlers together for every call; now once for each method.",
-        "- prompts that no budget bounds were counted, and types asked at run time what counters can do.",
-        "- limits in memory made a task for each request; they are counted without waiting for anything.",
-        "- protobuf messages were built apart and copied; they are written in place.",
-        "- every run left 39 objects to the garbage collector; now none, and what stands after the start is frozen.",
-        "- executions, requests and entries of a log were copied by `dataclasses.replace` six times; now once.",
-        "- sizes of entries were taken when they were appended, stored and forgotten; now once.",
-        "- counters that learn put their prices together for every call; the run's end was a log line of its own.",
-        "- JSON-RPC watched for a client's departure from the beginning; now only in calls that take more than 30 ms.",
-    ]
-
-
 def jsonrpc_lines(report: Report, circumstances: str) -> list[str]:
     """Return what JSON-RPC costs beside gRPC."""
     rows = [

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.access_figures import access_cost_lines
-from scripts.call_figures import jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
+from scripts.call_figures import jsonrpc_lines, unary_lines, upstream_wait_lines
 from scripts.pages import ROOT, cell, page, settle, table
 from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
+from scripts.profile_figures import call_profile_lines, removed_lines
 from scripts.scale_figures import held_streams_lines, scale_lines
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ RESULTS = Path("benchmarks") / "results"
 Report = dict[str, Any]
 COMPARED = {
     "unary": unary_lines,
-    "unary_profile": profile_lines,
     "jsonrpc_cost": jsonrpc_lines,
     "upstream_wait": upstream_wait_lines,
+    "call_profile": call_profile_lines,
+    "removed": removed_lines,
     "access_cost": access_cost_lines,
     "peers": peers_lines,
     "agent_loops": agent_loops_lines,

@@ -104,7 +104,7 @@ def migrate_stores(*, url: str, data_dir: str) -> str:
 
         migrate_database(url)
         return f"the database {shown_address(url)} has the schema of this release"
-    from reasond_server.storage.sqlite import migrate_file  # noqa: PLC0415 - SQLAlchemy costs start-up time
+    from reasond_server.storage.sqlite import migrate_file  # noqa: PLC0415 - only where a file is used
 
     path = file_of(url, data_dir)
     migrate_file(path)
@@ -119,7 +119,7 @@ def examine_stores(*, url: str, data_dir: str) -> str:
     """
     if url == MEMORY_URL:
         return _IN_MEMORY
-    from reasond_server.storage.schema import SchemaState, require_current  # noqa: PLC0415 - as above
+    from reasond_server.storage.revisions import SchemaState, require_current  # noqa: PLC0415 - as above
 
     if url.startswith(_POSTGRES):
         _require_driver()
@@ -162,7 +162,7 @@ async def _sqlite_stores(
     synchronous: str,
     max_file_bytes: int,
 ) -> Stores:
-    # Loaded here: SQLAlchemy costs start-up time that a server in memory need not pay.
+    # Loaded here: a server in memory needs none of it.
     from reasond_server.agents.stored.directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
     from reasond_server.executions.stored.sqlite import SqliteExecutionStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite import SqliteFile  # noqa: PLC0415 - as above

@@ -14,12 +14,13 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
-from reasond_server.storage.schema import require_current, state_of, upgrade
+from reasond_server.storage.revisions import require_current
+from reasond_server.storage.schema import state_of, upgrade
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.storage.schema import SchemaState
+    from reasond_server.storage.revisions import SchemaState
 
 ResultT = TypeVar("ResultT")
 PgConnection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"

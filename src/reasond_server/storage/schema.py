@@ -1,29 +1,16 @@
-"""Which revision a database is at, and how it gets to the newest."""
+"""How a database gets to the newest revision, and which one it is at, by SQLAlchemy and Alembic."""
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.storage.revisions import VERSION_TABLE, SchemaState, state_of_tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-REVISIONS: Final = ("0001", "0002")
-"""All revisions in order; the last one is what this release works with."""
-
-
-class SchemaState(Enum):
-    """How a database stands to this release."""
-
-    EMPTY = auto()
-    BEHIND = auto()
-    CURRENT = auto()
-    AHEAD = auto()
 
 
 def state_of(connection: Connection) -> SchemaState:
@@ -33,35 +20,8 @@ def state_of(connection: Connection) -> SchemaState:
         SettingsError: the database holds something else.
     """
     names = sa.inspect(connection).get_table_names()
-    if "alembic_version" not in names:
-        if "executions" in names or "agents" in names:
-            raise SettingsError(
-                "The database holds tables that reasond did not make",
-                remedy="Give reasond a database, or a schema, of its own in [store] url.",
-            )
-        return SchemaState.EMPTY
-    revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    if revision is None:
-        return SchemaState.EMPTY
-    if revision not in REVISIONS:
-        return SchemaState.AHEAD
-    return SchemaState.CURRENT if revision == REVISIONS[-1] else SchemaState.BEHIND
-
-
-def require_current(state: SchemaState, *, where: str) -> None:
-    """Refuse a database that this release does not work with; `where` names it, without password.
-
-    Raises:
-        SettingsError: it is empty, behind or ahead.
-    """
-    if state is SchemaState.AHEAD:
-        raise SettingsError(
-            f"The database {shown(where)} was migrated by a later release of reasond",
-            remedy="Run that release, or restore the backup from before the migration.",
-        )
-    if state is not SchemaState.CURRENT:
-        what = "has no tables yet" if state is SchemaState.EMPTY else "is behind this release"
-        raise SettingsError(f"The database {shown(where)} {what}", remedy="Make a backup, then run `reasond migrate`.")
+    statement = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - the name is a constant of ours
+    return state_of_tables(names, connection.exec_driver_sql(statement).scalar() if VERSION_TABLE in names else None)
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:

@@ -6,22 +6,20 @@ import asyncio
 import fcntl
 import logging
 import os
+import queue
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import sqlalchemy as sa
-from sqlalchemy import event, exc
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
-from reasond_server.storage.schema import SchemaState, require_current, state_of, upgrade
+from reasond_server.storage.revisions import VERSION_TABLE, SchemaState, require_current, state_of_tables
+from reasond_server.storage.sqlite_schema import STATEMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from sqlalchemy import Connection, Engine
+    from sqlite3 import Connection
 
 ResultT = TypeVar("ResultT")
 
@@ -36,17 +34,20 @@ _UNREADABLE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 class SqliteFile:
     """An open database file, locked against other processes; made by `open`.
 
+    The driver of the standard library is all that it needs: SQLAlchemy and Alembic would take 25 MB and a third of the
+    start, and are loaded where a file of an earlier release is migrated.
+
     `write` and `read` run a function on a connection inside one transaction and raise StoreFullError where the disk
     (or `max_file_bytes`) is full, StoreUnavailableError where the file cannot be reached.
     """
 
-    def __init__(self, *, lock: int, writer: Engine, reader: Engine) -> None:
+    def __init__(self, *, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
         self._lock = lock
         self._writer = writer
-        self._reader = reader
+        self._new_reader = new_reader
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         self._reading = ThreadPoolExecutor(_READERS, thread_name_prefix="sqlite-reader")
-        self._connection: Connection | None = None
+        self._readers: queue.SimpleQueue[Connection] = queue.SimpleQueue()
 
     @classmethod
     async def open(
@@ -86,9 +87,7 @@ class SqliteFile:
 
         def checkpoint() -> None:
             with _translated():
-                # Past SQLAlchemy, which would begin a transaction, and none may be open.
-                driver: Any = self._write_connection().connection.driver_connection
-                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
         await asyncio.get_running_loop().run_in_executor(self._writing, checkpoint)
 
@@ -96,28 +95,29 @@ class SqliteFile:
         """Wait for what is under way, close the file and give the lock back."""
         await asyncio.to_thread(self._close)
 
-    def _write_connection(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._writer.connect()
-        return self._connection
-
     def _written(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        with _translated():
-            connection = self._write_connection()
-            with connection.begin():
-                return job(connection)
+        with _translated(), _transaction(self._writer, "BEGIN IMMEDIATE") as connection:
+            return job(connection)
 
     def _seen(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        with _translated(), self._reader.connect() as connection:
-            return job(connection)
+        with _translated():
+            # There are as many threads as readers: whoever runs here finds one that is free, or makes its own.
+            try:
+                connection = self._readers.get_nowait()
+            except queue.Empty:
+                connection = self._new_reader()
+            try:
+                with _transaction(connection, "BEGIN"):
+                    return job(connection)
+            finally:
+                self._readers.put(connection)
 
     def _close(self) -> None:
         self._reading.shutdown()
-        self._reader.dispose()
-        if self._connection is not None:
-            self._writing.submit(self._connection.close).result()
         self._writing.shutdown()
-        self._writer.dispose()
+        while not self._readers.empty():
+            self._readers.get_nowait().close()
+        self._writer.close()
         os.close(self._lock)
 
 
@@ -125,13 +125,14 @@ def migrate_file(path: Path) -> None:
     """Bring the file to the schema of this release, making it if it is not there. Raises as `SqliteFile.open`."""
     lock = _locked(path)
     try:
-        with _refused(path):
-            engine = _engine(path, synchronous="FULL", max_file_bytes=0, writes=True)
-            with engine.begin() as connection:
-                if state_of(connection) is SchemaState.AHEAD:
-                    require_current(SchemaState.AHEAD, where=str(path))
-                upgrade(connection)
-            engine.dispose()
+        with _refused(path), closing(_connected(path, synchronous="FULL", writes=True)) as connection:
+            state = _state_of(connection)
+            if state is SchemaState.EMPTY:
+                _make_tables(connection)
+            elif state is not SchemaState.CURRENT:
+                if state is SchemaState.AHEAD:
+                    require_current(state, where=str(path))
+                _upgrade(connection)
     finally:
         os.close(lock)
 
@@ -140,13 +141,8 @@ def file_state(path: Path) -> SchemaState:
     """Return how the file stands to this release, without changing or locking it. Raises as `SqliteFile.open`."""
     if not path.exists():
         return SchemaState.EMPTY
-    with _refused(path):
-        engine = _engine(path, synchronous="NORMAL", max_file_bytes=0, writes=False)
-        try:
-            with engine.connect() as connection:
-                return state_of(connection)
-        finally:
-            engine.dispose()
+    with _refused(path), closing(_connected(path, synchronous="NORMAL", writes=False)) as connection:
+        return _state_of(connection)
 
 
 def _opened(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int) -> SqliteFile:
@@ -154,20 +150,59 @@ def _opened(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: in
     try:
         is_checked = _is_to_be_checked(path, checked_bytes)
         with _refused(path):
-            writer = _engine(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=True)
-            with writer.begin() as connection:
-                state = state_of(connection)
+            writer = _connected(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=True)
+            try:
+                state = _state_of(writer)
                 if state is SchemaState.EMPTY:
-                    upgrade(connection)
+                    _make_tables(writer)
                 else:
                     require_current(state, where=str(path))
                 if is_checked:
-                    _require_sound(connection, path)
-            reader = _engine(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=False)
+                    _require_sound(writer, path)
+            except BaseException:
+                writer.close()
+                raise
     except BaseException:
         os.close(lock)
         raise
-    return SqliteFile(lock=lock, writer=writer, reader=reader)
+    return SqliteFile(
+        lock=lock, writer=writer, new_reader=lambda: _connected(path, synchronous=synchronous, writes=False)
+    )
+
+
+def _state_of(connection: Connection) -> SchemaState:
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if VERSION_TABLE in names else None
+    return state_of_tables(names, row and row[0])
+
+
+def _make_tables(connection: Connection) -> None:
+    """Make the tables of this release, all or none."""
+    with _transaction(connection, "BEGIN IMMEDIATE"):
+        for statement in STATEMENTS:
+            connection.execute(statement)
+
+
+def _upgrade(connection: Connection) -> None:
+    """Run the migrations that the file lacks, all or none."""
+    # Loaded here: a server whose schema is current never needs it.
+    import sqlalchemy as sa  # noqa: PLC0415 - as above
+
+    from reasond_server.storage.schema import upgrade  # noqa: PLC0415 - as above
+
+    engine = sa.create_engine("sqlite://", creator=lambda: connection, poolclass=sa.StaticPool)
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(begun: sa.Connection) -> None:
+        # Transactions begin here: the driver would begin them as readers, and fail when they come to write.
+        begun.exec_driver_sql("BEGIN IMMEDIATE")
+
+    try:
+        with engine.begin() as upgraded:
+            upgrade(upgraded)
+    except sa.exc.DBAPIError as error:
+        # What the driver raised: `_refused` tells it.
+        raise error.orig or error from error
 
 
 def _is_to_be_checked(path: Path, checked_bytes: int) -> bool:
@@ -182,7 +217,7 @@ def _is_to_be_checked(path: Path, checked_bytes: int) -> bool:
 
 
 def _require_sound(connection: Connection, path: Path) -> None:
-    if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
+    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
         raise _unusable(path, "is damaged")
 
 
@@ -208,9 +243,8 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _engine(path: Path, *, synchronous: str, max_file_bytes: int, writes: bool) -> Engine:
-    """Return an engine whose connections begin as writers or cannot write at all."""
-    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), pool_size=_READERS)
+def _connected(path: Path, *, synchronous: str, writes: bool, max_file_bytes: int = 0) -> Connection:
+    """Return a connection that can write, or one that cannot; transactions are begun by `_transaction`."""
     pragmas = [
         "PRAGMA busy_timeout = 5000",
         "PRAGMA foreign_keys = ON",
@@ -224,19 +258,28 @@ def _engine(path: Path, *, synchronous: str, max_file_bytes: int, writes: bool) 
             pragmas.append(f"PRAGMA max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
     else:
         pragmas.append("PRAGMA query_only = ON")
-
-    @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: object) -> None:  # noqa: ANN401 - SQLAlchemy's hooks are untyped
-        # Transactions begin below: the driver would begin them as readers, and fail when they come to write.
-        connection.isolation_level = None
+    # Each is used by one thread at a time, and closed by another one.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
         for pragma in pragmas:
             connection.execute(pragma).close()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
-    return engine
+@contextmanager
+def _transaction(connection: Connection, begin: str) -> Iterator[Connection]:
+    """Commit what is done meanwhile, or undo it where it raises."""
+    connection.execute(begin)
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    finally:
+        # A full disk has undone it already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 @contextmanager
@@ -244,13 +287,11 @@ def _translated() -> Iterator[None]:
     """Let what the driver raises out as an error of ours."""
     try:
         yield
-    except exc.DBAPIError as error:
-        raise _error_of(error.orig) from error
     except sqlite3.Error as error:
         raise _error_of(error) from error
 
 
-def _error_of(error: BaseException | None) -> StoreFullError | StoreUnavailableError | InternalError:
+def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | InternalError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return StoreFullError(
@@ -271,8 +312,8 @@ def _refused(path: Path) -> Iterator[None]:
     """Let what the driver raises at the start out as an error of the configuration."""
     try:
         yield
-    except exc.DBAPIError as error:
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         what = "is no SQLite database, or damaged" if code in _UNREADABLE else "cannot be opened"
         raise _unusable(path, what) from error
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from scripts.call_figures import goal_lines, jsonrpc_lines, profile_lines, unary_lines, upstream_wait_lines
+from scripts.call_figures import goal_lines, jsonrpc_lines, unary_lines, upstream_wait_lines
 
 ROW = {"cpu_us": 1234.5, "per_second": 2000.0, "p50_ms": 1.5, "p99_ms": 2.25, "cpu_ratio": 0.5, "rate_ratio": 2.0}
 GOAL = {"what": "throughput_share", "bound": "at least", "goal": 0.96, "measured": 0.5, "is_met": False}
@@ -13,18 +13,6 @@ def test_a_side_of_the_unary_table_says_what_it_is_compared_with() -> None:
     lines = unary_lines(report, "Here.")
     assert "| memory | 16 | 1,234 | 2,000 | 1.50 | 2.25 | 0.50 | 2.00 | echo |" in lines
     assert "| alone | 1 | 1,234 | 2,000 | 1.50 | 2.25 |  |  | echo |" in lines
-
-
-def test_the_profile_has_every_layer_of_either_side_and_their_sums() -> None:
-    now = [{"layer": "llm", "calls": 10.0, "share": 0.25}, {"layer": "core", "calls": 5.0, "share": 0.75}]
-    lines = profile_lines({"before": [{"layer": "JSON", "calls": 1000.0, "share": 1.0}], "after": now}, "Here.")
-    table = [line for line in lines if line.startswith("| ") and "---" not in line][1:]
-    assert table == [
-        "| core |  | 5 | 75.0% |",
-        "| llm |  | 10 | 25.0% |",
-        "| JSON | 1000 |  |  |",
-        "| all | 1,000 | 15 |  |",
-    ]
 
 
 def test_the_other_tables_show_figures_and_goals() -> None:

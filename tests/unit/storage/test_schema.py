@@ -1,6 +1,9 @@
 """The schema is made by migrations, checked at the start, and its revisions keep the data."""
 
+import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,8 @@ from alembic.script import ScriptDirectory
 from reasond_server import storage
 from reasond_server.errors import SettingsError
 from reasond_server.executions.opening import examine_stores, migrate_stores, open_stores
-from reasond_server.storage.schema import REVISIONS, SchemaState, require_current, state_of, upgrade
+from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
+from reasond_server.storage.schema import state_of, upgrade
 from reasond_server.storage.tables import METADATA
 from tests.unit.executions.stored.conftest import Time
 
@@ -145,3 +149,20 @@ BODY = (
     '{"v":1,"body":{"execution_id":"e1","tenant":"acme","state":"running","strategy":"s","strategy_source":"system",'
     '"model":"m","create_time":"2026-11-21T00:00:00Z"}}'
 )
+
+
+def test_a_new_file_has_exactly_the_schema_that_the_migrations_make(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
+    with engine.begin() as connection:
+        upgrade(connection)
+    engine.dispose()
+    migrate_stores(url="", data_dir=str(tmp_path))
+    assert schema_of(tmp_path / "reasond.db") == schema_of(tmp_path / "migrated.db")
+
+
+def schema_of(path: Path) -> tuple[list[tuple[str, str, str | None]], list[tuple[str]]]:
+    """Return what SQLite says it was made with, without what spaces stand where, and the revision."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+        revision = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    return [(kind, name, sql and re.sub(r"\s*([(),])\s*|\s+", r" \1 ", sql)) for kind, name, sql in rows], revision

@@ -3,9 +3,9 @@
 import subprocess
 import sys
 from pathlib import Path
+from sqlite3 import Connection
 
 import pytest
-from sqlalchemy import Connection
 
 from reasond_server.errors import InternalError, SettingsError
 from reasond_server.storage.sqlite import SqliteFile
@@ -23,7 +23,7 @@ os._exit(0)
 
 def fill(connection: Connection) -> None:
     for number in range(100):
-        connection.exec_driver_sql(FILL.format(number))
+        connection.execute(FILL.format(number))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def test_a_small_file_is_checked_at_every_start(damaged: Path) -> None:
 async def test_a_large_file_that_was_closed_opens_without_being_read(damaged: Path) -> None:
     file = await SqliteFile.open(damaged, checked_bytes=1)
     with pytest.raises(InternalError):
-        await file.read(lambda connection: connection.exec_driver_sql("SELECT * FROM forgotten").all())
+        await file.read(lambda connection: connection.execute("SELECT * FROM forgotten").fetchall())
     await file.aclose()
 
 

@@ -73,12 +73,12 @@ class SqliteAgentRows:
 
     async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """See AgentRows."""
-        return await self._file.read(lambda connection: connection.exec_driver_sql(statement, dict(values)).fetchall())
+        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
 
     async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """See AgentRows."""
         return await self._file.write(
-            lambda connection: connection.exec_driver_sql(statement, dict(values)).fetchall(), then=lambda _rows: None
+            lambda connection: connection.execute(statement, dict(values)).fetchall(), then=lambda _rows: None
         )
 
 

@@ -29,8 +29,7 @@ from reasond_server.executions.stored.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
-
-    from sqlalchemy import Connection
+    from sqlite3 import Connection
 
     from reasond_server.executions.store import Append, Lease, Recovery
     from reasond_server.executions.stored.rows import PartRow
@@ -103,7 +102,7 @@ class SqliteExecutionStore(SqlExecutionStore):
     async def expire_leases(self) -> None:
         """Let every lease run out, because whoever held one is gone; called once, at the start."""
         statement = "UPDATE executions SET lease_until = -1e300 WHERE state = 'running'"
-        await self._file.write(lambda connection: connection.exec_driver_sql(statement), then=_nothing)
+        await self._file.write(lambda connection: connection.execute(statement).close(), then=_nothing)
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """See ExecutionStore."""
@@ -157,7 +156,7 @@ class SqliteExecutionStore(SqlExecutionStore):
         def job(connection: Connection) -> dict[str, tuple[bool, bool]]:
             held = {}
             for name, fence in fences.items():
-                row = connection.exec_driver_sql(_RENEW, (until, name, fence, lease.owner)).fetchone()
+                row = connection.execute(_RENEW, (until, name, fence, lease.owner)).fetchone()
                 if row is not None:
                     held[name] = (bool(row[0]), bool(row[1]))
             return held
@@ -175,16 +174,16 @@ class SqliteExecutionStore(SqlExecutionStore):
 
         def job(connection: Connection) -> list[Recovery]:
             found = []
-            for name in connection.exec_driver_sql(_ORPHANS, (now, limit)).fetchall():
-                head = connection.exec_driver_sql(_TAKE, (lease.owner, now + lease.seconds, *name)).one()
+            for name in connection.execute(_ORPHANS, (now, limit)).fetchall():
+                head = connection.execute(_TAKE, (lease.owner, now + lease.seconds, *name)).fetchone()
                 values = {"tenant": name[0], "execution_id": name[1]}
-                log = connection.exec_driver_sql(sql.LOG, values).fetchall()
+                log = connection.execute(sql.LOG, values).fetchall()
                 if (one := recovered(orphan_of(name[0], name[1], head, log))) is not None:
                     found.append(one)
             return found
 
         # Reading first: a look that finds nothing must not wait for the writer, nor keep it busy.
-        if not await self._file.read(lambda connection: connection.exec_driver_sql(_ORPHANS, (now, 1)).fetchall()):
+        if not await self._file.read(lambda connection: connection.execute(_ORPHANS, (now, 1)).fetchall()):
             return []
         return await self._file.write(job, then=_nothing)
 
@@ -206,11 +205,11 @@ class SqliteExecutionStore(SqlExecutionStore):
 
         def job(connection: Connection) -> int:
             names = [tuple(row) for row in _expired(connection, now, limit)]
-            connection.exec_driver_sql("DELETE FROM forgotten WHERE forget_time < ?", (now - FORGOTTEN_KEPT_S,))
+            connection.execute("DELETE FROM forgotten WHERE forget_time < ?", (now - FORGOTTEN_KEPT_S,))
             if names:
                 passed = [(*name, now) for name in names]
-                connection.exec_driver_sql("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", passed)
-                connection.exec_driver_sql("DELETE FROM executions WHERE tenant = ? AND execution_id = ?", names)
+                connection.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", passed)
+                connection.executemany("DELETE FROM executions WHERE tenant = ? AND execution_id = ?", names)
             return len(names)
 
         removed = await self._file.write(job, then=_nothing)
@@ -222,13 +221,13 @@ class SqliteExecutionStore(SqlExecutionStore):
         await self._file.aclose()
 
     async def _select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        return await self._file.read(lambda connection: connection.exec_driver_sql(statement, dict(values)).fetchall())
+        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
 
     async def _change(
         self, statement: str, values: Mapping[str, object], change: Change | None = None
     ) -> Sequence[Sequence[Any]]:
         def job(connection: Connection) -> Sequence[Sequence[Any]]:
-            return connection.exec_driver_sql(statement, dict(values)).fetchall()
+            return connection.execute(statement, dict(values)).fetchall()
 
         def tell(rows: Sequence[Sequence[Any]]) -> None:
             if change is not None:
@@ -240,29 +239,29 @@ class SqliteExecutionStore(SqlExecutionStore):
 def _created(connection: Connection, values: dict[str, Any]) -> Claim:
     """Keep a new execution, or return who holds its request id."""
     inherits = bool(values["inherits"])
-    if inherits and not connection.exec_driver_sql(sql.IS_CANCELLED, values).fetchone():
+    if inherits and not connection.execute(sql.IS_CANCELLED, values).fetchone():
         values = values | {"inherits": ""}
     if values["request_id"] and not _claims(connection, values):
-        holder = connection.exec_driver_sql(sql.CLAIMED, values).one()
+        holder = connection.execute(sql.CLAIMED, values).fetchone()
         return Claim(execution_id=holder[0], digest=holder[1])
-    records = connection.exec_driver_sql(sql.PARENT, values).fetchall() if values["inherits"] else []
+    records = connection.execute(sql.PARENT, values).fetchall() if values["inherits"] else []
     size = sum(len(key) + len(body) for key, body in records)
-    made = connection.exec_driver_sql(_CREATE, values | {"version": len(records), "size": size}).rowcount
+    made = connection.execute(_CREATE, values | {"version": len(records), "size": size}).rowcount
     if made and records:
         name = (values["tenant"], values["execution_id"])
         rows = [(*name, position, None, *record) for position, record in enumerate(records, 1)]
-        connection.exec_driver_sql(_INSERT, rows)
-    if not made and not connection.exec_driver_sql(sql.EXISTS, values).fetchone():
+        connection.executemany(_INSERT, rows)
+    if not made and not connection.execute(sql.EXISTS, values).fetchone():
         raise InternalError("an execution of another tenant has the same id")
     # Counted, because a creation that is repeated may find its parent gone.
-    inherited = connection.exec_driver_sql(sql.INHERITED, values).scalar_one() if inherits else 0
+    inherited = connection.execute(sql.INHERITED, values).fetchone()[0] if inherits else 0
     return Claim(execution_id=values["execution_id"], digest=values["digest"], inherited=inherited)
 
 
 def _claims(connection: Connection, values: dict[str, Any]) -> bool:
     """Return whether the new execution has its request id now; the key to it may still be missing until the commit."""
-    connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
-    return connection.exec_driver_sql(sql.CLAIM, values).fetchone() is not None
+    connection.execute("PRAGMA defer_foreign_keys = ON")
+    return connection.execute(sql.CLAIM, values).fetchone() is not None
 
 
 def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, now_s: float) -> _Outcome:
@@ -295,7 +294,7 @@ def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], la
 
 def _heads(connection: Connection, rows: Sequence[PartRow]) -> dict[tuple[str, str], StoredHead]:
     names = json.dumps([row.part.execution.execution_id for row in rows])
-    found = connection.exec_driver_sql(_HEADS, (names,)).fetchall()
+    found = connection.execute(_HEADS, (names,)).fetchall()
     return {(row[0], row[1]): head_of(row[2:]) for row in found}
 
 
@@ -313,7 +312,7 @@ def _repeats(connection: Connection, row: PartRow, head: StoredHead) -> bool:
         return False
     execution = row.part.execution
     values = (execution.tenant, execution.execution_id, row.part.version)
-    kept = {row[0]: row[1] for row in connection.exec_driver_sql(_BODIES, values)}
+    kept = {row[0]: row[1] for row in connection.execute(_BODIES, values)}
     return kept == {entry.position: entry.body for entry in row.entries}
 
 
@@ -325,7 +324,7 @@ def _create(connection: Connection, rows: Sequence[PartRow], now_s: float) -> No
         if (creation := row.part.creation) is not None
     ]
     if values:
-        connection.exec_driver_sql(_CREATE, values)
+        connection.executemany(_CREATE, values)
 
 
 def _write(connection: Connection, rows: Sequence[PartRow]) -> None:
@@ -345,12 +344,12 @@ def _write(connection: Connection, rows: Sequence[PartRow]) -> None:
             dropping.append(name)
     for statement, values in ((_UPDATE, updates), (_INSERT, entries), (_DROP, dropping)):
         if values:
-            connection.exec_driver_sql(statement, values)
+            connection.executemany(statement, values)
 
 
 def _expired(connection: Connection, now: float, limit: int) -> Sequence[Sequence[Any]]:
     statement = "SELECT tenant, execution_id FROM executions WHERE expire_time <= ? ORDER BY expire_time LIMIT ?"
-    return connection.exec_driver_sql(statement, (now, limit)).fetchall()
+    return connection.execute(statement, (now, limit)).fetchall()
 
 
 def _nothing(_result: object) -> None:

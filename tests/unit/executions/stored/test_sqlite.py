@@ -166,7 +166,7 @@ async def test_the_log_is_write_ahead_and_synchronous_as_configured(tmp_path: Pa
         file = await SqliteFile.open(tmp_path / "a.db", synchronous=synchronous)
         found = await file.write(
             lambda connection: [
-                connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "secure_delete")
             ],
             then=lambda _found: None,

@@ -1,0 +1,89 @@
+"""Count the function calls that each change to a hot path took away: the commit beside the one before it.
+
+Prints a table and writes results/removed.json beside this file. The server of each commit is checked out into a
+temporary worktree and profiled by today's benchmarks/call_profile.py on all its paths; commits that the file knows are
+not profiled again. It needs the history of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.call_profile import PACKAGES
+from benchmarks.machine import circumstances
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent / "results" / "removed.json"
+LIMIT_S: Final = 600
+SCALE: Final = 0.5
+CHANGES: Final = (
+    ("94b5ff4", "The memory store looks at what expires next, not at every log for each call."),
+)
+"""Commit and what it changed, in the order in which they were made."""
+
+
+def git(*arguments: str) -> str:
+    """Return what git says."""
+    told = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True, timeout=LIMIT_S)
+    return told.stdout.strip()
+
+
+@contextmanager
+def worktree() -> Iterator[Path]:
+    """Have a worktree of the repository while the context lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        git("worktree", "add", "--detach", str(tree), "HEAD")
+        try:
+            yield tree
+        finally:
+            git("worktree", "remove", "--force", str(tree))
+
+
+def totals_of(tree: Path, commit: str) -> dict[str, float]:
+    """Return the function calls of each path on the server of that commit."""
+    subprocess.run(["git", "checkout", "-q", "--detach", commit], cwd=tree, check=True, timeout=LIMIT_S)
+    sources = os.pathsep.join(str(tree / part) for part in ("src", "clients/python/src"))
+    command = [sys.executable, "-m", "benchmarks.call_profile", "--totals", "--scale", str(SCALE)]
+    environ = {**os.environ, "PYTHONPATH": sources}
+    told = subprocess.run(
+        command, cwd=ROOT, env=environ, check=True, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
+    )
+    totals: dict[str, float] = json.loads(told.stdout.splitlines()[-1])
+    return totals
+
+
+def main() -> None:
+    """Profile what is not known yet, print and write down."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    report: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"totals": {}}
+    totals = report["totals"]
+    changes = [{"commit": one, "before": git("rev-parse", "--short=7", f"{one}^"), "what": what} for one, what in CHANGES]
+    with worktree() as tree:
+        for commit in dict.fromkeys(change[when] for change in changes for when in ("before", "commit")):
+            if commit not in totals:
+                totals[commit] = totals_of(tree, commit)
+                print(commit, totals[commit], flush=True)
+                report = {"circumstances": circumstances(PACKAGES), "changes": changes, "totals": totals}
+                RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    for change in changes:
+        before, after = totals[change["before"]], totals[change["commit"]]
+        gave = ", ".join(f"{path} {after[path] - before[path]:+.1f}" for path in after)
+        print(f"{change['commit']} {gave}: {change['what']}")
+    report = {"circumstances": circumstances(PACKAGES), "changes": changes, "totals": totals}
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

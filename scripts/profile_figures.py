@@ -1,0 +1,108 @@
+"""The sections of docs/performance.md about where the hot paths spend their time, and what was removed from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scripts.pages import cell, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Report = dict[str, Any]
+Layers = dict[str, dict[str, Any]]
+NAMES = {
+    "unary": "unary call",
+    "jsonrpc": "JSON-RPC call",
+    "stream": "event of a stream",
+    "token": "piece of text",
+    "upstream": "call on a slow model",
+}
+FEW = 10
+LEAST_SHARE = 0.005
+MOST_NAMED = 4
+
+
+def call_profile_lines(report: Report, where: str) -> list[str]:
+    """Return the function calls of each path before and now, and where its time is spent."""
+    names = [name for name in NAMES if name in report["paths"]]
+    sides = {name: _sides(report["paths"][name]) for name in names}
+    weights: dict[str, float] = {}
+    for _, after in sides.values():
+        for layer, one in after.items():
+            weights[layer] = max(weights.get(layer, 0.0), one["share"])
+    shown = sorted((layer for layer, share in weights.items() if share >= LEAST_SHARE), key=lambda one: (-weights[one], one))
+    gone = sorted({layer for before, _ in sides.values() for layer in before} - set(shown))
+    rows = [[cell(layer), *(_cell(*sides[name], layer) for name in names)] for layer in [*shown, *gone]]
+    rows.append(["all", *(_sums(*sides[name]) for name in names)])
+    return [
+        "## Where calls spend their time",
+        "",
+        "`python -m benchmarks.call_profile`: function calls of the server, those of C functions included, by room of",
+        "the server or by package: before the paths were looked at → now, and the share of the profiled time now.",
+        "Before is the state of 23eb5ce, which had neither metrics nor traces. A call on a slow model is one of 100",
+        f"callers' on a model that takes 200 ms; an event is one of streams of 400 steps. {where}",
+        "",
+        *table(["layer", *(NAMES[name] for name in names)], rows),
+        "",
+        "What the time is spent on that remains:",
+        "",
+        *(f"- {NAMES[name]}: {_remains(sides[name][1])}." for name in names),
+    ]
+
+
+def removed_lines(report: Report, where: str) -> list[str]:
+    """Return what was removed from the paths and what each change gave."""
+    totals = report["totals"]
+    names = [name for name in NAMES if any(name in one for one in totals.values())]
+    rows = [
+        [cell(change["what"]), *(_gave(totals, change, name) for name in names)]
+        for change in report["changes"]
+        if change["before"] in totals and change["commit"] in totals
+    ]
+    return [
+        "### What was removed",
+        "",
+        "`python -m benchmarks.removed`: function calls of each path that a change added or took away, the commit",
+        f"beside the one before it, in the order in which they were made. What came to fewer than 1 is left empty. {where}",
+        "",
+        *table(["change", *(NAMES[name] for name in names)], rows),
+    ]
+
+
+def _sides(path: Mapping[str, Any]) -> tuple[Layers, Layers]:
+    return (
+        {one["layer"]: one for one in path.get("before", [])},
+        {one["layer"]: one for one in path.get("after", [])},
+    )
+
+
+def _cell(before: Layers, after: Layers, layer: str) -> str:
+    if layer not in before and layer not in after:
+        return ""
+    text = f"{_calls(before, layer)} → {_calls(after, layer)}"
+    return f"{text}, {after[layer]['share']:.0%}" if layer in after else text
+
+
+def _calls(side: Layers, layer: str) -> str:
+    return _count(side[layer]["calls"]) if layer in side else "0"
+
+
+def _sums(before: Layers, after: Layers) -> str:
+    return " → ".join(_count(sum(one["calls"] for one in side.values())) for side in (before, after))
+
+
+def _count(calls: float) -> str:
+    return f"{calls:.1f}" if calls < FEW else f"{calls:,.0f}"
+
+
+def _remains(after: Layers) -> str:
+    largest = sorted(after.values(), key=lambda one: -one["share"])[:MOST_NAMED]
+    return ", ".join(f"{cell(one['layer'])} {one['share']:.0%}" for one in largest)
+
+
+def _gave(totals: Mapping[str, Mapping[str, float]], change: Mapping[str, str], name: str) -> str:
+    before, after = totals[change["before"]].get(name), totals[change["commit"]].get(name)
+    if before is None or after is None or abs(after - before) < 1:
+        return ""
+    return f"{after - before:+,.0f}"

@@ -1,0 +1,60 @@
+"""Which revision a database is at, and whether this release works with it; needs no library."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.errors import SettingsError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+REVISIONS: Final = ("0001", "0002")
+"""All revisions in order; the last one is what this release works with."""
+VERSION_TABLE: Final = "alembic_version"
+
+
+class SchemaState(Enum):
+    """How a database stands to this release."""
+
+    EMPTY = auto()
+    BEHIND = auto()
+    CURRENT = auto()
+    AHEAD = auto()
+
+
+def state_of_tables(names: Collection[str], revision: str | None) -> SchemaState:
+    """Return how a database with tables of these names stands; `revision` is what its version table says.
+
+    Raises:
+        SettingsError: it has tables but no revision, so it is not ours.
+    """
+    if VERSION_TABLE not in names:
+        if "executions" in names or "agents" in names:
+            raise SettingsError(
+                "The database holds tables that reasond did not make",
+                remedy="Give reasond a database, or a schema, of its own in [store] url.",
+            )
+        return SchemaState.EMPTY
+    if revision is None:
+        return SchemaState.EMPTY
+    if revision not in REVISIONS:
+        return SchemaState.AHEAD
+    return SchemaState.CURRENT if revision == REVISIONS[-1] else SchemaState.BEHIND
+
+
+def require_current(state: SchemaState, *, where: str) -> None:
+    """Refuse a database that this release does not work with; `where` names it, without password.
+
+    Raises:
+        SettingsError: it is empty, behind or ahead.
+    """
+    if state is SchemaState.AHEAD:
+        raise SettingsError(
+            f"The database {shown(where)} was migrated by a later release of reasond",
+            remedy="Run that release, or restore the backup from before the migration.",
+        )
+    if state is not SchemaState.CURRENT:
+        what = "has no tables yet" if state is SchemaState.EMPTY else "is behind this release"
+        raise SettingsError(f"The database {shown(where)} {what}", remedy="Make a backup, then run `reasond migrate`.")
