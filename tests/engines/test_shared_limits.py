@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reasond_server.errors import RateLimitedError, StoreUnavailableError, TokenBudgetExhaustedError
 from reasond_server.limits.concurrency import MemorySlots
@@ -68,6 +70,72 @@ async def test_what_was_not_used_is_given_back_once(ledger: TokenLedger) -> None
     await ledger.settle(reservation, used=40)
     await ledger.settle(reservation, used=0)
     assert 60 <= (await ledger.reserve("alice", least=1, most=1000)).tokens < 100
+
+
+async def test_tokens_whose_reservation_nobody_waited_for_are_given_back(server: RedisServer, redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    await ledger.settle(await ledger.reserve("alice", least=1, most=1), used=0)
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await ledger.reserve("alice", least=1, most=100)
+    server.process.send_signal(signal.SIGCONT)
+    await asyncio.wait(ledger._leaving)
+    assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
+
+
+async def test_a_settlement_that_nobody_waited_for_is_made(server: RedisServer, redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await ledger.settle(reservation, used=50)
+    server.process.send_signal(signal.SIGCONT)
+    await asyncio.wait(ledger._leaving)
+    assert 50 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 100
+
+
+async def test_tokens_that_nobody_can_give_back_stay_spent(server: RedisServer, redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    server.kill()
+    with pytest.raises(RedisConnectionError):
+        await ledger.reserve("alice", least=1, most=100)
+    (ended,) = (await asyncio.wait(ledger._leaving))[0]
+    assert ended.exception() is None
+
+
+async def test_a_reservation_that_is_given_back_before_it_is_made_takes_nothing(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    given_back = await ledger.reserve("alice", least=1, most=1)
+    await ledger.settle(given_back, used=0)
+    await ledger.settle(given_back, used=0)
+    late = [*ledger._keys("alice", given_back.id)]
+    assert await ledger._reserve(keys=late, args=["1", "100", "60", *ledger._buckets]) == [0, 0]
+    assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
+
+
+async def test_a_reservation_that_a_client_sends_twice_is_made_once(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    made = await ledger.reserve("alice", least=60, most=60)
+    again = [*ledger._keys("alice", made.id)]
+    assert await ledger._reserve(keys=again, args=["60", "60", "60", *ledger._buckets]) == [60, 0]
+    assert 40 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 60
+
+
+async def test_a_clock_of_redis_that_is_set_back_keeps_nobody_out_until_it_is_where_it_was(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    await ledger.settle(await ledger.reserve("alice", least=100, most=100), used=100)
+    (buckets,) = await redis.keys("*:tokens")
+    seconds, micros = await redis.time()
+    now = seconds * 1_000_000 + micros
+    await redis.hset(buckets, mapping={"t1": str(now + 86_400 * 10**6), "t2": str(now + 86_400 * 10**6)})
+    error = await refusal(ledger, 50)
+    assert error.retry_after_s is not None
+    assert error.retry_after_s <= 60
+    assert float(await redis.hget(buckets, "t1") or "inf") < now + 60 * 10**6
 
 
 async def test_a_reservation_is_clamped_to_the_smallest_bucket(ledger: TokenLedger) -> None:

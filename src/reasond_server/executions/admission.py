@@ -156,9 +156,11 @@ class Admission:
                 await waiter
             outcome = "admitted"
         except TimeoutError:
-            outcome = "timeout"
-            self._give_up(waiter)
-            raise self._overloaded(f"and no place became free within {timeout_s:g} s") from None
+            # A loop that stood still hears of both at once.
+            if not _has_come(waiter):
+                outcome = "timeout"
+                raise self._overloaded(f"and no place became free within {timeout_s:g} s") from None
+            outcome = "admitted"
         except DrainingError:
             outcome = "draining"
             raise
@@ -172,7 +174,7 @@ class Admission:
 
     def _give_up(self, waiter: asyncio.Future[None]) -> None:
         """Pass on a place that came at the very moment in which nobody waited for it any more."""
-        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+        if _has_come(waiter):
             self.free()
 
     def _leave_queue(self, tenant: str, waiter: asyncio.Future[None]) -> None:
@@ -200,6 +202,11 @@ class Admission:
             metadata={"max_concurrent_requests": str(self._max_running)},
             retry_after_s=_RETRY_AFTER_S,
         )
+
+
+def _has_come(waiter: asyncio.Future[None]) -> bool:
+    """Return whether the waiter was given a place."""
+    return waiter.done() and not waiter.cancelled() and waiter.exception() is None
 
 
 def draining() -> DrainingError:

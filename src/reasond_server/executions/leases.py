@@ -117,13 +117,14 @@ class Upkeep:
 
     async def _is_hurried(self, *, until_s: float) -> bool:
         """Wait until the loop's time is `until_s`, or a renewal is wanted before that; return whether it is."""
-        self._hurried.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
                 await self._hurried.wait()
         return self._hurried.is_set()
 
     async def _renew(self) -> None:
+        # Whoever asks from now on asks for another one: this may come too early, or too late, or not at all for them.
+        self._hurried.clear()
         fences, since_s = dict(self._fences()), self._monotonic()
         if fences:
             await self._renew_all(fences, since_s)

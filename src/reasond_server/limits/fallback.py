@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from redis.exceptions import RedisError
 
+from reasond_server.awake import awake_for
 from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.limits.tokens import Reservation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from reasond_server.limits.health import SharedHealth
     from reasond_server.limits.requests import Admission, Denial
@@ -22,7 +21,6 @@ T = TypeVar("T")
 OnFailure = Literal["local", "closed", "open"]
 FAILURES: Final = (RedisError, OSError, TimeoutError)
 _UNLIMITED: Final = "unlimited"
-_SLICES: Final = 5
 
 
 class Fallback:
@@ -60,7 +58,7 @@ class Fallback:
         """
         if self._health.may_try():
             try:
-                async with _awake_for(self._timeout_s):
+                async with awake_for(self._timeout_s):
                     found = await shared()
             except FAILURES as error:
                 self._health.failed(error)
@@ -78,33 +76,6 @@ class Fallback:
         raise StoreUnavailableError(
             "Limits cannot be checked at present", remedy="Retry after the time given.", retry_after_s=1.0
         )
-
-
-@asynccontextmanager
-async def _awake_for(seconds: float) -> AsyncGenerator[None, None]:
-    """Bound what is awaited to `seconds` in which the event loop is awake.
-
-    A loop that was busy with something else hears of an answer and of the end of its time at once: with one timer,
-    every stall of the process would pass for one of Redis. Of a stall only one slice counts.
-
-    Raises:
-        TimeoutError: they are over.
-    """
-    loop = asyncio.get_running_loop()
-    slice_s = seconds / _SLICES
-    async with asyncio.timeout(None) as limit:
-
-        def tick(left: int) -> None:
-            if left:
-                timers[:] = [loop.call_later(slice_s, tick, left - 1)]
-            else:
-                limit.reschedule(loop.time())
-
-        timers = [loop.call_later(slice_s, tick, _SLICES - 1)]
-        try:
-            yield
-        finally:
-            timers[0].cancel()
 
 
 class FallbackLedger:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from typing import TYPE_CHECKING, Final
+
+from redis.exceptions import RedisError
 
 from reasond_server.limits.tokens import RESERVED_S, Reservation, exhausted
 
@@ -12,15 +16,19 @@ if TYPE_CHECKING:
 
     from reasond_server.limits.tokens import TokenLimits
 
+_log = logging.getLogger("reasond.limits")
 # KEYS: the caller's buckets (a hash), the reservation. ARGV: least, most, seconds that a reservation is kept, then
-# capacity and seconds of each bucket. Levels are kept in thousandths of a token, times in microseconds.
+# capacity and seconds of each bucket. Levels are kept in thousandths of a token, times in microseconds. A clock that
+# was set back fills nothing, but is noted also where a call is refused: no caller waits until it is where it was.
 _FILL: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local is_set_back = false
 local function fill(place, capacity, seconds)
   local full = capacity * 1000
   local kept = redis.call('HMGET', KEYS[1], 'l' .. place, 't' .. place)
   local level, at = tonumber(kept[1]) or full, tonumber(kept[2]) or now
+  is_set_back = is_set_back or now < at
   if now > at then level = math.min(full, level + (now - at) * full / (seconds * 1000000)) end
   return level
 end
@@ -31,6 +39,8 @@ end
 _RESERVE: Final = (
     _FILL
     + """
+local made = redis.call('GET', KEYS[2])
+if made then return {tonumber(made) or 0, 0} end
 local least, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local granted, wait, longest = most, 0, 0
 local levels = {}
@@ -45,19 +55,24 @@ for place = 1, (#ARGV - 3) / 2 do
   end
   longest = math.max(longest, seconds)
 end
-if granted < least then return {granted, wait} end
-for place, level in ipairs(levels) do keep(place, level - granted * 1000) end
+local is_refused = granted < least
+if is_refused and not is_set_back then return {granted, wait} end
+if not is_refused then redis.call('SET', KEYS[2], granted, 'EX', ARGV[3]) end
+for place, level in ipairs(levels) do keep(place, is_refused and level or level - granted * 1000) end
 redis.call('EXPIRE', KEYS[1], math.ceil(longest * 2))
-redis.call('SET', KEYS[2], granted, 'EX', ARGV[3])
-return {granted, 0}
+return {granted, wait}
 """
 )
-# KEYS as above. ARGV: tokens used, then capacity and seconds of each bucket.
+# KEYS as above. ARGV: tokens used, then capacity and seconds of each bucket. What is not reserved yet never will be:
+# who gives up a reservation may be heard before it is made.
 _SETTLE: Final = (
     _FILL
     + """
 local reserved = redis.call('GETDEL', KEYS[2])
-if not reserved then return 0 end
+if tonumber(reserved or 'x') == nil then
+  redis.call('SET', KEYS[2], 'settled', 'EX', 60)
+  return 0
+end
 local back, longest = (tonumber(reserved) - tonumber(ARGV[1])) * 1000, 0
 for place = 1, (#ARGV - 1) / 2 do
   local capacity, seconds = tonumber(ARGV[place * 2]), tonumber(ARGV[1 + place * 2])
@@ -71,7 +86,11 @@ return 1
 
 
 class RedisTokenLedger:
-    """Keeps buckets in Redis. Two round trips for a model call: one to reserve, one to settle."""
+    """Keeps buckets in Redis. Two round trips for a model call: one to reserve, one to settle.
+
+    Whoever stops waiting for a reservation, which Redis may have made all the same, has it given back beside; whoever
+    stops waiting for a settlement has it made beside.
+    """
 
     def __init__(self, *, redis: Redis, limits: TokenLimits, prefix: str = "reasond") -> None:
         self._limits = limits
@@ -79,6 +98,7 @@ class RedisTokenLedger:
         self._reserve = redis.register_script(_RESERVE)
         self._settle = redis.register_script(_SETTLE)
         self._buckets = [str(number) for pair in limits.buckets for number in pair]
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
         """See TokenLedger.
@@ -88,7 +108,11 @@ class RedisTokenLedger:
         """
         number = uuid.uuid4().hex
         arguments = [str(least), str(most), str(int(RESERVED_S)), *self._buckets]
-        granted, wait_ms = await self._reserve(keys=self._keys(caller, number), args=arguments)
+        try:
+            granted, wait_ms = await self._reserve(keys=self._keys(caller, number), args=arguments)
+        except BaseException:
+            self._settle_beside(Reservation(id=number, caller=caller, tokens=0), used=0)
+            raise
         if int(granted) < least:
             wait_s = None if int(wait_ms) < 0 else int(wait_ms) / 1000
             raise exhausted(self._limits, least=least, left=int(granted), wait_s=wait_s)
@@ -96,8 +120,29 @@ class RedisTokenLedger:
 
     async def settle(self, reservation: Reservation, *, used: int) -> None:
         """See TokenLedger. Raises as `reserve`."""
+        try:
+            await self._settled(reservation, used)
+        except asyncio.CancelledError:
+            self._settle_beside(reservation, used)
+            raise
+
+    async def _settled(self, reservation: Reservation, used: int) -> None:
         keys = self._keys(reservation.caller, reservation.id)
         await self._settle(keys=keys, args=[str(used), *self._buckets])
+
+    def _settle_beside(self, reservation: Reservation, used: int) -> None:
+        """Settle it, though nobody waits for that any more."""
+
+        async def settle() -> None:
+            try:
+                await self._settled(reservation, used)
+            except (RedisError, OSError, TimeoutError) as error:
+                # It counts as spent then, as that of a process that died.
+                _log.debug("tokens could not be given back: %s", type(error).__name__)
+
+        task = asyncio.create_task(settle(), name="tokens of a caller")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def _keys(self, caller: str, number: str) -> list[str]:
         # In braces, so that a cluster keeps both keys on one node.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from reasond_server.access import audit
 from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
+from reasond_server.awake import awake_for
 from reasond_server.errors import (
     ExecutionNotFoundError,
     InternalError,
@@ -299,7 +300,7 @@ class ReasoningService:
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
         """Return the agent that the task names."""
         try:
-            async with asyncio.timeout(self._policy.selection_timeout_s):
+            async with awake_for(self._policy.selection_timeout_s):
                 return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
         except TimeoutError:
             raise StoreUnavailableError(

@@ -44,8 +44,8 @@ _MAX_NAME: Final = 64
 _SUFFIX: Final = 9
 _CONNECTION_CLOSED: Final = -32000
 _CLOSING_S: Final = 10.0
-# What the package raises for a result that is malformed or does not satisfy the tool's own schema: the connection
-# stands. What a broken one raises (of anyio, httpx2 and the system) is none of these.
+# What the package raises for a result that is malformed or does not satisfy the tool's own schema. Broken connections
+# mostly raise others (of anyio, httpx2 and the system), but not always: the server is asked something else then.
 _OF_ONE_CALL: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, re.error)
 
 
@@ -149,7 +149,7 @@ class McpServer:
 
         Raises:
             ToolFailedError: the server is down, says that the call failed, or returned what cannot be read. Only the
-                first ends the connection, which the calls of all runs share.
+                first ends the connection, which the calls of all runs share; after the last one it is tried.
         """
         from mcp import MCPError  # noqa: PLC0415 - an optional package
 
@@ -169,6 +169,7 @@ class McpServer:
             # Its text may quote the result, which is content.
             facts = {"server": self.name, "tool": tool, "error": type(error).__name__}
             _log.warning("mcp result not understood", extra=facts)
+            await self._tried_out(client)
             raise ToolFailedError(
                 f"the MCP server {self.name!r} returned a result that cannot be read, or that its own schema of "
                 f"the tool does not allow; another call may do"
@@ -178,6 +179,15 @@ class McpServer:
             _log.warning("mcp call failed", extra={"server": self.name, "tool": tool}, exc_info=True)
             raise ToolFailedError(f"the connection to the MCP server {self.name!r} failed") from None
         return value_of(result)
+
+    async def _tried_out(self, client: mcp.Client) -> None:
+        """Ask the server something simple, and give the connection up where it does not answer."""
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                await client.list_tools()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next connection knows no more of it
+            self._given_up(client)
+            _log.warning("mcp connection broken", extra={"server": self.name, "error": type(error).__name__})
 
     def _given_up(self, client: mcp.Client) -> None:
         """Let no further call use a broken connection, and have it opened again."""

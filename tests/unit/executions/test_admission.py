@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import pytest
 
@@ -94,6 +95,21 @@ async def test_who_waits_too_long_is_refused_and_leaves_the_queue(queue_s: float
             await admission.enter("a", within_s=within_s)
     place.leave()
     assert admission.free_places == 1
+
+
+async def test_a_place_that_came_while_the_event_loop_stood_still_is_taken_though_the_time_is_over() -> None:
+    admission = Admission(max_running=1, max_queued=1, queue_timeout_s=0.01)
+    place = await admission.enter("a")
+    task = await waiting(admission, "a")
+
+    def stall() -> None:
+        """Keep the loop longer than the queue allows; the place comes just before the loop looks at its timers."""
+        time.sleep(0.05)
+        asyncio.get_running_loop().call_soon(place.leave)
+
+    asyncio.get_running_loop().call_soon(stall)
+    (await task).leave()
+    assert admission.running == 0
 
 
 async def test_a_waiter_that_goes_away_leaves_its_place_to_the_next() -> None:

@@ -152,6 +152,43 @@ async def test_a_renewal_that_is_wanted_comes_at_once_and_changes_no_round() -> 
 
 
 @in_virtual_time
+async def test_a_renewal_that_is_wanted_while_another_is_under_way_comes_after_it() -> None:
+    class Slow(Store):
+        async def renew(self, lease: Lease, fences: object) -> Renewal:
+            await _pass(1)
+            return await super().renew(lease, fences)
+
+    store = Slow(forgotten=[0] * 9)
+    keeper = upkeep(store)
+    keeper.begin()
+    await _pass(0.5)
+    keeper.hurry()
+    await _pass(2)
+    await keeper.aclose()
+    assert store.asked == ["renew", "recover 5", "forget 1000", "renew"]
+
+
+@in_virtual_time
+async def test_a_renewal_that_failed_is_not_tried_again_before_it_is_wanted_again() -> None:
+    tries: list[float] = []
+
+    class Failing(Store):
+        async def renew(self, lease: Lease, fences: object) -> Renewal:
+            del lease, fences
+            tries.append(passed_s())
+            raise StoreUnavailableError("gone")
+
+    store = Failing(forgotten=[0] * 9)
+    keeper = upkeep(store)
+    keeper.begin()
+    await _pass(1)
+    keeper.hurry()
+    await _pass(3)
+    await keeper.aclose()
+    assert tries == [0, 1]
+
+
+@in_virtual_time
 async def test_who_stood_still_for_longer_than_a_lease_takes_nothing_over_before_others_could_renew() -> None:
     store, time = Store(forgotten=[0] * 9), ManualClock()
     keeper = upkeep(store, monotonic=time.monotonic)

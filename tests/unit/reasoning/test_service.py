@@ -1,6 +1,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -134,6 +135,31 @@ async def test_a_directory_that_hangs_is_not_waited_for(make_core: MakeCore, mon
     with pytest.raises(StoreUnavailableError, match="longer than 5 ms") as refused:
         await core.reasoning.execute(ALICE, Task(query="why?", agent="a1"))
     assert refused.value.retry_after_s == 1.0
+
+
+async def test_a_look_up_that_is_answered_while_the_event_loop_stands_still_is_not_refused(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core("yes", reasoning={"performance": {"strategy_selection_timeout_ms": 500}, "enabled_strategies": []})
+    parsed = parse_card(CARD, max_bytes=1000)
+    await core.directory.register(tenant="acme", agent_id="a1", parsed=parsed, ttl_s=None, etag="")
+    found = await core.directory.get(tenant="acme", agent_id="a1")
+
+    stands = threading.Event()
+
+    def stall() -> None:
+        stands.set()
+        time.sleep(0.6)
+
+    async def from_a_thread(**_: object) -> object:
+        asyncio.get_running_loop().call_soon(stall)
+        await asyncio.to_thread(stands.wait, 60)
+        return found
+
+    monkeypatch.setattr(core.directory, "get", from_a_thread)
+    view = await core.reasoning.execute(ALICE, Task(query="why?", agent="a1"))
+    assert view.result is not None
+    assert view.result.strategy_used == "slow"
 
 
 async def test_a_hundred_duplicates_of_a_request_make_one_run(make_core: MakeCore) -> None:

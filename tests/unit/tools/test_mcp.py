@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from reasond_server.errors import SettingsError
 from reasond_server.tools.mcp import McpOptions, McpServer, require_mcp, shown_server, tool_name
+from reasond_server.tools.tool import ToolFailedError
 
 
 @given(st.text(max_size=120), st.text(max_size=120))
@@ -39,3 +42,47 @@ def test_secrets_of_a_server_are_not_shown() -> None:
 
 async def test_a_server_that_was_not_started_can_be_closed() -> None:
     await McpServer(McpOptions(name="files", command="x")).aclose()
+
+
+class Odd:
+    """What the package gives for a connection; calls fail as for an odd result, and lists, if it `is_broken`, too."""
+
+    def __init__(self, *, is_broken: bool) -> None:
+        self.is_broken = is_broken
+        self.lists = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def list_tools(self, **_: object) -> object:
+        self.lists += 1
+        if self.is_broken and self.lists > 1:
+            raise RuntimeError("unable to perform operation, the handler is closed")
+        return SimpleNamespace(tools=[], next_cursor="")
+
+    async def call_tool(self, *_: object, **__: object) -> object:
+        raise RuntimeError("odd")
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+async def test_after_a_result_that_cannot_be_read_a_connection_stays_only_if_it_still_answers(
+    *, is_broken: bool
+) -> None:
+    connections: list[Odd] = []
+
+    class OddServer(McpServer):
+        async def _opened(self, stack: object) -> Any:
+            del stack
+            connections.append(Odd(is_broken=is_broken))
+            return connections[-1]
+
+    server = OddServer(McpOptions(name="odd", command="x"), jitter=lambda: 0.0)
+    await server.start()
+    with pytest.raises(ToolFailedError, match="cannot be read"):
+        await server.call("any", {})
+    assert server.is_connected is not is_broken
+    await server.connected()
+    assert len(connections) == 1 + is_broken
+    await server.aclose()

@@ -244,10 +244,9 @@ class JournaledModel(WrappedModel[MeteredModel]):
         """Yield what is on record, book what it cost, and let the counter learn from it again."""
         last = call.events[-1] if call.events else None
         if isinstance(last, Finished):
-            self._model.recall(call.usage, last.warnings, request=request)
+            self._model.recall(call.usage, last.warnings, request=request, is_clamped=call.is_clamped)
         else:
-            self._model.recall(call.usage, ())
-        self._model.is_clamped = self._model.is_clamped or call.is_clamped
+            self._model.recall(call.usage, is_clamped=call.is_clamped)
         self._journal.recalled += 1
         for event in call.events:
             yield event
