@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import OPERATIONS
 from reasond_server.errors import AccessError, LimitError, LookupFailedError, ReasondError, SlowConsumerError
+from reasond_server.telemetry.logs import tell
 
 if TYPE_CHECKING:
     from reasond_server.types import Principal
@@ -88,8 +89,18 @@ def refuse(error: ReasondError, execution_id: str = "") -> None:
 
 def allowed(operation: str, *, principal: Principal, request_id: str = "", execution_id: str = "") -> None:
     """Note that `principal` may."""
-    fields = {"permission": OPERATIONS.get(operation, ""), "outcome": "allowed", "reason": ""}
-    _write(operation, fields, principal=principal, request_id=request_id, execution_id=execution_id)
+    _write(
+        {
+            "operation": operation,
+            "request_id": request_id,
+            "execution_id": _shown_id(execution_id),
+            "subject": principal.subject,
+            "tenant": principal.tenant,
+            "permission": OPERATIONS.get(operation, ""),
+            "outcome": "allowed",
+            "reason": "",
+        }
+    )
 
 
 def denied(
@@ -101,16 +112,24 @@ def denied(
     execution_id: str = "",
 ) -> None:
     """Note that somebody may not, and why; `principal` is None where nobody was recognised."""
-    permission = error.metadata.get("permission", OPERATIONS.get(operation, ""))
-    fields = {"permission": permission, "outcome": "denied", "reason": error.reason}
-    _write(operation, fields, principal=principal, request_id=request_id, execution_id=execution_id)
+    _write(
+        {
+            "operation": operation,
+            "request_id": request_id,
+            "execution_id": _shown_id(execution_id),
+            "subject": principal.subject if principal else "",
+            "tenant": principal.tenant if principal else "",
+            "permission": error.metadata.get("permission", OPERATIONS.get(operation, "")),
+            "outcome": "denied",
+            "reason": error.reason,
+        }
+    )
 
 
-def _write(
-    operation: str, fields: dict[str, str], *, principal: Principal | None, request_id: str, execution_id: str
-) -> None:
-    who = {"subject": principal.subject if principal else "", "tenant": principal.tenant if principal else ""}
-    # A caller may write anything where an id belongs; what has another form is no execution, and may be content.
-    about = execution_id if not execution_id or _EXECUTION_ID.fullmatch(execution_id) else "malformed"
-    what = {"operation": operation, "request_id": request_id, "execution_id": about}
-    _log.info("%s %s", operation, fields["outcome"], extra={**what, **who, **fields})
+def _shown_id(execution_id: str) -> str:
+    """Return an id as a line may have it: a caller may write anything where one belongs, content as well."""
+    return execution_id if not execution_id or _EXECUTION_ID.fullmatch(execution_id) else "malformed"
+
+
+def _write(fields: dict[str, str]) -> None:
+    tell(_log, logging.INFO, "%s %s", fields["operation"], fields["outcome"], fields=fields)

@@ -17,12 +17,14 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # shipped
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from reasond_server.grpc_api.registering import GenericRegistry
+
 V1_SERVICE: Final = "grpc.reflection.v1.ServerReflection"
 V1ALPHA_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
 _V1_FILE: Final = "grpc/reflection/v1/reflection.proto"
 
 
-def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
+def add_reflection(server: GenericRegistry, services: Iterable[str]) -> None:
     """Let clients ask `server` for the protos of `services` and of reflection itself."""
     names = (*services, V1_SERVICE, V1ALPHA_SERVICE)
     servicer = reflection.aio.ReflectionServicer(names, pool=_Pools(_v1_pool()))

@@ -22,6 +22,7 @@ from reasond_server.grpc_api.listening import bind_tcp, bind_unix, require_addre
 from reasond_server.grpc_api.options import channel_arguments
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.grpc_api.reflection import add_reflection
+from reasond_server.grpc_api.registering import GenericRegistry
 from reasond_server.grpc_api.tls import CertificateReloader
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.certificates import TlsFiles
@@ -148,11 +149,12 @@ class GrpcServer:
         if not options.grpc_address and not options.grpc_unix_socket:
             raise SettingsError("gRPC has nowhere to listen", remedy="Set [server] grpc_address or grpc_unix_socket.")
         server = self._new_server(self._guard, self._authentication, self._codec)
-        reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self._reasoning, server)
-        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        services = GenericRegistry(server)
+        reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self._reasoning, services)  # type: ignore[arg-type]  # it takes what it is told
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, services)  # type: ignore[arg-type]  # likewise
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         if options.reflection:
-            add_reflection(server, (*SERVICES, HEALTH_SERVICE))
+            add_reflection(services, (*SERVICES, HEALTH_SERVICE))
         # First what is refused by looking at it: a port that was open for a moment would have taken calls.
         if options.grpc_unix_socket:
             bind_unix(server, Path(options.grpc_unix_socket))

@@ -6,8 +6,10 @@ are cut out and content is left out of both forms, and every line has the ids of
 
 from __future__ import annotations
 
+import io
 import logging
 import re
+import time
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
@@ -19,6 +21,7 @@ from reasond_server.telemetry.redaction import (
     CONTENT_FIELDS,
     MAX_TEXT_CHARACTERS,
     REDACTED,
+    SECRET_FIELDS,
     has_marks,
     is_secret,
     redacted,
@@ -38,20 +41,54 @@ _OWN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime",
 _OWN_FIRST: Final = len(vars(logging.makeLogRecord({})))
 _RESERVED: Final = frozenset({"time", "level", "logger", "message", "traceback"})
 _HIDDEN: Final = _RESERVED | {"span_id"}
+_NEVER_AS_GIVEN: Final = _RESERVED | CONTENT_FIELDS | SECRET_FIELDS
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.items()}  # noqa: SLF001 - its own list is a copy of it
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def tell(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, object]) -> None:
-    """Log a line of the access log; without looking for the caller's place in the code it costs half.
+    """Log a line that every call has: without looking for the caller's place in the code, and by the shortest way.
 
-    `fields` must be none of a record's own.
+    Where the line can only become one of our own JSON lines, no record is made of it; whatever else somebody has set up
+    for `log` gets its record. `fields` must be none of a record's own.
     """
-    if log.isEnabledFor(level):
-        record = logging.getLogRecordFactory()(log.name, level, "", 0, message, args, None)
-        record.__dict__.update(fields)
-        log.handle(record)
+    if not log.isEnabledFor(level):
+        return
+    handler = _only_handler(log, level)
+    if handler is not None and _NEVER_AS_GIVEN.isdisjoint(fields):
+        now = time.time()
+        handler.write(
+            {
+                "time": f"{_second(int(now))}.{int(now % 1 * 1000):03}Z",
+                "level": _LEVELS.get(level) or logging.getLevelName(level).lower(),
+                "logger": log.name,
+                "message": message % args if args else message,
+                **fields,
+            }
+        )
+        return
+    record = logging.getLogRecordFactory()(log.name, level, "", 0, message, args, None)
+    record.__dict__.update(fields)
+    log.handle(record)
+
+
+def _only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
+    """Return the handler of JSON lines if it alone would get a record of `log` and nothing would be done to it first.
+
+    Asked for every line, because anybody may attach a handler or a filter at any time.
+    """
+    if log.filters or logging.getLogRecordFactory() is not logging.LogRecord or type(log) is not logging.Logger:
+        return None
+    only: logging.Handler | None = None
+    at: logging.Logger | None = log
+    while at is not None:
+        if at.handlers:
+            if only is not None or len(at.handlers) > 1:
+                return None
+            only = at.handlers[0]
+        at = at.parent if at.propagate else None
+    return only if type(only) is JsonHandler and only.is_as_made and level >= only.level else None
 
 
 class LineFormatter(logging.Formatter):
@@ -91,10 +128,58 @@ class _QuietHandler(logging.StreamHandler[TextIO]):
         """Drop `record`; printing a traceback would fail the same way."""
 
 
+class JsonHandler(_QuietHandler):
+    """Writes a JSON object for each record, and for events that no record was made of."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._as_made = json_formatter()
+        self.setFormatter(self._as_made)
+        buffer = getattr(stream, "buffer", None)
+        is_utf8 = (stream.encoding or "").lower().replace("_", "-") in {"utf-8", "utf8"}
+        # Where a text stream would do no more than encode the line, the line is written to what is below it.
+        self._bytes = buffer if is_utf8 and isinstance(buffer, io.BufferedWriter) else None
+        self._stream_of_bytes = stream
+
+    @property
+    def is_as_made(self) -> bool:
+        """Whether nobody has given it another formatter or a filter."""
+        return self.formatter is self._as_made and not self.filters
+
+    def write(self, event: EventDict) -> None:
+        """Write `event` with the ids of the RPC or run at work, secrets cut out, at once."""
+        try:
+            scope = current()
+            if scope is not None:
+                scope.add_to(event)
+            line = json_line(event)
+            lock = self.lock
+            if lock is None or self._bytes is None or self.stream is not self._stream_of_bytes:
+                self._write_text(line.decode())
+                return
+            with lock:
+                self._bytes.write(line + b"\n")
+                self._bytes.flush()
+        except Exception:  # noqa: BLE001 - as logging has it: a line that cannot be written must not cost the call
+            return
+
+    def _write_text(self, line: str) -> None:
+        self.acquire()
+        try:
+            self.stream.write(line + self.terminator)
+            self.flush()
+        finally:
+            self.release()
+
+
 def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_colors: bool = False) -> None:
     """Send the log records of the process to `stream`, and only there; called once, before the server starts."""
-    handler = _QuietHandler(stream)
-    handler.setFormatter(human_formatter(has_colors=has_colors) if is_human else json_formatter())
+    handler: logging.Handler
+    if is_human:
+        handler = _QuietHandler(stream)
+        handler.setFormatter(human_formatter(has_colors=has_colors))
+    else:
+        handler = JsonHandler(stream)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -138,19 +223,23 @@ def cleaned(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     return {name: shown_value(value) for name, value in event.items()}
 
 
-def as_json(logger: WrappedLogger, name: str, event: EventDict) -> str:
-    """Return `event` as JSON. What is plain and shows no mark of a secret is not looked at twice."""
-    values = event.values()
-    # Names are of this code: only values are searched.
-    if _PLAIN.issuperset(map(type, values)) and not has_marks("\n".join([one for one in values if type(one) is str])):
+def as_json(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
+    """Return `event` as JSON on one line."""
+    return json_line(event).decode()
+
+
+def json_line(event: EventDict) -> bytes:
+    """Return `event` as JSON in UTF-8. What is plain and shows no mark of a secret is not looked at twice."""
+    if _PLAIN.issuperset(map(type, event.values())):
         try:
-            line = to_json(event, inf_nan_mode="strings").decode()
+            line = to_json(event, inf_nan_mode="strings")
         except (PydanticSerializationError, UnicodeError, ValueError):
             pass
         else:
-            if len(line) <= MAX_TEXT_CHARACTERS:
+            # Letters stand in JSON as they are, so that a mark in a value is one in the line.
+            if len(line) <= MAX_TEXT_CHARACTERS and not has_marks(line.decode()):
                 return line
-    return to_json(cleaned(logger, name, event)).decode()
+    return to_json({name: shown_value(value) for name, value in event.items()})
 
 
 def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:

@@ -7,17 +7,21 @@ import json
 import logging
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reasond_server.telemetry.logs import configure, human_formatter, json_formatter, tell
+from reasond_server.telemetry.logs import JsonHandler, configure, human_formatter, json_formatter, tell
 from reasond_server.telemetry.propagation import parsed
 from reasond_server.telemetry.redaction import redacted
 from reasond_server.telemetry.scope import Scope, enter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"
 
@@ -225,3 +229,180 @@ def test_a_line_of_the_access_log_has_its_fields_and_no_place_in_the_code() -> N
     told = json.loads(line)
     assert told.pop("time")
     assert told == {"level": "info", "logger": "reasond.grpc", "message": "/Reason OK", "code": "OK", "token": "***"}
+
+
+def apart(*handlers: logging.Handler) -> logging.Logger:
+    """Return a logger of its own, outside the tree of loggers."""
+    log = logging.Logger("reasond.told")  # noqa: LOG001 - as said
+    for handler in handlers:
+        log.addHandler(handler)
+    return log
+
+
+def told_to(handler: logging.Handler, **fields: Any) -> None:
+    """Tell one line to a logger that has `handler` alone."""
+    log = apart(handler)
+    tell(log, logging.INFO, "%s %s", "/m", "OK", fields=fields)
+
+
+class Records(logging.Handler):
+    """Keeps the records that it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def without_time(line: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(line)
+    del found["time"]
+    return found
+
+
+_VALUES = st.one_of(
+    st.text(),
+    st.text(alphabet=st.characters(categories=["Cs", "Cc", "Ll"])),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([TOKEN, f"Bearer {TOKEN}", "api_key=abc", "\u212aey", 'pass"word: x', "x" * 10_000]),
+)
+
+
+@given(subject=_VALUES, reason=_VALUES)
+def test_the_shortest_way_makes_the_line_that_a_record_would(subject: object, reason: object) -> None:
+    straight, by_record = io.StringIO(), io.StringIO()
+    told_to(JsonHandler(straight), subject=subject, reason=reason)
+    filtered = JsonHandler(by_record)
+    filtered.addFilter(lambda _record: True)
+    told_to(filtered, subject=subject, reason=reason)
+    assert without_time(straight.getvalue()) == without_time(by_record.getvalue())
+    assert straight.getvalue().count("\n") == 1
+    assert TOKEN not in straight.getvalue()
+
+
+def test_lines_by_the_shortest_way_stand_among_the_others_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = apart()
+    with path.open("w", encoding="utf-8") as stream:
+        log.addHandler(JsonHandler(stream))
+        log.info("one")
+        tell(log, logging.INFO, "two \u00e4", fields={})
+        log.info("three")
+        tell(log, logging.WARNING, "100 %", fields={})
+        # Read before it is closed: each line is out at once.
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["message"] for line in lines] == ["one", "two \u00e4", "three", "100 %"]
+    assert [line["level"] for line in lines] == ["info", "info", "info", "warning"]
+
+
+def test_a_stream_of_another_encoding_is_written_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w", encoding="latin-1") as stream:
+        told_to(JsonHandler(stream), subject="\u00e4")
+    assert json.loads(path.read_text(encoding="latin-1"))["subject"] == "\u00e4"
+
+
+def test_another_stream_given_to_the_handler_gets_the_lines(tmp_path: Path) -> None:
+    other = io.StringIO()
+    with (tmp_path / "log").open("w", encoding="utf-8") as stream:
+        handler = JsonHandler(stream)
+        handler.setStream(other)
+        told_to(handler, subject="a")
+    assert json.loads(other.getvalue())["subject"] == "a"
+
+
+def test_a_stream_that_is_closed_loses_told_lines_and_nothing_else(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w", encoding="utf-8") as stream:
+        handler = JsonHandler(stream)
+    told_to(handler, subject="a")
+
+
+def test_a_handler_beside_or_above_gets_its_record() -> None:
+    stream, records = io.StringIO(), Records()
+    parent, log = apart(), apart()
+    log.parent = parent
+    parent.addHandler(JsonHandler(stream))
+    tell(log, logging.INFO, "%s", "first", fields={"subject": "ann"})
+    log.addHandler(records)
+    tell(log, logging.INFO, "%s", "second", fields={"subject": "ann"})
+    log.removeHandler(records)
+    parent.addHandler(records)
+    tell(log, logging.INFO, "%s", "third", fields={"subject": "ann"})
+    log.propagate = False
+    tell(log, logging.INFO, "%s", "nobody hears", fields={})
+    assert [record.getMessage() for record in records.records] == ["second", "third"]
+    assert [vars(record)["subject"] for record in records.records] == ["ann", "ann"]
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("where", ["logger", "handler"])
+def test_filters_of_loggers_and_handlers_are_asked(where: str) -> None:
+    handler = JsonHandler(stream := io.StringIO())
+    log = apart(handler)
+    (log if where == "logger" else handler).addFilter(lambda record: "ann" not in vars(record)["subject"])
+    tell(log, logging.INFO, "m", fields={"subject": "ann"})
+    tell(log, logging.INFO, "m", fields={"subject": "bob"})
+    assert [json.loads(line)["subject"] for line in stream.getvalue().splitlines()] == ["bob"]
+
+
+def test_levels_of_loggers_and_handlers_hold() -> None:
+    handler = JsonHandler(stream := io.StringIO())
+    log = apart(handler)
+    handler.setLevel(logging.WARNING)
+    tell(log, logging.INFO, "below the handler's", fields={})
+    handler.setLevel(logging.DEBUG)
+    # Loggers remember what they were asked, and only the tree makes them forget.
+    log = apart(handler)
+    log.setLevel(logging.WARNING)
+    tell(log, logging.INFO, "below the logger's", fields={})
+    tell(log, logging.ERROR, "above both", fields={})
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["above both"]
+
+
+def test_a_formatter_and_a_record_factory_of_somebody_else_are_used() -> None:
+    handler = JsonHandler(stream := io.StringIO())
+    log = apart(handler)
+    factory = logging.getLogRecordFactory()
+
+    def marking(*args: Any, **options: Any) -> logging.LogRecord:
+        record = factory(*args, **options)
+        vars(record)["mark"] = "here"
+        return record
+
+    logging.setLogRecordFactory(marking)
+    try:
+        tell(log, logging.INFO, "m", fields={})
+    finally:
+        logging.setLogRecordFactory(factory)
+    handler.setFormatter(logging.Formatter("mine: %(message)s"))
+    tell(log, logging.INFO, "m", fields={})
+    first, second = stream.getvalue().splitlines()
+    assert json.loads(first)["mark"] == "here"
+    assert second == "mine: m"
+
+
+async def test_a_told_line_has_the_ids_of_its_rpc() -> None:
+    stream = io.StringIO()
+    enter(Scope(request_id="r-1", execution_id="e-1"))
+    told_to(JsonHandler(stream), request_id="of the line")
+    found = without_time(stream.getvalue())
+    assert (found["request_id"], found["execution_id"]) == ("of the line", "e-1")
+
+
+def test_a_told_line_has_the_time_of_the_day() -> None:
+    stream = io.StringIO()
+    before = datetime.now(UTC)
+    told_to(JsonHandler(stream))
+    told = datetime.fromisoformat(json.loads(stream.getvalue())["time"])
+    assert abs((told - before).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("name", ["query", "token", "level", "traceback"])
+def test_a_told_field_of_a_name_that_is_left_out_is_left_out(name: str) -> None:
+    stream = io.StringIO()
+    told_to(JsonHandler(stream), code="OK", **{name: "canary"})
+    assert "canary" not in stream.getvalue()
+    assert without_time(stream.getvalue())["code"] == "OK"

@@ -1,0 +1,65 @@
+"""Services are added once each, so that waiting for a call costs the same however many methods there are."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
+
+from reasond_server.grpc_api.health import HealthServicer
+from reasond_server.grpc_api.registering import GenericRegistry
+from tests.unit.grpc_api.parts import SOON, new_server
+
+
+def _waiting() -> list[str]:
+    """Return what the servers of this loop wait for: one name for each task of theirs."""
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return [name.partition(".")[2] for name in names if name.startswith("AioServer.")]
+
+
+async def _asked(port: int) -> int:
+    """Ask whether the server is healthy; once it has answered it waits for the next call."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        answer = await check(health_pb2.HealthCheckRequest(), timeout=SOON)
+    return int(answer.status)
+
+
+async def test_generated_code_alone_makes_a_task_wait_for_each_method() -> None:
+    """Shows that the tests below look at what costs: they mean nothing if grpc.aio goes about it otherwise."""
+    server = grpc.aio.server()
+    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(services=()), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        await _asked(port)
+        assert _waiting().count("_request_registered_call") > 1
+    finally:
+        await server.stop(0)
+
+
+async def test_added_through_the_registry_a_service_is_served_without_a_task_for_each_method() -> None:
+    server = grpc.aio.server()
+    health = HealthServicer(services=())
+    health_pb2_grpc.add_HealthServicer_to_server(health, GenericRegistry(server))
+    health.set_ready()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        assert await _asked(port) == health_pb2.HealthCheckResponse.SERVING
+        assert "_request_registered_call" not in _waiting()
+    finally:
+        await server.stop(0)
+
+
+async def test_the_whole_server_waits_for_calls_with_no_task_for_a_method() -> None:
+    server = new_server()
+    await server.start()
+    server.health.set_ready()
+    try:
+        assert await _asked(server.port) == health_pb2.HealthCheckResponse.SERVING
+        assert _waiting()
+        assert "_request_registered_call" not in _waiting()
+    finally:
+        await server.stop(grace_s=0)
