@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.context.savings import SavingsMeter
-from reasond_server.types import BoundedContextMetrics, WindowMetrics
+from reasond_server.types import BoundedContextMetrics, WindowLines
 
 if TYPE_CHECKING:
     from reasond_server.context.windows import WindowPlan
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Keeps the accounts of one run; a few numbers for each window are all that grows with its depth."""
+    """Keeps the accounts of one run; the line of each window, 17 bytes, is all that grows with its depth."""
 
     def __init__(self, plan: WindowPlan) -> None:
         self._plan = plan
-        self._lines: list[WindowMetrics] = []
+        self._lines = WindowLines()
         self._savings = SavingsMeter(single_pass_tokens=plan.single_pass_tokens)
         self._warnings: dict[str, None] = {}
         self._compressions = 0
@@ -59,15 +59,12 @@ class Journal:
             tokens = max(tokens, summary.total_tokens)
         self._compressions += is_generated
         self._is_exact = self._is_exact and is_exact
-        self._lines.append(
-            WindowMetrics(
-                iteration=len(self._lines),
-                tokens=tokens,
-                has_answer=is_answered,
-                carryover_generated=is_generated,
-                execution_time_s=elapsed_s,
-                is_reading=is_reading,
-            )
+        self._lines = self._lines.plus(
+            tokens=tokens,
+            has_answer=is_answered,
+            carryover_generated=is_generated,
+            execution_time_s=elapsed_s,
+            is_reading=is_reading,
         )
         return tokens
 
@@ -75,7 +72,7 @@ class Journal:
     def metrics(self) -> BoundedContextMetrics:
         """The metrics so far."""
         return BoundedContextMetrics(
-            iterations=tuple(self._lines),
+            iterations=self._lines,
             carryover_compressions=self._compressions,
             carryover_calls=self._carryover_calls,
             savings=self._savings.savings,

@@ -16,6 +16,8 @@ from operator import is_
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
+from reasond_server.types import WindowLines, WindowMetrics
+
 ValueT = TypeVar("ValueT")
 
 _INT32_MAX: Final = 2**31 - 1
@@ -71,6 +73,9 @@ def _items_of(hint: Any) -> Any:  # noqa: ANN401 - an annotation
 
 
 def _settled(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
+    if items is WindowMetrics and type(value) is WindowLines:
+        # Checked line by line as it grew, and nobody can change it.
+        return value
     if items is not None:
         return _settled_items(value, items, name, before if isinstance(before, tuple) else ())
     if isinstance(hint, UnionType):

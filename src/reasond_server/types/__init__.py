@@ -30,6 +30,7 @@ from reasond_server.types.metrics import (
     SelfConsistencyMetrics,
     StrategyMetrics,
     TreeOfThoughtMetrics,
+    WindowLines,
     WindowMetrics,
 )
 from reasond_server.types.steps import (
@@ -95,5 +96,6 @@ __all__ = [
     "TreeStep",
     "Usage",
     "UsageSource",
+    "WindowLines",
     "WindowMetrics",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import tracemalloc
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING
@@ -26,14 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+    from reasond_server.executions.log import RunLog
     from reasond_server.executions.store import ExecutionStore
     from reasond_server.llm.model import ChatRequest, ModelEvent
 
 WRITTEN_BYTES = 4096
 """What each window writes, at the least."""
 
-MOST_PER_WINDOW = 2048
-"""Bytes that a window costs until its run ends: a line of metrics, the keys of its call, a share of the log's end."""
+MOST = 512 * 1024
+"""Bytes that a run holds between two windows, however deep it is: the end of its log, which is 256 events or 1 MiB by a
+high estimate, what the last window wrote, the keys of its last calls and 17 bytes for each window."""
+
+MOST_GROWTH = 128 * 1024
+"""Bytes between 50 windows, which do not quite fill the end of the log, and 500, which do."""
+
+MOST_PER_LINE = 1024
+"""Bytes that the line of a window takes while the answer, which has one for each, is made and stored."""
 
 MOST_LEFT = 64 * 1024
 DEPTHS = (5, 50, 500)
@@ -44,14 +53,26 @@ def _now() -> datetime:
 
 
 class DeepThinker(WrappedModel[FunctionModel]):
-    """A model that never answers and never says the same, in one piece, which is cheap to trace."""
+    """A model that never answers and never says the same, in one piece, which is cheap to trace.
+
+    `held` is what was traced when its last call began: until then nothing of the answer was made. In the `log` nothing
+    waits for a commit then, which on a slow machine would be more; and the lists of free objects are empty.
+    """
 
     def __init__(self) -> None:
         super().__init__(model=FunctionModel(lambda _: "", counter=ByteCounter()))
         self._numbers = count(10**6)
+        self.held = 0
+        self.last = 0
+        self.log: RunLog | None = None
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Write a window full."""
+        self.last -= 1
+        if not self.last and self.log is not None:
+            await self.log.settled()
+            gc.collect()
+            self.held = tracemalloc.get_traced_memory()[0]
         said = " ".join(str(next(self._numbers)) for _ in range(WRITTEN_BYTES // 8))
         text = f"{said} <continue>Progress: {next(self._numbers)}</continue>"
         yield Text(text=text)
@@ -59,8 +80,17 @@ class DeepThinker(WrappedModel[FunctionModel]):
         yield Finished(reason=ModelFinish.STOP, usage=usage)
 
 
-async def traced(runner: Runner, store: ExecutionStore, windows: int) -> tuple[int, int]:
-    """Return the peak of traced bytes during a run of so many windows, and what is left of them after it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Bytes: what is held before the last window, the peak, and what is left after the end."""
+
+    held: int
+    peak: int
+    left: int
+
+
+async def traced(runner: Runner, store: ExecutionStore, model: DeepThinker, windows: int) -> Traced:
+    """Return what a run of so many windows takes."""
     # Beyond the range of max_iterations, so that depth is measured and not the length of a text.
     config = BoundedContextConfig.model_construct(
         chunk_size=8192,
@@ -85,7 +115,9 @@ async def traced(runner: Runner, store: ExecutionStore, windows: int) -> tuple[i
         execution = await runner.start(assignment)
         run = runner.live(execution.execution_id)
         assert run is not None
+        model.log, model.last = run.log, windows
         await run.ended()
+        model.log = None
         del run, assignment
         peak = tracemalloc.get_traced_memory()[1]
         gc.collect()
@@ -94,12 +126,12 @@ async def traced(runner: Runner, store: ExecutionStore, windows: int) -> tuple[i
         tracemalloc.stop()
     found = await store.find("acme", execution.execution_id)
     assert (found.state, found.last_sequence) == (ExecutionState.SUCCEEDED, windows + 2)
-    return peak, left
+    return Traced(held=model.held, peak=peak, left=left)
 
 
 @pytest.fixture
-async def measured(tmp_path: Path) -> dict[int, tuple[int, int]]:
-    """The peak and what is left, by depth."""
+async def measured(tmp_path: Path) -> dict[int, Traced]:
+    """What is taken, by depth."""
     ids = count()
     stores = await open_stores(
         url=f"sqlite:///{tmp_path}/log.db",
@@ -112,20 +144,21 @@ async def measured(tmp_path: Path) -> dict[int, tuple[int, int]]:
     )
     clock = Clock(now=_now, monotonic=time.monotonic, new_id=lambda: f"e{next(ids)}")
     limits = RunnerLimits(max_concurrent=1, retention_s=3600)
-    runner = Runner(store=stores.executions, model=DeepThinker(), clock=clock, limits=limits)
+    model = DeepThinker()
+    runner = Runner(store=stores.executions, model=model, clock=clock, limits=limits)
     try:
-        await traced(runner, stores.executions, 2)
-        return {windows: await traced(runner, stores.executions, windows) for windows in DEPTHS}
+        await traced(runner, stores.executions, model, 2)
+        return {windows: await traced(runner, stores.executions, model, windows) for windows in DEPTHS}
     finally:
         await stores.aclose()
 
 
 # Tracing makes it slow: half a minute where others use the processors, too.
 @pytest.mark.timeout(300)
-async def test_until_it_ends_a_run_holds_a_fraction_of_what_a_window_writes_for_each_and_nothing_after_that(
-    measured: dict[int, tuple[int, int]],
+async def test_what_a_run_holds_has_a_bound_that_no_depth_moves_and_its_answer_a_line_for_each_window(
+    measured: dict[int, Traced],
 ) -> None:
-    peaks = {windows: peak for windows, (peak, _) in measured.items()}
-    assert peaks[500] - peaks[50] < 450 * MOST_PER_WINDOW <= 450 * WRITTEN_BYTES / 2
-    assert peaks[50] < 50 * 4 * WRITTEN_BYTES
-    assert max(left for _, left in measured.values()) < MOST_LEFT
+    assert max(each.held for each in measured.values()) < MOST
+    assert measured[500].held - measured[50].held < MOST_GROWTH
+    assert all(each.peak - each.held < MOST + windows * MOST_PER_LINE for windows, each in measured.items())
+    assert max(each.left for each in measured.values()) < MOST_LEFT

@@ -7,11 +7,11 @@ that is gone on with asks the same again, and is answered from the records.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import InternalError, ReasondError, ToolOutcomeUnknownError, shown
+from reasond_server.executions.replay.occurrences import Occurrences
 from reasond_server.executions.replay.recorded import (
     Hearing,
     RecordedCall,
@@ -64,7 +64,8 @@ class Journal:
 
     def __init__(self, *, records: Iterable[Record] = (), write: Callable[[Record], None], recorder: Recorder) -> None:
         self._kept = {record.key: record.body for record in records}
-        self._asked: Counter[str] = Counter()
+        self._asked = Occurrences()
+        self._has_tool_calls = any(key.startswith(_STARTED) for key in self._kept)
         self._write = write
         self._recorder = recorder
         self._is_closed = False
@@ -78,13 +79,13 @@ class Journal:
 
     @property
     def spent(self) -> Usage:
-        """What all calls on record were charged with."""
+        """What all calls on record that were not taken yet were charged with."""
         return sum(map(usage_in, self._kept.values()), Usage())
 
     @property
     def has_tool_calls(self) -> bool:
         """Whether a tool call has begun, in this life of the run or an earlier one."""
-        return any(key.startswith(_STARTED) for key in (*self._kept, *self._asked))
+        return self._has_tool_calls
 
     @property
     def is_acting(self) -> bool:
@@ -112,13 +113,13 @@ class Journal:
 
     def next_key(self, kind: str, digest: str) -> str:
         """Return the key of a call that begins now."""
+        self._has_tool_calls = self._has_tool_calls or kind == _STARTED
         asked = f"{kind}:{digest}"
-        self._asked[asked] += 1
-        return f"{asked}:{self._asked[asked]}"
+        return f"{asked}:{self._asked.next_of(asked)}"
 
-    def find(self, key: str) -> str | None:
-        """Return what is on record under `key`."""
-        return self._kept.get(key)
+    def take(self, key: str) -> str | None:
+        """Return what is on record under `key` and hold it no longer: nobody asks for the same key twice."""
+        return self._kept.pop(key, None)
 
     def note(self, key: str, body: str) -> None:
         """Keep a call that was completed."""
@@ -185,7 +186,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return what the model's server counts, or counted: it decides how material is cut."""
         key = self._journal.next_key(_COUNT, digest_of_messages(messages))
-        kept = self._journal.find(key)
+        kept = self._journal.take(key)
         if kept is not None:
             return decode_count(kept)
         count = await self._model.count_exactly(messages)
@@ -201,7 +202,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
             ReasondError: as the model says, or said.
         """
         key = self._journal.next_key(_MODEL, digest_of_request(request))
-        kept = self._journal.find(key)
+        kept = self._journal.take(key)
         events = self._made(request, key) if kept is None else self._recalled(request, decode_call(kept))
         async with aclosing(events):
             async for event in events:
@@ -292,12 +293,12 @@ class JournaledToolbox:
         self._require_open()
         digest = digest_of_texts(call.call_id, call.name, call.arguments_json)
         started, result = self._journal.next_key(_STARTED, digest), self._journal.next_key(_RESULT, digest)
-        kept = self._journal.find(result)
+        kept = self._journal.take(result)
         if kept is not None:
             return self._recalled(call, kept)
         await self._journal.turn()
         with self._journal.under_way():
-            if self._journal.find(started) is None:
+            if self._journal.take(started) is None:
                 await self._held()
                 await self._journal.keep_safely(started, "{}")
             elif not self.is_idempotent(call.name):

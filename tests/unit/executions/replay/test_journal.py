@@ -107,6 +107,17 @@ async def test_the_same_request_made_twice_has_two_answers_in_the_same_order() -
     assert [text_of(await heard(again, request())) for _ in range(3)] == [*told, "third"]
 
 
+async def test_what_was_recalled_is_held_no_longer() -> None:
+    memory = Memory()
+    model, _ = journaled("first", "second", journal=memory.journal())
+    for _ in range(2):
+        await heard(model, request())
+    journal = memory.journal(memory.records)
+    again, _ = journaled(journal=journal)
+    await heard(again, request())
+    assert [journal.take(record.key) is None for record in memory.records] == [True, False]
+
+
 async def test_a_call_that_the_strategy_closed_is_complete_and_ends_where_it_was_closed() -> None:
     memory = Memory()
     model, metered = journaled(Reply(pieces=("one ", "two ", "three")), journal=memory.journal())
