@@ -93,7 +93,7 @@ class _Bucket:
         """Add what came since the last time."""
         if now_s > self.at_s:
             level = self.level + (now_s - self.at_s) * self.capacity / self.seconds
-            self.level = level if level < self.capacity else self.capacity
+            self.level = min(self.capacity, level)
             self.at_s = now_s
 
     def wait_s(self, tokens: int) -> float | None:
@@ -138,8 +138,7 @@ class MemoryTokenLedger:
         self._open.remove(reservation.id)
         back = reservation.tokens - used
         for bucket in self._filled(reservation.caller):
-            level = bucket.level + back
-            bucket.level = level if level < bucket.capacity else bucket.capacity
+            bucket.level = min(bucket.capacity, bucket.level + back)
 
     def _filled(self, caller: str) -> list[_Bucket]:
         """Return the buckets of `caller` as they are now."""

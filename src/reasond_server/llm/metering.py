@@ -339,7 +339,7 @@ def _bytes_in(text: str) -> int:
 
 def _bytes_of_tools(request: ChatRequest) -> int:
     """Return an upper bound of the tokens of the tools that are offered and of the calls in the messages."""
-    if not request.tools and not any([message.tool_calls for message in request.messages]):
+    if not request.tools and not any(message.tool_calls for message in request.messages):
         return 0
     offered = [f"{tool.name}{tool.description}{json.dumps(tool.parameters)}" for tool in request.tools]
     called = [f"{call.name}{call.arguments_json}" for message in request.messages for call in message.tool_calls]
