@@ -27,9 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "removed.json"
 LIMIT_S: Final = 600
 SCALE: Final = 0.5
-CHANGES: Final = (
-    ("94b5ff4", "The memory store looks at what expires next, not at every log for each call."),
-)
+CHANGES: Final = (("94b5ff4", "The memory store looks at what expires next, not at every log for each call."),)
 """Commit and what it changed, in the order in which they were made."""
 
 
@@ -69,7 +67,9 @@ def main() -> None:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     report: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"totals": {}}
     totals = report["totals"]
-    changes = [{"commit": one, "before": git("rev-parse", "--short=7", f"{one}^"), "what": what} for one, what in CHANGES]
+    changes = [
+        {"commit": one, "before": git("rev-parse", "--short=7", f"{one}^"), "what": what} for one, what in CHANGES
+    ]
     with worktree() as tree:
         for commit in dict.fromkeys(change[when] for change in changes for when in ("before", "commit")):
             if commit not in totals:

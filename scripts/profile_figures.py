@@ -31,7 +31,9 @@ def call_profile_lines(report: Report, where: str) -> list[str]:
     for _, after in sides.values():
         for layer, one in after.items():
             weights[layer] = max(weights.get(layer, 0.0), one["share"])
-    shown = sorted((layer for layer, share in weights.items() if share >= LEAST_SHARE), key=lambda one: (-weights[one], one))
+    shown = sorted(
+        (layer for layer, share in weights.items() if share >= LEAST_SHARE), key=lambda one: (-weights[one], one)
+    )
     gone = sorted({layer for before, _ in sides.values() for layer in before} - set(shown))
     rows = [[cell(layer), *(_cell(*sides[name], layer) for name in names)] for layer in [*shown, *gone]]
     rows.append(["all", *(_sums(*sides[name]) for name in names)])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import SettingsError
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.observing import ObservedLedger
 from reasond_server.limits.tokens import MemoryTokenLedger, TokenLimits
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -45,12 +44,12 @@ def limiting_of(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVE
     """
     health = SharedHealth(monotonic=time.monotonic)
     redis = _redis(settings) if settings.storage == "redis" else None
-    ledger = _ledger(settings, health, redis)
     callers = CallerLimits(
         gate=_gate(settings, health, redis, observer),
-        ledger=None if ledger is None else ObservedLedger(ledger=ledger, observer=observer),
+        ledger=_ledger(settings, health, redis),
         weights=settings.weights,
         by=settings.by,
+        observer=observer,
     )
     return Limiting(callers=callers, health=health, redis=redis)
 

@@ -87,6 +87,15 @@ async def test_a_request_that_is_sent_again_names_the_execution_that_it_began(
     assert audited(caplog) == [("Reason", "allowed", "", first.execution_id)] * 2
 
 
+async def test_a_large_body_that_is_not_read_is_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": {"query": "walrus" * 20_000}}
+    async with running_server() as listening, httpx.AsyncClient(base_url=listening.http) as client:
+        found = await client.post("/api/v1/jsonrpc", json=body, headers={"authorization": "Bearer not.a.token"})
+
+    assert found.status_code == 401
+    assert audited(caplog) == [("Unread", "denied", "TOKEN_INVALID", "")]
+
+
 async def test_limits_are_denials_of_the_call_and_budgets_of_the_model_call(caplog: pytest.LogCaptureFixture) -> None:
     environ = {"REASOND__LIMITS__REQUESTS_PER_MINUTE": "1", "REASOND__LIMITS__TOKENS_PER_DAY": "1"}
     async with running_server(environ=environ) as listening:

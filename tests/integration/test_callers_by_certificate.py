@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -37,11 +38,14 @@ class Secured:
         self.ours = ours
         self.clients = clients
 
+    def channel(self, identity: Identity) -> grpc.aio.Channel:
+        """Connect over gRPC."""
+        credentials = grpc.ssl_channel_credentials(self.ours.certificate, identity.private_key, identity.certificate)
+        return grpc.aio.secure_channel(self.listening.grpc.replace("127.0.0.1", "localhost"), credentials)
+
     async def reason(self, identity: Identity, token: str = "") -> Any:
         """Ask over gRPC."""
-        credentials = grpc.ssl_channel_credentials(self.ours.certificate, identity.private_key, identity.certificate)
-        target = self.listening.grpc.replace("127.0.0.1", "localhost")
-        async with grpc.aio.secure_channel(target, credentials) as channel:
+        async with self.channel(identity) as channel:
             stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
             task = execution_pb2.ReasoningTask(query="What is 6 times 7?", strategy="chain_of_thought")
             metadata = [("authorization", f"Bearer {token}")] if token else []
@@ -108,6 +112,32 @@ async def test_a_certificate_that_says_nothing_here_needs_a_token(secured: Secur
     token = secured.listening.token
     assert (await secured.reason(stranger, token)).reasoning.answer == "42"
     assert (await secured.execute(stranger, auth_token=token))["result"]["answer"] == "42"
+
+
+@pytest.mark.parametrize("uri", ["spiffe://elsewhere.org/ns/prod/sa/worker", READER])
+async def test_whoever_a_certificate_does_not_let_in_is_refused_before_a_message_is_read(
+    secured: Secured, uri: str
+) -> None:
+    identity = secured.clients.issue("stranger", uri)
+    async with secured.channel(identity) as channel:
+        call = channel.stream_unary("/reasond.v1.ReasoningService/Reason")()
+        # Nothing is ever sent: an answer comes only from a server that does not wait for it.
+        code = await asyncio.wait_for(call.code(), 20)
+    assert code is (grpc.StatusCode.PERMISSION_DENIED if uri == READER else grpc.StatusCode.UNAUTHENTICATED)
+
+
+async def test_a_caller_by_certificate_gets_streams_and_is_told_of_faulty_messages(secured: Secured) -> None:
+    worker = secured.clients.issue("worker", WORKER)
+    async with secured.channel(worker) as channel:
+        stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
+        task = execution_pb2.ReasoningTask(query="What is 6 times 7?", strategy="chain_of_thought")
+        events = stub.ReasonIterations(reasoning_service_pb2.ReasonIterationsRequest(task=task), timeout=20)
+        assert [event.WhichOneof("event") async for event in events][-1] == "completed"
+        ended = channel.stream_unary("/reasond.v1.ReasoningService/Reason")(iter(()), timeout=20)
+        assert await ended.code() is grpc.StatusCode.INVALID_ARGUMENT
+        for message, code in ((b"\xff", "INVALID_ARGUMENT"), (bytes(5 * 1024 * 1024), "RESOURCE_EXHAUSTED")):
+            call: Any = channel.unary_unary("/reasond.v1.ReasoningService/Reason")(message, timeout=20)  # type: ignore[arg-type]  # bytes pass as they are
+            assert (await call.code()).name == code
 
 
 async def test_a_token_that_is_not_good_is_refused_whatever_the_certificate_says(secured: Secured) -> None:

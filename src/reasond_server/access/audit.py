@@ -1,8 +1,8 @@
 """The audit log: one line for each decision about who may do what; never what was asked or answered.
 
-Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `outcome` ("allowed" or "denied"),
-`reason` (of the error table; empty where allowed), `subject`, `tenant`, `request_id` and, where one is concerned,
-`execution_id`.
+Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `outcome` ("allowed", "denied", or
+"unavailable" where the server could not serve anybody), `reason` (of the error table; empty where allowed), `subject`,
+`tenant`, `request_id` and, where one is concerned, `execution_id`.
 
 A transport begins a decision once it knows who calls; whoever decides last ends it: the core where an execution is
 concerned, else the transport. What comes after the end of a decision is no part of it.
@@ -17,13 +17,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import OPERATIONS
-from reasond_server.errors import AccessError, LimitError, LookupFailedError, ReasondError, SlowConsumerError
+from reasond_server.errors import (
+    AccessError,
+    DrainingError,
+    LimitError,
+    LookupFailedError,
+    OverloadedError,
+    ReasondError,
+    SlowConsumerError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from reasond_server.telemetry.logs import tell
 
 if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 _DENIALS: Final = (AccessError, LimitError, LookupFailedError)
+# What says nothing about the caller: anybody would have met it.
+_OUTAGES: Final = (OverloadedError, DrainingError, StoreFullError, StoreUnavailableError)
+UNREAD: Final = "Unread"
+"""The operation of a JSON-RPC body that is not read, because the token in its header is refused."""
 _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger("reasond.audit")
 
@@ -44,7 +58,10 @@ class Decision:
             allowed(self.operation, principal=self.principal, request_id=self.request_id, execution_id=execution_id)
 
     def end(self, error: ReasondError, execution_id: str = "") -> None:
-        """Note how it ended with `error`: what refuses a caller is a denial, a faulty request is none."""
+        """Note how it ended with `error`: what refuses a caller is a denial, what refuses anybody an outage.
+
+        A faulty request is neither.
+        """
         if not isinstance(error, _DENIALS) or isinstance(error, SlowConsumerError):
             self.allow(execution_id)
         elif not self.is_told:
@@ -81,7 +98,7 @@ def concern(execution_id: str) -> None:
 
 
 def refuse(error: ReasondError, execution_id: str = "") -> None:
-    """Note that the call in progress is denied by `error`; `execution_id` is what the caller wrote."""
+    """Note that the call in progress is refused by `error`; `execution_id` is what the caller wrote."""
     decision = _CURRENT.get()
     if decision is not None:
         decision.end(error, execution_id)
@@ -111,7 +128,7 @@ def denied(
     request_id: str = "",
     execution_id: str = "",
 ) -> None:
-    """Note that somebody may not, and why; `principal` is None where nobody was recognised."""
+    """Note that somebody may not, or cannot, and why; `principal` is None where nobody was recognised."""
     _write(
         {
             "operation": operation,
@@ -120,7 +137,7 @@ def denied(
             "subject": principal.subject if principal else "",
             "tenant": principal.tenant if principal else "",
             "permission": error.metadata.get("permission", OPERATIONS.get(operation, "")),
-            "outcome": "denied",
+            "outcome": "unavailable" if isinstance(error, _OUTAGES) else "denied",
             "reason": error.reason,
         }
     )

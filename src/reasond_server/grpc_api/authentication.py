@@ -13,7 +13,7 @@ from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import ReasondError
 from reasond_server.grpc_api.calls import current_call
-from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
+from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped, wrapped_unread
 from reasond_server.telemetry.scope import note_caller
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class Authentication(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         """Return the method's handler behind the check.
 
-        Who calls by a token is told here, before grpc reads the request: a stranger's message never comes in.
+        Who calls by a token is told here, before grpc reads the request: a stranger's message never comes in. Who has
+        none may have a certificate, which is looked at first in the handler, before that reads the request.
         """
         method = handler_call_details.method
         served = self._served.get(method)
@@ -72,20 +73,27 @@ class Authentication(grpc.aio.ServerInterceptor):
             _FOUND.set(found)
             if found.error is not None:
                 return served.refusing
+            if found.principal is None:
+                return served.unread
         return served.handler
 
     def _put_together(self, method: str, handler: Handler) -> _Served:
         """Return the handlers of a method; nothing in them belongs to one call."""
         service, _, operation = method.removeprefix("/").partition("/")
         if service in EXEMPT_SERVICES:
-            return _Served(operation="", handler=handler, refusing=handler)
+            return _Served(operation="", handler=handler, refusing=handler, unread=handler)
 
         async def check(context: Context, run: Run) -> object:
             return await self._check(operation, context, run)
 
         # Of the second kind grpc reads no message before it is served.
         refusing = wrapped(grpc.stream_stream_rpc_method_handler(_never), check)
-        return _Served(operation=operation, handler=wrapped(handler, check), refusing=refusing)
+        return _Served(
+            operation=operation,
+            handler=wrapped(handler, check),
+            refusing=refusing,
+            unread=wrapped_unread(handler, check),
+        )
 
     async def _looked_at(self, operation: str, metadata: Iterable[tuple[str, Any]]) -> _Found:
         """Return what the metadata of a call says about who makes it."""
@@ -150,11 +158,15 @@ _FOUND: Final[ContextVar[_Found]] = ContextVar("reasond_found_caller")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """How a method is served, to whom it may be and to whom not; `operation` is empty where nobody is asked."""
+    """How a method is served: to whom it may be, to whom not, and to whom a certificate has to speak for.
+
+    `operation` is empty where nobody is asked.
+    """
 
     operation: str
     handler: Handler
     refusing: Handler
+    unread: Handler
 
 
 async def _never(_requests: object, _context: Context) -> None:

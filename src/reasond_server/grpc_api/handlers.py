@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from reasond_server.errors import InvalidRequestError
+
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Any], Any]
@@ -36,6 +38,28 @@ def wrapped(handler: Handler, around: Around) -> Handler:
         return await around(context, lambda: run_inner(request, context))
 
     return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
+
+
+def wrapped_unread(handler: Handler, around: Around) -> Handler:
+    """Return `wrapped`, but of a kind whose only message grpc does not read before `around` runs the handler.
+
+    On the wire it is the same: one message each way is a stream of one. The handler takes no stream and decodes by
+    itself.
+    """
+    run_inner = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
+
+    async def serve(_requests: object, context: Context) -> None:
+        async def run() -> None:
+            request = await context.read()
+            if request is grpc.aio.EOF:
+                raise InvalidRequestError("Request validation failed: the call ended without a message")
+            response = await run_inner(request, context)
+            if not handler.response_streaming:
+                await context.write(response)
+
+        await around(context, run)
+
+    return grpc.stream_stream_rpc_method_handler(serve, None, handler.response_serializer)
 
 
 def behaviour_of(handler: Handler) -> Behaviour:

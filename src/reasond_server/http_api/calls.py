@@ -66,7 +66,7 @@ class Gate:
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
-            audit.denied("", error, request_id=exchange.request_id)
+            audit.denied(audit.UNREAD, error, request_id=exchange.request_id)
             raise
 
     async def admit(

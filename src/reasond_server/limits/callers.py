@@ -5,27 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.telemetry.observers import UNOBSERVED
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from reasond_server.limits.requests import Permit, RequestGate
     from reasond_server.limits.tokens import Reservation, TokenLedger
+    from reasond_server.telemetry.observers import LimitObserver
     from reasond_server.types import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerAccount:
-    """The budget of one caller."""
+    """The budget of one caller; `on_refused` hears of each model call that it does not cover."""
 
     ledger: TokenLedger
     caller: str
+    observer: LimitObserver
+    on_refused: Callable[[TokenBudgetExhaustedError], None]
 
     async def reserve(self, *, least: int, most: int) -> Reservation:
         """Set tokens aside for a model call. Raises as TokenLedger.reserve."""
-        return await self.ledger.reserve(self.caller, least=least, most=most)
+        try:
+            reservation = await self.ledger.reserve(self.caller, least=least, most=most)
+        except TokenBudgetExhaustedError as error:
+            self.observer.denied("budget")
+            self.on_refused(error)
+            raise
+        self.observer.tokens_reserved(reservation.tokens)
+        return reservation
 
     async def settle(self, held: Reservation, *, used: int) -> None:
         """Give back or charge the rest."""
+        self.observer.tokens_settled(held.tokens, used)
         await self.ledger.settle(held, used=used)
 
 
@@ -39,7 +53,9 @@ class CallerLimits:
         ledger: TokenLedger | None,
         weights: Mapping[str, int],
         by: Literal["subject", "tenant"] = "subject",
+        observer: LimitObserver = UNOBSERVED,
     ) -> None:
+        self._observer = observer
         self._gate = gate
         self._ledger = ledger
         self._weights = weights
@@ -67,10 +83,17 @@ class CallerLimits:
         if self._gate is not None:
             await self._gate.aclose()
 
-    def account(self, tenant: str, subject: str) -> CallerAccount | None:
+    def account(
+        self, tenant: str, subject: str, *, on_refused: Callable[[TokenBudgetExhaustedError], None] = lambda _: None
+    ) -> CallerAccount | None:
         """Return the budget that a caller's tokens come from; None where there is no bound."""
-        return (
-            None if self._ledger is None else CallerAccount(ledger=self._ledger, caller=self._caller(tenant, subject))
+        if self._ledger is None:
+            return None
+        return CallerAccount(
+            ledger=self._ledger,
+            caller=self._caller(tenant, subject),
+            observer=self._observer,
+            on_refused=on_refused,
         )
 
     def _caller(self, tenant: str, subject: str) -> str:

@@ -20,8 +20,8 @@ class Slots(Protocol):
         """Take a place named `place`; return whether there was one."""
         ...
 
-    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None]:
-        """Give it back; twice is once."""
+    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None] | None:
+        """Give it back; twice is once. What is returned is to be awaited, None where it is done."""
         ...
 
     async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
@@ -43,18 +43,23 @@ class MemorySlots:
 
     async def take(self, caller: str, place: str) -> bool:
         """See Slots."""
-        taken = self._taken.setdefault(caller, set())
+        taken = self._taken.get(caller)
+        if taken is None:
+            self._taken[caller] = {place}
+            return True
         if len(taken) >= self._most:
             return False
         taken.add(place)
         return True
 
-    async def give_back(self, caller: str, place: str) -> None:
+    def give_back(self, caller: str, place: str) -> None:
         """See Slots."""
-        taken = self._taken.get(caller, set())
+        taken = self._taken.get(caller)
+        if taken is None:
+            return
         taken.discard(place)
         if not taken:
-            self._taken.pop(caller, None)
+            del self._taken[caller]
 
     async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
         """See Slots."""

@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 
 from reasond_server.awake import awake_for
 from reasond_server.errors import ReasondError, StoreUnavailableError
+from reasond_server.limits.requests import given_back
 from reasond_server.limits.tokens import Reservation
 
 if TYPE_CHECKING:
@@ -159,9 +160,9 @@ class FallbackAdmission:
         """See Admission; what cannot be given back lapses."""
         if place in self._taken_locally:
             self._taken_locally.discard(place)
-            await self._local.give_back(caller, place)
+            await given_back(self._local, caller, place)
         # Also after that: Redis may have given a place whose answer came too late.
-        await self._fallback.attempt(lambda: _coroutine(self._shared.give_back(caller, place)))
+        await self._fallback.attempt(lambda: given_back(self._shared, caller, place))
 
 
 async def _coroutine(work: Awaitable[T]) -> T:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from limits.aio.storage import SlidingWindowCounterSupport, Storage
+from limits.aio.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,14 +29,16 @@ class _Window:
     before: int = 0
 
     def move_to(self, number: int) -> None:
-        """Begin a later window."""
+        """Be the window with `number`, which may be a later one."""
         if number != self.number:
             self.before = self.count if number == self.number + 1 else 0
             self.number, self.count = number, 0
 
 
-class MemoryWindows(Storage, SlidingWindowCounterSupport):
+class MemoryWindows(Storage):
     """Sliding windows in the memory of one process; `monotonic` is in seconds.
+
+    It has what the library asks of `SlidingWindowCounterSupport`, without its wrapper around each call.
 
     Where there are as many as `most`, each new one has a few of those forgotten in which nothing is in sight. Nothing
     here waits, so that of what runs in one event loop nothing comes between a question and its answer.
@@ -58,16 +60,21 @@ class MemoryWindows(Storage, SlidingWindowCounterSupport):
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         """Count `amount` unless more than `limit` would be in sight; return whether it was."""
         now_s = self._monotonic()
-        window = self._at(key, now_s)
-        counted, before = (0, 0.0) if window is None else (window.count, window.before * _left(expiry, now_s))
-        if before + counted >= limit - amount + 1:
-            return False
+        window = self._windows.get(key)
         if window is None:
-            if len(self._windows) >= self._most:
-                self._forget_idle(now_s)
-            self._windows[key] = window = _Window(seconds=expiry, number=int(now_s // expiry))
+            return amount <= limit and self._begun(key, expiry, amount, now_s)
+        number = int(now_s // expiry)
+        if number != window.number:
+            window.move_to(number)
+        in_sight = window.count + window.before * _left(expiry, now_s) if window.before else window.count
+        if in_sight >= limit - amount + 1:
+            return False
         window.count += amount
         return True
+
+    def take_back(self, key: str, amount: int) -> None:
+        """Undo a count of `amount` that was made just now, with nothing awaited since."""
+        self._windows[key].count -= amount
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         """Return the count of the window before and the seconds until it is out of sight, then those of this one."""
@@ -111,6 +118,13 @@ class MemoryWindows(Storage, SlidingWindowCounterSupport):
         """Refuse as `incr`."""
         del key
         _no_fixed_window()
+
+    def _begun(self, key: str, seconds: int, amount: int, now_s: float) -> bool:
+        """Begin a window under `key` with `amount` counted; return True."""
+        if len(self._windows) >= self._most:
+            self._forget_idle(now_s)
+        self._windows[key] = _Window(seconds=seconds, number=int(now_s // seconds), count=amount)
+        return True
 
     def _at(self, key: str, now_s: float) -> _Window | None:
         """Return the window under `key` as it is now; None where nothing was counted."""

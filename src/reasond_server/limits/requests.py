@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -59,8 +59,8 @@ class Admission(Protocol):
         """Take the place named `place`, empty for none, and count `weight`; return which limit refuses both."""
         ...
 
-    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None]:
-        """Give a place back; twice is once."""
+    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None] | None:
+        """See Slots."""
         ...
 
     async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
@@ -80,19 +80,25 @@ class DirectAdmission:
         if self._slots is not None and not await self._slots.take(caller, place):
             return no_place(self._slots.most)
         denial = None if self._rates is None else await self._rates.count(caller, weight=weight)
-        if denial is not None and self._slots is not None:
-            await self._slots.give_back(caller, place)
+        if denial is not None:
+            await given_back(self, caller, place)
         return denial
 
-    async def give_back(self, caller: str, place: str) -> None:
+    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None] | None:
         """See Admission."""
-        if self._slots is not None:
-            await self._slots.give_back(caller, place)
+        return None if self._slots is None else self._slots.give_back(caller, place)
 
     async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:
         """See Admission."""
         if self._slots is not None:
             await self._slots.move(caller, place, earlier=earlier)
+
+
+async def given_back(admission: Admission, caller: str, place: str) -> None:
+    """Give a place back and wait until it is."""
+    rest = admission.give_back(caller, place)
+    if rest is not None:
+        await rest
 
 
 class Permit:
@@ -133,13 +139,14 @@ class RequestGate:
         Raises:
             RateLimitedError: a limit is met; nothing was counted.
         """
-        place = uuid.uuid4().hex if self._has_places else ""
+        # Unlike uuid4 without an object that is thrown away.
+        place = os.urandom(16).hex() if self._has_places else ""
         try:
             denial = await self._admission.admit(caller, place, weight=weight)
         except BaseException:
             # Whoever is cancelled while a place is taken may have it already.
             if place:
-                await self._admission.give_back(caller, place)
+                await given_back(self._admission, caller, place)
             raise
         if denial is not None:
             self._observer.denied(denial.kind)
@@ -160,8 +167,9 @@ class RequestGate:
         return Permit(partial(self._give_back, caller, place), name=name)
 
     def _give_back(self, caller: str, place: str) -> None:
-        if place:
-            task = asyncio.create_task(self._admission.give_back(caller, place), name="place of a caller")
+        rest = self._admission.give_back(caller, place) if place else None
+        if rest is not None:
+            task = asyncio.create_task(rest, name="place of a caller")
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 

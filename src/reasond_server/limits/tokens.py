@@ -9,9 +9,8 @@ as spent.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import TokenBudgetExhaustedError
@@ -92,9 +91,10 @@ class _Bucket:
 
     def fill(self, now_s: float) -> None:
         """Add what came since the last time."""
-        gained = (now_s - self.at_s) * self.capacity / self.seconds
-        self.level = min(self.capacity, self.level + max(0.0, gained))
-        self.at_s = max(self.at_s, now_s)
+        if now_s > self.at_s:
+            level = self.level + (now_s - self.at_s) * self.capacity / self.seconds
+            self.level = min(self.capacity, level)
+            self.at_s = now_s
 
     def wait_s(self, tokens: int) -> float | None:
         """Return the seconds until `tokens` are there; None where the bucket never holds as many."""
@@ -111,28 +111,34 @@ class MemoryTokenLedger:
         self._monotonic = monotonic
         self._most_callers = most_callers
         self._buckets: dict[str, list[_Bucket]] = {}
-        self._open: dict[str, Reservation] = {}
+        self._open: set[str] = set()
+        self._ids = map(str, count(1))
 
     async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
         """See TokenLedger."""
         buckets = self._filled(caller)
-        left = int(min((bucket.level for bucket in buckets), default=most))
-        if left < least:
+        granted = most
+        for bucket in buckets:
+            if bucket.level < granted:
+                granted = int(bucket.level)
+        if granted < least:
             waits = [bucket.wait_s(least) for bucket in buckets]
             wait_s = None if None in waits else max(wait for wait in waits if wait is not None)
-            raise exhausted(self._limits, least=least, left=left, wait_s=wait_s)
-        reservation = Reservation(id=uuid.uuid4().hex, caller=caller, tokens=min(most, left))
+            raise exhausted(self._limits, least=least, left=granted, wait_s=wait_s)
         for bucket in buckets:
-            bucket.level -= reservation.tokens
-        self._open[reservation.id] = reservation
+            bucket.level -= granted
+        reservation = Reservation(id=next(self._ids), caller=caller, tokens=granted)
+        self._open.add(reservation.id)
         return reservation
 
     async def settle(self, reservation: Reservation, *, used: int) -> None:
         """See TokenLedger."""
-        if self._open.pop(reservation.id, None) is None:
+        if reservation.id not in self._open:
             return
+        self._open.remove(reservation.id)
+        back = reservation.tokens - used
         for bucket in self._filled(reservation.caller):
-            bucket.level = min(bucket.capacity, bucket.level + reservation.tokens - used)
+            bucket.level = min(bucket.capacity, bucket.level + back)
 
     def _filled(self, caller: str) -> list[_Bucket]:
         """Return the buckets of `caller` as they are now."""

@@ -273,11 +273,12 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _prompt_tokens(self, messages: Sequence[Message]) -> int | None:
         """Return the tokens of a prompt; a long one is counted beside the event loop.
 
-        None for a short one that no budget bounds: it is counted if the call is broken off.
+        None for a short one whose count would bound nothing, because there is no budget, or the counter only
+        estimates and bytes are reserved: it is counted if the call is broken off.
         """
         if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(self.counter.count_prompt, messages)
-        return self.counter.count_prompt(messages) if self._is_bounded else None
+        return self.counter.count_prompt(messages) if self._is_bounded and self.counter.is_exact else None
 
     def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
@@ -328,11 +329,18 @@ class MeteredModel(WrappedModel[ChatModel]):
 
 def _bytes_of(messages: Sequence[Message]) -> int:
     """Return an upper bound of the prompt's tokens that no tokenizer exceeds."""
-    return sum(len(message.content.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for message in messages)
+    return sum([_bytes_in(message.content) + _BYTES_PER_MESSAGE for message in messages])
+
+
+def _bytes_in(text: str) -> int:
+    # Whether a text is ASCII is known without a look at it.
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _bytes_of_tools(request: ChatRequest) -> int:
     """Return an upper bound of the tokens of the tools that are offered and of the calls in the messages."""
+    if not request.tools and not any(message.tool_calls for message in request.messages):
+        return 0
     offered = [f"{tool.name}{tool.description}{json.dumps(tool.parameters)}" for tool in request.tools]
     called = [f"{call.name}{call.arguments_json}" for message in request.messages for call in message.tool_calls]
     return sum(len(text.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for text in (*offered, *called))

@@ -8,13 +8,17 @@ import pytest
 
 from reasond_server.access import audit
 from reasond_server.errors import (
+    DrainingError,
     ExecutionNotFoundError,
     InvalidRequestError,
     ModelFailedError,
+    OverloadedError,
     PermissionMissingError,
     RateLimitedError,
     ReasondError,
     SlowConsumerError,
+    StoreFullError,
+    StoreUnavailableError,
 )
 from reasond_server.types import Principal
 
@@ -50,9 +54,13 @@ def test_a_decision_is_told_once_by_whoever_ends_it_first(caplog: pytest.LogCapt
         (InvalidRequestError("odd"), ("allowed", "")),
         (ModelFailedError("broken"), ("allowed", "")),
         (SlowConsumerError("slow"), ("allowed", "")),
+        (StoreUnavailableError("gone"), ("unavailable", "STORE_UNAVAILABLE")),
+        (StoreFullError("full"), ("unavailable", "STORE_FULL")),
+        (DrainingError("leaving"), ("unavailable", "DRAINING")),
+        (OverloadedError("busy"), ("unavailable", "OVERLOADED")),
     ],
 )
-def test_what_refuses_a_caller_is_a_denial_and_what_refuses_a_request_is_none(
+def test_what_refuses_a_caller_is_a_denial_what_refuses_anybody_an_outage_what_refuses_a_request_neither(
     error: ReasondError, outcome: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     audit.begin("Reason", principal=ANN)
