@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -11,9 +11,9 @@ import grpc
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import bearer_token, missing
-from reasond_server.errors import ReasondError
-from reasond_server.grpc_api.calls import current_call
-from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped, wrapped_unread
+from reasond_server.errors import InternalError, ReasondError
+from reasond_server.grpc_api.calls import RpcCall, current_call
+from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped, wrapped_unread
 from reasond_server.telemetry.scope import note_caller
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ class Authentication(grpc.aio.ServerInterceptor):
                 return None
             served = self._served[method] = self._put_together(method, handler)
         if served.operation:
-            # By context and not in the handler: that is the same one for every caller.
-            found = await self._looked_at(served.operation, handler_call_details.invocation_metadata or ())
-            _FOUND.set(found)
-            if found.error is not None:
+            # Told by the call and not by the handler: that is the same one for every caller.
+            call = current_call()
+            await self._look_at(call, served.operation, handler_call_details.invocation_metadata or ())
+            if call.refusal is not None:
                 return served.refusing
-            if found.principal is None:
+            if call.principal is None:
                 return served.unread
         return served.handler
 
@@ -82,10 +82,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         service, _, operation = method.removeprefix("/").partition("/")
         if service in EXEMPT_SERVICES:
             return _Served(operation="", handler=handler, refusing=handler, unread=handler)
-
-        async def check(context: Context, run: Run) -> object:
-            return await self._check(operation, context, run)
-
+        check = partial(self._check, operation)
         # Of the second kind grpc reads no message before it is served.
         refusing = wrapped(grpc.stream_stream_rpc_method_handler(_never), check)
         return _Served(
@@ -95,27 +92,24 @@ class Authentication(grpc.aio.ServerInterceptor):
             unread=wrapped_unread(handler, check),
         )
 
-    async def _looked_at(self, operation: str, metadata: Iterable[tuple[str, Any]]) -> _Found:
-        """Return what the metadata of a call says about who makes it."""
-        principal: Principal | None = None
+    async def _look_at(self, call: RpcCall, operation: str, metadata: Iterable[tuple[str, Any]]) -> None:
+        """Note what the metadata of a call says about who makes it."""
+        call.is_looked_at = True
         try:
             headers = [str(value) for key, value in metadata if key == "authorization"]
-            if not headers and self._peers.are_known:
-                return _Found()
-            principal = await self._authenticate(_token(headers))
-            self._require(principal, operation)
-        except ReasondError as error:
-            return _Found(principal=principal, error=error)
-        except Exception as error:  # noqa: BLE001 - the guard tells a fault of the server, with the request id
-            return _Found(error=error)
-        return _Found(principal=principal)
+            if headers or not self._peers.are_known:
+                call.principal = await self._authenticate(_token(headers))
+                self._require(call.principal, operation)
+        except Exception as error:  # noqa: BLE001 - the guard tells it, a fault of the server as well, with the request id
+            call.refusal = error
 
-    async def _check(self, operation: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        call, found = current_call(), _FOUND.get()
-        call.principal = found.principal
+    async def _check(self, operation: str, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
+        call = current_call()
+        if not call.is_looked_at:
+            raise InternalError(f"nobody has looked at who calls {call.method}")
         try:
-            if found.error is not None:
-                raise found.error
+            if call.refusal is not None:
+                raise call.refusal
             if call.principal is None:
                 call.principal = self._by_certificate(context)
                 self._require(call.principal, operation)
@@ -125,7 +119,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         note_caller()
         decision = audit.begin(operation, principal=call.principal, request_id=call.request_id)
         try:
-            return await run()
+            return await run(request, context)
         except ReasondError as error:
             decision.end(error)
             raise
@@ -142,18 +136,6 @@ class Authentication(grpc.aio.ServerInterceptor):
         if principal is None:
             raise missing(_HINT)
         return principal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What the metadata of a call says: who calls, or why nobody may; neither where a certificate has to tell."""
-
-    principal: Principal | None = None
-    error: Exception | None = None
-
-
-# Without a default: a call that nobody looked at must not be served.
-_FOUND: Final[ContextVar[_Found]] = ContextVar("reasond_found_caller")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

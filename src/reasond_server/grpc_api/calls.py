@@ -10,16 +10,24 @@ from reasond_server.errors import InternalError
 
 if TYPE_CHECKING:
     from reasond_server.grpc_api.handlers import Context
+    from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.types import Principal
 
 
 @dataclass(slots=True, kw_only=True)
 class RpcCall:
-    """One RPC. `principal` is set once the token was verified, `reason` once the call has failed."""
+    """One RPC, from its headers on. `trace` is where its caller stands; `reason` is set once the call has failed.
+
+    `is_looked_at` is set when somebody has read who calls: then `principal` is whose token was verified, and `refusal`
+    why nobody may; neither where a certificate has to tell.
+    """
 
     method: str
     request_id: str
+    trace: TraceContext | None = None
+    is_looked_at: bool = False
     principal: Principal | None = None
+    refusal: Exception | None = None
     reason: str = ""
 
 

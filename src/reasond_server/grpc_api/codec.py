@@ -68,9 +68,11 @@ class Codec(grpc.aio.ServerInterceptor):
 def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Handler:
     """Return `handler` with single messages coded inside its behaviour, streamed ones by grpc.aio as they pass."""
     behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
-    if not handler.request_streaming:
+    if not handler.request_streaming and not handler.response_streaming:
+        behaviour = _coded(behaviour, decode, encode)
+    elif not handler.request_streaming:
         behaviour = _decoded(behaviour, decode)
-    if not handler.response_streaming:
+    elif not handler.response_streaming:
         behaviour = _encoded(behaviour, encode)
     return with_behaviour(
         handler,
@@ -103,6 +105,13 @@ def _input_of(method: str) -> Descriptor | None:
         return descriptor_pool.Default().FindMethodByName(method.removeprefix("/").replace("/", ".")).input_type
     except KeyError:
         return None
+
+
+def _coded(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Behaviour:
+    async def serve(raw: bytes, context: Context) -> bytes:
+        return encode(await behaviour(decode(raw), context))
+
+    return serve
 
 
 def _decoded(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:

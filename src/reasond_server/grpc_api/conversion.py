@@ -78,17 +78,18 @@ def fill_reasoning(message: execution_pb2.Reasoning, result: Result) -> None:
         message.error.message = result.error.message
 
 
-def traced_message(
+def fill_traced(
+    message: execution_pb2.Reasoning,
     result: Result,
     steps: Sequence[Iteration],
     view: reasoning_service_pb2.TraceView.ValueType,
     *,
     max_bytes: int = MAX_TRACE_BYTES,
-) -> execution_pb2.Reasoning:
-    """Return a result with its steps as `view` asks; a trace over `max_bytes` is cut and a warning says so."""
-    message = reasoning_message(result)
+) -> None:
+    """Write a result with its steps as `view` asks; a trace over `max_bytes` is cut and a warning says so."""
+    fill_reasoning(message, result)
     if view in _NO_TRACE:
-        return message
+        return
     size = 0
     for count, step in enumerate(steps):
         one = iteration_message(step, has_texts=view == reasoning_service_pb2.TRACE_VIEW_FULL)
@@ -100,7 +101,6 @@ def traced_message(
             )
             break
         message.trace.append(one)
-    return message
 
 
 def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsResponse:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, shown
-from reasond_server.grpc_api.calls import RpcCall, begin, remaining_s
-from reasond_server.grpc_api.handlers import Context, Continuation, Handler, Run, wrapped
+from reasond_server.grpc_api.calls import RpcCall, begin, current_call, remaining_s
+from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.telemetry.arrivals import Arrival
 from reasond_server.telemetry.logs import tell
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import received
+from reasond_server.telemetry.propagation import TRACE_KEYS, received
 from reasond_server.telemetry.scope import Scope, enter
 from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
@@ -34,6 +34,7 @@ STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+_KEYS: Final = TRACE_KEYS | {REQUEST_ID_KEY}
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _log = logging.getLogger("reasond.grpc")
 
@@ -75,30 +76,35 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         of theirs, of which there are few, is put into the guard once.
         """
         method = handler_call_details.method
+        begin(self._call(method, handler_call_details.invocation_metadata or ()))
         try:
             handler = await continuation(handler_call_details)
         except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
-            handler = _refusing(error)
-            return self._wrapped(method, handler)
+            return wrapped(_refusing(error), self._guard)
         if handler is None:
             # Not kept: anybody can make up names.
             unknown = MethodNotFoundError(
                 f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
             )
-            return self._wrapped(method, _refusing(unknown))
+            return wrapped(_refusing(unknown), self._guard)
         guarded = self._guarded.get(handler)
         if guarded is None:
-            guarded = self._guarded[handler] = self._wrapped(method, handler)
+            guarded = self._guarded[handler] = wrapped(handler, self._guard)
         return guarded
 
-    def _wrapped(self, method: str, handler: Handler) -> Handler:
-        return wrapped(handler, lambda context, run: self._guard(method, context, run))
+    def _call(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> RpcCall:
+        """Return the call that has these headers, which are read once."""
+        told = [(key, value) for key, value in metadata if key in _KEYS]
+        given = [str(value) for key, value in told if key == REQUEST_ID_KEY]
+        return RpcCall(
+            method=method,
+            request_id=request_id_of(given, new_request_id=self._new_request_id),
+            trace=received(told) if told else None,
+        )
 
-    async def _guard(self, method: str, context: Context, run: Run) -> Any:  # noqa: ANN401 - any message
-        metadata: Any = context.invocation_metadata() or ()
-        call = RpcCall(method=method, request_id=self._request_id(metadata))
-        begin(call)
-        enter(scope := Scope(request_id=call.request_id, trace=received(metadata)))
+    async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
+        call = current_call()
+        enter(scope := Scope(request_id=call.request_id, trace=call.trace))
         arrival = None if self._tracing is None else _arrived(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, those of its own making included.
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
@@ -106,19 +112,18 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         self._running.add(task)
         code = ""
         try:
-            response, failure = await _outcome(run, task)
-            if failure:
-                failure, status = _told(failure, call.request_id)
-                code = _announce(call, failure)
-                await _abort(context, call, failure, status)
+            try:
+                return await run(request, context)
+            except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:  # noqa: BLE001 - as `_failure_of` says
+                failure, status = _told(_failure_of(error, task), call.request_id)
+            code = _announce(call, failure)
+            await _abort(context, call, failure, status)
         except asyncio.CancelledError:
             code = code or _code_of_cancellation(context)
             raise
         except grpc.aio.InternalError:
             code = code or "CANCELLED"
             await _leave(context)
-        else:
-            return response
         finally:
             self._running.discard(task)
             code = code or _code_set_on(context)
@@ -132,10 +137,6 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         if call.reason:
             self._observer.call_failed(TRANSPORT, call.reason)
         _log_access(call, code, duration_s)
-
-    def _request_id(self, metadata: Any) -> str:  # noqa: ANN401 - grpc's own pairs
-        given = (str(value) for key, value in metadata if key == REQUEST_ID_KEY)
-        return request_id_of(given, new_request_id=self._new_request_id)
 
 
 def _arrived(tracing: Tracing, call: RpcCall, scope: Scope) -> Arrival | None:
@@ -161,27 +162,24 @@ def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
     span.end()
 
 
-async def _outcome(run: Run, task: asyncio.Task[Any]) -> tuple[Any, ReasondError | None]:
-    """Return the response, or what the peer must be told.
+def _failure_of(error: BaseException, task: asyncio.Task[Any]) -> ReasondError:
+    """Return what the peer of the call at work in `task` must be told; nothing foreign may reach it.
 
     Raises:
         asyncio.CancelledError: the peer has left or its deadline has passed.
         grpc.aio.InternalError: a write failed, because the peer has left.
         grpc.aio.AbortError: a foreign servicer has sent a status already.
     """
-    try:
-        return await run(), None
-    except asyncio.CancelledError as error:
+    if isinstance(error, ReasondError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
         # grpc.aio cancels this very task when the peer leaves; any other CancelledError is a stray one.
         if task.cancelling():
-            raise
-        return None, _fault("a task inside the handler was cancelled", error)
-    except (grpc.aio.InternalError, grpc.aio.AbortError):
-        raise
-    except ReasondError as error:
-        return None, error
-    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - nothing foreign may reach the peer
-        return None, _fault("unexpected error in the handler", error)
+            raise error
+        return _fault("a task inside the handler was cancelled", error)
+    if isinstance(error, (grpc.aio.InternalError, grpc.aio.AbortError)):
+        raise error
+    return _fault("unexpected error in the handler", error)
 
 
 def _fault(message: str, cause: BaseException) -> InternalError:
@@ -253,7 +251,9 @@ def _code_of_cancellation(context: Context) -> str:
 
 def _code_set_on(context: Context) -> str:
     code: Any = context.code()
-    return code.name if isinstance(code, grpc.StatusCode) else _CODE_NAMES.get(code or 0, "UNKNOWN")
+    if code is None:
+        return "OK"
+    return code.name if isinstance(code, grpc.StatusCode) else _CODE_NAMES.get(code, "UNKNOWN")
 
 
 def _log_access(call: RpcCall, code: str, duration_s: float) -> None:

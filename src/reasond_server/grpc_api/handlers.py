@@ -19,8 +19,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Any], Any]
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
-Run: TypeAlias = Callable[[], Awaitable[Any]]
-Around: TypeAlias = Callable[[Any, Run], Awaitable[Any]]
+Around: TypeAlias = Callable[[Behaviour, Any, Any], Awaitable[Any]]
 
 _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -31,11 +30,12 @@ _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
 
 
 def wrapped(handler: Handler, around: Around) -> Handler:
-    """Return a handler of the same kind that runs `handler` inside `around(context, run)`."""
-    run_inner = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
+    """Return a handler of its kind that serves by `around(run, request, context)`; `run` does what `handler` does."""
+    run = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
 
+    # A plain function: grpc.aio asks what it is with every call, and takes longer to find out of anything else.
     async def serve(request: object, context: Context) -> object:
-        return await around(context, lambda: run_inner(request, context))
+        return await around(run, request, context)
 
     return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
 
@@ -48,16 +48,16 @@ def wrapped_unread(handler: Handler, around: Around) -> Handler:
     """
     run_inner = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
 
-    async def serve(_requests: object, context: Context) -> None:
-        async def run() -> None:
-            request = await context.read()
-            if request is grpc.aio.EOF:
-                raise InvalidRequestError("Request validation failed: the call ended without a message")
-            response = await run_inner(request, context)
-            if not handler.response_streaming:
-                await context.write(response)
+    async def read_and_run(_requests: object, context: Context) -> None:
+        request = await context.read()
+        if request is grpc.aio.EOF:
+            raise InvalidRequestError("Request validation failed: the call ended without a message")
+        response = await run_inner(request, context)
+        if not handler.response_streaming:
+            await context.write(response)
 
-        await around(context, run)
+    async def serve(requests: object, context: Context) -> None:
+        await around(read_and_run, requests, context)
 
     return grpc.stream_stream_rpc_method_handler(serve, None, handler.response_serializer)
 

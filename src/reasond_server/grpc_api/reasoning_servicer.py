@@ -15,8 +15,8 @@ from reasond_server.grpc_api.conversion import (
     MAX_TRACE_BYTES,
     event_message,
     execution_message,
+    fill_traced,
     json_text,
-    traced_message,
 )
 from reasond_server.grpc_api.guard import TRANSPORT
 from reasond_server.grpc_api.requests import (
@@ -70,11 +70,16 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         """Work a task out and return the result."""
         view = trace_view_of(request.trace_view)
         task = required_task(request)
-        with _request_fields(request.task):
+        try:
             found = await self._service.execute(
                 current_principal(), task, request_id=request.request_id, deadline_s=remaining_s(context)
             )
-        return pb.ReasonResponse(reasoning=self._traced(found, view))
+        except ReasondError as error:
+            name_request_fields(error, request.task)
+            raise
+        response = pb.ReasonResponse()
+        self._fill_traced(response.reasoning, found, view)
+        return response
 
     async def ReasonIterations(  # type: ignore[override]  # grpc.aio takes coroutines that write, see `handlers`
         self, request: pb.ReasonIterationsRequest, context: Context
@@ -108,9 +113,9 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         del context
         view = trace_view_of(request.trace_view)
         found = await self._service.get(current_principal(), _required_id(request.execution_id))
-        return pb.GetExecutionResponse(
-            execution=execution_message(found.execution), reasoning=self._traced(found, view)
-        )
+        response = pb.GetExecutionResponse(execution=execution_message(found.execution))
+        self._fill_traced(response.reasoning, found, view)
+        return response
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         """Cancel an execution and return it."""
@@ -185,9 +190,11 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             error.execution_id = event.execution_id
             raise error from None
 
-    def _traced(self, found: ExecutionView, view: pb.TraceView.ValueType) -> execution_pb2.Reasoning:
+    def _fill_traced(
+        self, message: execution_pb2.Reasoning, found: ExecutionView, view: pb.TraceView.ValueType
+    ) -> None:
         room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM_BYTES))
-        return traced_message(found.result, found.steps, view, max_bytes=room)
+        fill_traced(message, found.result, found.steps, view, max_bytes=room)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from reasond_server.grpc_api.structs import json_of_struct
 from reasond_server.types import Budget, FinishReason, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from google.protobuf import duration_pb2
     from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.message import Message
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 _NANOS: Final = 10**9
 _NO_BUDGET: Final = Budget()
 _MAX_SECONDS: Final = 315_576_000_000
+_TRACE_VIEWS: Final[Mapping[int, reasoning_service_pb2.TraceView.ValueType]] = {
+    **{number: number for number in reasoning_service_pb2.TraceView.values()},
+    reasoning_service_pb2.TRACE_VIEW_UNSPECIFIED: reasoning_service_pb2.TRACE_VIEW_NONE,
+}
 _TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
 
 
@@ -40,7 +46,7 @@ def task_of(task: execution_pb2.ReasoningTask) -> Task:
         config=config,
         agent=task.agent or None,
         agent_capabilities=tuple(task.agent_capabilities),
-        budget=budget_of(task.budget),
+        budget=budget_of(task.budget) if task.HasField("budget") else _NO_BUDGET,
     )
 
 
@@ -90,10 +96,10 @@ def trace_view_of(number: int) -> reasoning_service_pb2.TraceView.ValueType:
     Raises:
         InvalidRequestError: the proto declares no such value.
     """
-    view = reasoning_service_pb2.TraceView
-    if _name_of(view.DESCRIPTOR, number, path="trace_view") == "TRACE_VIEW_UNSPECIFIED":
-        return view.TRACE_VIEW_NONE
-    return view.Value(view.Name(number))  # type: ignore[arg-type]  # a number that was found above
+    view = _TRACE_VIEWS.get(number)
+    if view is None:
+        raise _no_value(reasoning_service_pb2.TraceView.DESCRIPTOR, number, path="trace_view")
+    return view
 
 
 def finish_reason_of(number: int) -> FinishReason | None:
@@ -171,6 +177,10 @@ def _name_of(kind: EnumDescriptor, number: int, *, path: str) -> str:
     """Return the name of an enum's value; proto3 lets any number through."""
     value = kind.values_by_number.get(number)
     if value is None:
-        known = ", ".join(each.name for each in kind.values)
-        raise invalid(path, f"must be one of {known}, not {number}")
+        raise _no_value(kind, number, path=path)
     return value.name
+
+
+def _no_value(kind: EnumDescriptor, number: int, *, path: str) -> InvalidRequestError:
+    known = ", ".join(each.name for each in kind.values)
+    return invalid(path, f"must be one of {known}, not {number}")

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-_KEYS: Final = frozenset({TRACEPARENT, TRACESTATE})
+TRACE_KEYS: Final = frozenset({TRACEPARENT, TRACESTATE})
+"""The headers that `received` reads."""
+
 
 # A later version may say more after the flags; what this one knows stands before it.
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?")
@@ -73,7 +75,7 @@ def parsed(traceparent: str, tracestate: str = "") -> TraceContext | None:
 
 def received(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
     """Return where the caller stands by its headers, named in lower case; None where it says none, or two."""
-    found = [(key, value) for key, value in metadata if key in _KEYS]
+    found = [(key, value) for key, value in metadata if key in TRACE_KEYS]
     if not found:
         return None
     parents = [_text(value) for key, value in found if key == TRACEPARENT]

@@ -20,4 +20,7 @@ def request_id_of(given: Iterable[str], *, new_request_id: Callable[[], str]) ->
 
     Well-formed are 1-128 letters, digits and `._:/+=-`, the first a letter or digit.
     """
-    return next((text for text in given if _FIT.fullmatch(text)), None) or new_request_id()
+    for text in given:
+        if _FIT.fullmatch(text):
+            return text
+    return new_request_id()

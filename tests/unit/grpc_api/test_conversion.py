@@ -10,10 +10,10 @@ from reasond.v1 import errors_pb2, execution_pb2, reasoning_service_pb2, strateg
 from reasond_server.grpc_api.conversion import (
     event_message,
     execution_message,
+    fill_traced,
     iteration_message,
     json_text,
     reasoning_message,
-    traced_message,
 )
 from reasond_server.grpc_api.metrics import metrics_message
 from reasond_server.grpc_api.times import duration, timestamp
@@ -64,6 +64,12 @@ BOUNDED = BoundedContextMetrics(
     effective_capacity_tokens=20_000,
     is_window_exact=True,
 )
+
+
+def traced_message(*arguments: Any, **options: Any) -> execution_pb2.Reasoning:
+    message = execution_pb2.Reasoning()
+    fill_traced(message, *arguments, **options)
+    return message
 
 
 def test_durations_are_exact_and_never_malformed() -> None:
