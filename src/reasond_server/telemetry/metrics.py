@@ -85,8 +85,8 @@ class Metrics:
         self._cpu_seen_s = 0.0
         self._watched: dict[str, Callable[[], str]] = {}
         self._begin_at_zero()
-        gauge("reasond_build_info")(version, sys.version.partition(" ")[0]).set(1)
-        self._processes().set(1)
+        gauge("reasond_build_info")[version, sys.version.partition(" ")[0]].set(1)
+        self._processes[()].set(1)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -95,31 +95,31 @@ class Metrics:
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """See CallObserver."""
-        self._calls(transport, method, code).inc()
-        self._call_seconds(transport, method).observe(duration_s)
+        self._calls[transport, method, code].inc()
+        self._call_seconds[transport, method].observe(duration_s)
 
     def call_failed(self, transport: str, reason: str) -> None:
         """See CallObserver; limits of callers tell of themselves what they refuse."""
-        self._errors(transport, reason).inc()
+        self._errors[transport, reason].inc()
         kind = _DENIALS.get(reason)
         if kind is not None:
-            self._denials(kind).inc()
+            self._denials[kind].inc()
 
     def stream_opened(self, transport: str) -> None:
         """See CallObserver."""
-        self._streams(transport).inc()
+        self._streams[transport].inc()
 
     def stream_closed(self, transport: str) -> None:
         """See CallObserver."""
-        self._streams(transport).dec()
+        self._streams[transport].dec()
 
     def slow_consumer(self, transport: str) -> None:
         """See CallObserver."""
-        self._slow_consumers(transport).inc()
+        self._slow_consumers[transport].inc()
 
     def http_answered(self, path: str, status: int) -> None:
         """See CallObserver."""
-        self._http_requests(path, str(status)).inc()
+        self._http_requests[path, str(status)].inc()
 
     def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
         """See RunObserver."""
@@ -136,56 +136,56 @@ class Metrics:
     ) -> None:
         """See RunObserver."""
         if steps > 0:
-            self._steps(strategy).inc(steps)
+            self._steps[strategy].inc(steps)
         if not finish_reason:
             return
-        self._executions(strategy, finish_reason).inc()
-        self._execution_seconds(strategy).observe(duration_s)
+        self._executions[strategy, finish_reason].inc()
+        self._execution_seconds[strategy].observe(duration_s)
         if isinstance(metrics, BoundedContextMetrics):
             for savings in (metrics.savings, metrics.reprompt_savings):
                 self._saved(savings)
 
     def run_handed(self, reason: str) -> None:
         """See RunObserver."""
-        self._left(reason).inc()
+        self._left[reason].inc()
 
     def run_recovered(self, outcome: str) -> None:
         """See RunObserver."""
-        self._recoveries(outcome).inc()
+        self._recoveries[outcome].inc()
 
     def queue_left(self, outcome: str, waited_s: float) -> None:
         """See RunObserver."""
-        self._queue_seconds(outcome).observe(waited_s)
+        self._queue_seconds[outcome].observe(waited_s)
 
     def committed(self, entries: int, duration_s: float) -> None:
         """See RunObserver."""
-        self._commit_seconds().observe(duration_s)
-        self._entries().inc(entries)
+        self._commit_seconds[()].observe(duration_s)
+        self._entries[()].inc(entries)
 
     def commit_failed(self, reason: str) -> None:
         """See RunObserver."""
-        self._store_failures(reason).inc()
+        self._store_failures[reason].inc()
 
     def first_content(self, model: str, after_s: float) -> None:
         """See ModelObserver."""
-        self._first_content_seconds(model).observe(after_s)
+        self._first_content_seconds[model].observe(after_s)
 
     def model_call_ended(self, model: str, outcome: str, duration_s: float) -> None:
         """See ModelObserver."""
-        self._model_calls(model, outcome).inc()
-        self._model_seconds(model).observe(duration_s)
+        self._model_calls[model, outcome].inc()
+        self._model_seconds[model].observe(duration_s)
 
     def attempt_repeated(self, backend: str, reason: str) -> None:
         """See BackendObserver."""
-        self._retries(backend, reason).inc()
+        self._retries[backend, reason].inc()
 
     def waited_for_room(self, backend: str, waited_s: float) -> None:
         """See BackendObserver."""
-        self._room_seconds(backend).observe(waited_s)
+        self._room_seconds[backend].observe(waited_s)
 
     def usage_mended(self, backend: str, source: str) -> None:
         """See BackendObserver."""
-        self._usage_mended(backend, source).inc()
+        self._usage_mended[backend, source].inc()
 
     def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
         """See BackendObserver; asked with every sample."""
@@ -193,79 +193,79 @@ class Metrics:
 
     def denied(self, kind: str) -> None:
         """See LimitObserver."""
-        self._denials(kind).inc()
+        self._denials[kind].inc()
 
     def tokens_reserved(self, tokens: int) -> None:
         """See LimitObserver."""
-        self._budget_tokens("reserved").inc(tokens)
+        self._budget_tokens["reserved"].inc(tokens)
 
     def tokens_settled(self, reserved: int, used: int) -> None:
         """See LimitObserver."""
-        self._budget_tokens("settled").inc(used)
+        self._budget_tokens["settled"].inc(used)
         if used < reserved:
-            self._budget_tokens("refunded").inc(reserved - used)
+            self._budget_tokens["refunded"].inc(reserved - used)
         elif used > reserved:
-            self._budget_tokens("overdrawn").inc(used - reserved)
+            self._budget_tokens["overdrawn"].inc(used - reserved)
 
     def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
         """See ToolObserver."""
-        self._tool_calls(tool, outcome).inc()
-        self._tool_seconds(tool).observe(duration_s)
+        self._tool_calls[tool, outcome].inc()
+        self._tool_seconds[tool].observe(duration_s)
 
     def lagged(self, lag_s: float) -> None:
         """Note how late the event loop was."""
-        self._lag_seconds().observe(lag_s)
+        self._lag_seconds[()].observe(lag_s)
 
     def sample(self, seen: Snapshot) -> None:
         """Hand over what was counted, and take over what is not told with every change, such as states of breakers."""
         self._registry.flush()
-        self._in_flight("grpc").set(seen.rpcs)
-        self._in_flight("http").set(seen.http_requests)
-        self._running().set(seen.running)
-        self._queued().set(seen.queued)
-        self._places().set(seen.places)
-        self._ready().set(seen.is_ready)
-        self._draining().set(seen.is_draining)
-        self._limits_degraded().set(seen.is_limits_degraded)
+        self._in_flight["grpc"].set(seen.rpcs)
+        self._in_flight["http"].set(seen.http_requests)
+        self._running[()].set(seen.running)
+        self._queued[()].set(seen.queued)
+        self._places[()].set(seen.places)
+        self._ready[()].set(seen.is_ready)
+        self._draining[()].set(seen.is_draining)
+        self._limits_degraded[()].set(seen.is_limits_degraded)
         for backend, state in self._watched.items():
             now = state()
             for each in BREAKER_STATES:
-                self._breakers(backend, each).set(each == now)
+                self._breakers[backend, each].set(each == now)
 
     def sample_process(self, facts: ProcessFacts) -> None:
         """Take over what the system says of the process."""
-        self._cpu_seconds().inc(max(0.0, facts.cpu_s - self._cpu_seen_s))
+        self._cpu_seconds[()].inc(max(0.0, facts.cpu_s - self._cpu_seen_s))
         self._cpu_seen_s = max(facts.cpu_s, self._cpu_seen_s)
         if facts.resident_bytes is not None:
-            self._resident().set(facts.resident_bytes)
+            self._resident[()].set(facts.resident_bytes)
         if facts.open_files is not None:
-            self._open_fds().set(facts.open_files)
-        self._started().set(facts.started_s)
+            self._open_fds[()].set(facts.open_files)
+        self._started[()].set(facts.started_s)
 
     def _begin_at_zero(self) -> None:
         """Expose what should never happen before it does: `rate` sees no first increase of what was not there."""
         for kind in sorted({*_DENIALS.values(), "rate", "concurrency", "budget"}):
-            self._denials(kind)
+            self._denials[kind]
         for transport in ("grpc", "jsonrpc"):
-            self._slow_consumers(transport)
-            self._streams(transport)
+            self._slow_consumers[transport]
+            self._streams[transport]
         for event in ("reserved", "settled", "refunded", "overdrawn"):
-            self._budget_tokens(event)
+            self._budget_tokens[event]
         for reason in ("STORE_UNAVAILABLE", "STORE_FULL"):
-            self._store_failures(reason)
+            self._store_failures[reason]
         for outcome in ("resumed", "written_off"):
-            self._recoveries(outcome)
+            self._recoveries[outcome]
         for reason in ("handed_over", "lost", "fenced"):
-            self._left(reason)
+            self._left[reason]
 
     def _spent(self, strategy: str, model: str, usage: Usage) -> None:
         tokens = self._tokens
-        tokens(strategy, model, "input").inc(usage.input_tokens)
-        tokens(strategy, model, "output").inc(usage.output_tokens)
+        tokens[strategy, model, "input"].inc(usage.input_tokens)
+        tokens[strategy, model, "output"].inc(usage.output_tokens)
         if usage.cached_input_tokens:
-            tokens(strategy, model, "cached_input").inc(usage.cached_input_tokens)
+            tokens[strategy, model, "cached_input"].inc(usage.cached_input_tokens)
         if usage.reasoning_tokens:
-            tokens(strategy, model, "reasoning").inc(usage.reasoning_tokens)
+            tokens[strategy, model, "reasoning"].inc(usage.reasoning_tokens)
 
     def _saved(self, savings: Savings | None) -> None:
         if savings is None:
@@ -276,4 +276,4 @@ class Metrics:
             ("kv_read", savings.kv_read_pct),
             ("tokens", savings.tokens_pct),
         ):
-            self._compute_ratio(measure, baseline).observe(1 - pct / 100)
+            self._compute_ratio[measure, baseline].observe(1 - pct / 100)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -100,28 +100,35 @@ class Spread:
 SeriesT = TypeVar("SeriesT")
 
 
-class Family(Generic[SeriesT]):
-    """The series of one metric; each is made once and kept. `make` returns the one of bounded label values."""
+Key = str | tuple[str, ...]
+"""The values of a metric's labels, in their order; a text where there is one label."""
+
+
+class Family(dict[Key, SeriesT]):
+    """The series of one metric by the values of its labels; each is made once and kept.
+
+    `make` returns the one of bounded values. A dictionary, so that finding a series is no call. Values from outside are
+    not kept where they are counted as others: there is no end of them.
+    """
+
+    __slots__ = ("_labels", "_make", "_vocabulary")
 
     def __init__(
         self, *, labels: tuple[str, ...], vocabulary: Vocabulary, make: Callable[[tuple[str, ...]], SeriesT]
     ) -> None:
+        super().__init__()
         self._labels = labels
         self._vocabulary = vocabulary
         self._make = make
-        self._kept: dict[tuple[str, ...], SeriesT] = {}
 
-    def __call__(self, *values: str) -> SeriesT:
-        """Return the series of these label values."""
-        kept = self._kept.get(values)
-        return self._found(values) if kept is None else kept
-
-    def _found(self, values: tuple[str, ...]) -> SeriesT:
+    def __missing__(self, key: Key) -> SeriesT:
+        """Return the series of these label values, bounded."""
+        values = (key,) if isinstance(key, str) else key
         bounded = tuple(map(self._vocabulary.bounded, self._labels, values))
-        series = self._kept.get(bounded)
-        if series is None:
-            series = self._kept[bounded] = self._make(bounded)
-        return series
+        kept: Key = bounded[0] if isinstance(key, str) else bounded
+        if kept not in self:
+            self[kept] = self._make(bounded)
+        return self[kept]
 
 
 class Registry:
