@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from reasond_server.config import LimitsSettings
+    from reasond_server.limits.redis_places import RedisSlots
     from reasond_server.limits.requests import Admission, RequestGate, RequestLimits
     from reasond_server.limits.tokens import TokenLedger
     from reasond_server.telemetry.observers import LimitObserver
@@ -28,10 +29,13 @@ class Limiting:
     callers: CallerLimits
     health: SharedHealth
     redis: Redis | None = None
+    places: RedisSlots | None = None
 
     async def aclose(self) -> None:
         """Give back what was left, and the connections."""
         await self.callers.aclose()
+        if self.places is not None:
+            await self.places.aclose()
         if self.redis is not None:
             await self.redis.aclose()
 
@@ -44,14 +48,16 @@ def limiting_of(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVE
     """
     health = SharedHealth(monotonic=time.monotonic)
     redis = _redis(settings) if settings.storage == "redis" else None
+    places = None if redis is None else _places(settings, redis)
+    admission = None if redis is None else _shared(settings, redis, places)
     callers = CallerLimits(
-        gate=_gate(settings, health, redis, observer),
+        gate=_gate(settings, health, admission, observer),
         ledger=_ledger(settings, health, redis),
         weights=settings.weights,
         by=settings.by,
         observer=observer,
     )
-    return Limiting(callers=callers, health=health, redis=redis)
+    return Limiting(callers=callers, health=health, redis=redis, places=places)
 
 
 def _redis(settings: LimitsSettings) -> Redis:
@@ -96,21 +102,21 @@ def _ledger(settings: LimitsSettings, health: SharedHealth, redis: Redis | None)
 
 
 def _gate(
-    settings: LimitsSettings, health: SharedHealth, redis: Redis | None, observer: LimitObserver
+    settings: LimitsSettings, health: SharedHealth, shared: Admission | None, observer: LimitObserver
 ) -> RequestGate | None:
     """Return what admits requests; None where nothing bounds them, so that nothing is imported for it."""
-    if not (settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests):
+    if not _bounds_requests(settings):
         return None
     from reasond_server.limits.requests import RequestGate  # noqa: PLC0415 - a server without limits needs none of it
 
-    alone = _alone(settings, servers=1 if redis is None else settings.replicas)
+    alone = _alone(settings, servers=1 if shared is None else settings.replicas)
     has_places = settings.concurrent_requests > 0
-    if redis is None:
+    if shared is None:
         return RequestGate(admission=alone, has_places=has_places, observer=observer)
     from reasond_server.limits.fallback import Fallback, FallbackAdmission  # noqa: PLC0415 - needs the package redis
 
     fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
-    admission = FallbackAdmission(shared=_shared(settings, redis), local=alone, fallback=fallback)
+    admission = FallbackAdmission(shared=shared, local=alone, fallback=fallback)
     return RequestGate(admission=admission, has_places=has_places, observer=observer)
 
 
@@ -140,14 +146,28 @@ def _alone(settings: LimitsSettings, *, servers: int) -> Admission:
     return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
 
 
-def _shared(settings: LimitsSettings, redis: Redis) -> Admission:
-    """Return what all servers admit together."""
-    from reasond_server.limits.redis_places import RedisSlots  # noqa: PLC0415 - as above
+def _bounds_requests(settings: LimitsSettings) -> bool:
+    return bool(settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests)
+
+
+def _places(settings: LimitsSettings, redis: Redis) -> RedisSlots | None:
+    """Return the places that all servers share; None where executions at once are not counted."""
+    if not settings.concurrent_requests:
+        return None
+    from reasond_server.limits.redis_places import RedisSlots  # noqa: PLC0415 - needs the package redis
+
+    return RedisSlots(redis=redis, most=settings.concurrent_requests)
+
+
+def _shared(settings: LimitsSettings, redis: Redis, places: RedisSlots | None) -> Admission | None:
+    """Return what all servers admit together; None where requests are not bounded."""
+    if not _bounds_requests(settings):
+        return None
     from reasond_server.limits.requests import DirectAdmission  # noqa: PLC0415 - as above
 
-    most, limits, rates = settings.concurrent_requests, _request_limits(settings, servers=1), None
+    limits, rates = _request_limits(settings, servers=1), None
     if limits is not None:
         from reasond_server.limits.windows import WindowRates, redis_windows  # noqa: PLC0415 - as above
 
         rates = WindowRates(storage=redis_windows(redis), limits=limits)
-    return DirectAdmission(rates=rates, slots=RedisSlots(redis=redis, most=most) if most else None)
+    return DirectAdmission(rates=rates, slots=places)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 import httpx
@@ -127,9 +127,11 @@ class Echoing(BaseHTTPRequestHandler):
     """A backend that answers well once and otherwise tells the caller its own headers and question back."""
 
     answered = 0
+    asked: ClassVar[list[bytes]] = []
 
     def do_POST(self) -> None:
         asked = self.rfile.read(int(self.headers["content-length"]))
+        self.asked.append(asked)
         type(self).answered += 1
         if self.answered == 1:
             message = {"role": "assistant", "content": f"<answer>{ANSWER}</answer>"}
@@ -155,6 +157,7 @@ class Echoing(BaseHTTPRequestHandler):
 @pytest.fixture
 def backend() -> Iterator[str]:
     Echoing.answered = 0
+    Echoing.asked.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Echoing) as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -433,6 +436,9 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
     written |= {"spans": b"".join(spans), "database": stored.dump()}
 
     assert leaks(secrets.all, written) == []
+    # What no prompt holds no model can be talked into telling. The question is there, so that is what was looked at.
+    prompts = {"prompts": b"".join(Echoing.asked)}
+    assert leaks(secrets.all, prompts) == [("question", "prompts")]
     # What was looked through is what was written: a run that said nothing would pass as well.
     for said in (b"limits cannot be shared", b"TOKEN_EXPIRED", b"strategy failed", b"in run\\n", b'"debug"'):
         assert said in written["stderr"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
+from reasond_server.access.turns import Turns
+from reasond_server.errors import RateLimitedError, TokenInvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,9 @@ MIN_SECRET_CHARACTERS: Final = 16
 MAX_SECRET_CHARACTERS: Final = 1024
 # A verification takes some 20-60 ms of a core and 64 MiB: two at a time, and no long queue behind them.
 _AT_ONCE = 2
-_MOST_WAITING = 32
+_MOST_WAITING = 30
+# What one subscriber is given of IPv6: who has one address there has all of them.
+_IPV6_NETWORK_BITS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class AgentSecrets:
     """Tells agents by their secrets, in the same time whether or not there is such an agent.
 
     `by_agent` and `by_address` count failures, so that guessing gets nowhere; `verify` compares a secret with a hash.
+    Addresses take turns at that, so that one that asks often does not keep the others waiting; of IPv6 a network of 64
+    bits counts as one address.
     """
 
     def __init__(
@@ -75,8 +81,7 @@ class AgentSecrets:
         self._by_address = by_address
         self._verify = verify
         self._nobody = hash_secret("nobody has this secret")
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._waiting = 0
+        self._turns = Turns(at_once=_AT_ONCE, most_waiting=_MOST_WAITING)
         self._trials: set[asyncio.Task[AgentAccount]] = set()
 
     async def tell(self, *, agent_id: str, secret: str, address: str) -> AgentAccount:
@@ -87,12 +92,8 @@ class AgentSecrets:
             RateLimitedError: too many failed before.
             OverloadedError: too many wait to be verified.
         """
+        address = _network_of(address)
         self._require_patience(agent_id, address)
-        if self._waiting >= _MOST_WAITING:
-            raise OverloadedError(
-                f"{self._waiting} agents wait to be verified", remedy="Retry after the time given.", retry_after_s=1.0
-            )
-        self._waiting += 1
         # Not the caller's own: one that leaves would free a place in which a thread works on, and count for nothing.
         trial = asyncio.create_task(self._tried(agent_id, secret, address), name="secret of an agent")
         self._trials.add(trial)
@@ -102,19 +103,16 @@ class AgentSecrets:
     async def _tried(self, agent_id: str, secret: str, address: str) -> AgentAccount:
         """Verify once there is a place, beside the event loop. Raises as `tell`."""
         account = self._accounts.get(agent_id)
-        try:
-            async with self._places:
-                # Again: of many tries at once the first ones may have failed since.
-                self._require_patience(agent_id, address)
-                secret_hash = self._nobody if account is None else account.secret_hash
-                is_right = await asyncio.to_thread(self._verify, secret_hash, secret)
-                if account is not None and is_right:
-                    self._by_agent.succeeded(agent_id)
-                    return account
-                self._by_agent.failed(agent_id)
-                self._by_address.failed(address)
-        finally:
-            self._waiting -= 1
+        async with self._turns.taken(address):
+            # Again: of many tries at once the first ones may have failed since.
+            self._require_patience(agent_id, address)
+            secret_hash = self._nobody if account is None else account.secret_hash
+            is_right = await asyncio.to_thread(self._verify, secret_hash, secret)
+            if account is not None and is_right:
+                self._by_agent.succeeded(agent_id)
+                return account
+            self._by_agent.failed(agent_id)
+            self._by_address.failed(address)
         raise TokenInvalidError(
             "Authentication failed: agent_id or secret is wrong", remedy="Check both with the operator."
         )
@@ -138,3 +136,16 @@ class AgentSecrets:
                 remedy="Wait for the time given; check the secret.",
                 retry_after_s=wait_s,
             )
+
+
+def _network_of(address: str) -> str:
+    """Return what is counted as one address; what is none, such as that of a Unix socket, is itself."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), _IPV6_NETWORK_BITS), strict=False))

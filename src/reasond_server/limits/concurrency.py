@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
+
+Rest: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""What is still to be done, by whoever can wait for it; what need not wait is done."""
 
 
 class Slots(Protocol):
@@ -20,8 +24,8 @@ class Slots(Protocol):
         """Take a place named `place`; return whether there was one."""
         ...
 
-    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None] | None:
-        """Give it back; twice is once. What is returned is to be awaited, None where it is done."""
+    def give_back(self, caller: str, place: str) -> Rest | None:
+        """Give it back; twice is once. Return what is left to do, None where that is nothing."""
         ...
 
     async def move(self, caller: str, place: str, *, earlier: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from redis.exceptions import RedisError
@@ -14,6 +15,7 @@ from reasond_server.limits.tokens import Reservation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from reasond_server.limits.concurrency import Rest
     from reasond_server.limits.health import SharedHealth
     from reasond_server.limits.requests import Admission, Denial
     from reasond_server.limits.tokens import TokenLedger
@@ -131,7 +133,7 @@ class FallbackAdmission:
             if denial is None and place:
                 self._taken_locally.add(place)
             elif place:
-                await self.give_back(caller, place)
+                await given_back(self, caller, place)
             return denial
 
         return await self._fallback.ask(
@@ -156,13 +158,20 @@ class FallbackAdmission:
         except StoreUnavailableError:
             await move_locally()
 
-    async def give_back(self, caller: str, place: str) -> None:
+    def give_back(self, caller: str, place: str) -> Rest | None:
         """See Admission; what cannot be given back lapses."""
+        rest = None
         if place in self._taken_locally:
             self._taken_locally.discard(place)
-            await given_back(self._local, caller, place)
+            rest = self._local.give_back(caller, place)
         # Also after that: Redis may have given a place whose answer came too late.
-        await self._fallback.attempt(lambda: given_back(self._shared, caller, place))
+        shared = self._shared.give_back(caller, place)
+        return rest if shared is None else partial(self._attempt_both, rest, shared)
+
+    async def _attempt_both(self, local: Rest | None, shared: Rest) -> None:
+        if local is not None:
+            await local()
+        await self._fallback.attempt(shared)
 
 
 async def _coroutine(work: Awaitable[T]) -> T:

@@ -6,15 +6,15 @@ import asyncio
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from reasond_server.errors import RateLimitedError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
-    from reasond_server.limits.concurrency import Slots
+    from reasond_server.limits.concurrency import Rest, Slots
     from reasond_server.telemetry.observers import LimitObserver
 
 _CONCURRENCY_WAIT_S = 1.0
@@ -59,7 +59,7 @@ class Admission(Protocol):
         """Take the place named `place`, empty for none, and count `weight`; return which limit refuses both."""
         ...
 
-    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None] | None:
+    def give_back(self, caller: str, place: str) -> Rest | None:
         """See Slots."""
         ...
 
@@ -84,7 +84,7 @@ class DirectAdmission:
             await given_back(self, caller, place)
         return denial
 
-    def give_back(self, caller: str, place: str) -> Coroutine[Any, Any, None] | None:
+    def give_back(self, caller: str, place: str) -> Rest | None:
         """See Admission."""
         return None if self._slots is None else self._slots.give_back(caller, place)
 
@@ -98,7 +98,7 @@ async def given_back(admission: Admission, caller: str, place: str) -> None:
     """Give a place back and wait until it is."""
     rest = admission.give_back(caller, place)
     if rest is not None:
-        await rest
+        await rest()
 
 
 class Permit:
@@ -169,7 +169,7 @@ class RequestGate:
     def _give_back(self, caller: str, place: str) -> None:
         rest = self._admission.give_back(caller, place) if place else None
         if rest is not None:
-            task = asyncio.create_task(rest, name="place of a caller")
+            task = asyncio.create_task(rest(), name="place of a caller")
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 

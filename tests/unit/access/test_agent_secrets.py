@@ -114,13 +114,54 @@ async def test_a_place_stays_taken_and_a_failure_counts_though_the_caller_has_le
     await asyncio.to_thread(begun.wait, 20)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    assert ours._places._value == 1
+    assert ours._turns.free == 1
     may_go.set()
     await asyncio.to_thread(ended.wait, 20)
     await asyncio.gather(*ours._trials, return_exceptions=True)
-    assert ours._places._value == 2
+    assert ours._turns.free == 2
     with pytest.raises(RateLimitedError):
         await ours.tell(agent_id="crawler", secret=SECRET, address="b")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_one"),
+    [
+        ("2001:db8::1", "2001:db8:0:0:ffff::9", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("", "", True),
+    ],
+)
+async def test_addresses_that_one_subscriber_has_count_as_one(first: str, second: str, is_one: bool) -> None:  # noqa: FBT001 - a case
+    ours = secrets(agent=9, address=1)
+    with pytest.raises(TokenInvalidError):
+        await ours.tell(agent_id="crawler", secret="wrong", address=first)
+    with pytest.raises(RateLimitedError if is_one else TokenInvalidError):
+        await ours.tell(agent_id="crawler", secret="wrong", address=second)
+
+
+async def test_an_agent_is_verified_next_though_another_address_fills_every_waiting_place() -> None:
+    may_go, told = threading.Event(), []
+
+    def slow(_hash: str, secret: str) -> bool:
+        may_go.wait(20)
+        told.append(secret)
+        return secret == SECRET
+
+    ours = secrets(slow, agent=100, address=100)
+    attack = [
+        asyncio.create_task(ours.tell(agent_id=f"guess {number}", secret="wrong", address="192.0.2.1"))
+        for number in range(40)
+    ]
+    await asyncio.wait(attack, return_when=asyncio.FIRST_EXCEPTION)
+    honest = asyncio.create_task(ours.tell(agent_id="crawler", secret=SECRET, address="192.0.2.9"))
+    await asyncio.sleep(0)
+    may_go.set()
+    assert await honest == ACCOUNT
+    # Two were being verified when it came, and two more may have ended beside it.
+    assert told.index(SECRET) <= 4
+    await asyncio.gather(*attack, return_exceptions=True)
 
 
 async def test_tries_at_once_are_not_more_tries() -> None:

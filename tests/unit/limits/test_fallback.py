@@ -11,7 +11,7 @@ from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.limits.concurrency import MemorySlots
 from reasond_server.limits.fallback import Fallback, FallbackAdmission, OnFailure
 from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.requests import DirectAdmission, RequestGate
+from reasond_server.limits.requests import DirectAdmission, RequestGate, given_back
 
 
 class LateSlots(MemorySlots):
@@ -36,7 +36,7 @@ async def test_a_place_whose_answer_came_too_late_is_given_back_in_redis_too() -
     health = SharedHealth(monotonic=asyncio.get_running_loop().time, rest_s=0)
     slots = FallbackAdmission(shared=over(shared), local=over(MemorySlots(most=1)), fallback=fallback(health))
     assert await slots.admit("anna", "one", weight=1) is None
-    await slots.give_back("anna", "one")
+    await given_back(slots, "anna", "one")
     assert not shared._taken
 
 
@@ -126,7 +126,7 @@ async def test_a_place_that_is_carried_over_is_counted_here_while_redis_is_gone_
     health.failed(RedisConnectionError())
     await slots.move("anna", "two", earlier=["one"])
     assert local._taken["anna"] == {"another", *counted}
-    await slots.give_back("anna", "two")
+    await given_back(slots, "anna", "two")
     assert local._taken["anna"] == {"another"}
 
 
@@ -138,7 +138,7 @@ async def test_a_place_that_is_carried_over_is_moved_where_it_is_shared() -> Non
     assert await slots.admit("anna", "one", weight=1) is None
     await slots.move("anna", "one:2", earlier=["one"])
     assert (shared._taken, local._taken) == ({"anna": {"one:2"}}, {})
-    await slots.give_back("anna", "one:2")
+    await given_back(slots, "anna", "one:2")
     assert shared._taken == {}
 
 
