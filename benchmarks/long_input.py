@@ -128,7 +128,7 @@ async def ended(model: ChatModel, config: BoundedContextConfig, material: str = 
 
 
 async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
-    """Return the traced bytes that a run of so many windows, each written full with words of its own, holds near its end.
+    """Return the traced bytes that a run of so many windows, each full of words of its own, holds near its end.
 
     That is at a call, with the lists of free objects emptied that Python keeps and that grow to a size of their own.
     """
