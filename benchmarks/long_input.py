@@ -2,7 +2,7 @@
 
 Prints tables and writes results/long_input.json beside this file. Reading: texts of 8K to 512K tokens in windows of
 8,192, with the demo model and with a scripted one; both must join the evidence of two far segments. Memory: 5, 50 and
-500 reasoning windows that are written full, traced allocations of the run at their peak, without the model's own. What
+500 reasoning windows that are written full, traced allocations that the run holds, without the model's own. What
 depth takes of a whole server, benchmarks/depth_memory.py measures.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import time
 import tracemalloc
@@ -62,7 +63,7 @@ class Depth:
 
     mode: str
     windows: int
-    peak_bytes: int
+    held_bytes: int
     bytes_per_window: float
 
 
@@ -127,12 +128,21 @@ async def ended(model: ChatModel, config: BoundedContextConfig, material: str = 
 
 
 async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
-    """Return the peak of traced bytes in a run of so many windows, each written full with words of its own."""
+    """Return the traced bytes that a run of so many windows, each full of words of its own, holds near its end.
+
+    That is at a call, with the lists of free objects emptied that Python keeps and that grow to a size of their own.
+    """
     numbers = count()
+    held = 0
 
     def reply(request: ChatRequest) -> str:
+        nonlocal held
         model.requests.clear()
-        start = next(numbers) * 10_000
+        number = next(numbers)
+        if number % (windows // DEPTHS[0]) == 0:
+            gc.collect()
+            held = tracemalloc.get_traced_memory()[0]
+        start = number * 10_000
         return " ".join(f"w{start + word}" for word in range(request.max_tokens))
 
     model = FunctionModel(reply)
@@ -142,24 +152,23 @@ async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
     tracemalloc.start()
     try:
         outcome, _ = await ended(model, config)
-        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     metrics = outcome.metrics
-    return peak, metrics.total_iterations if isinstance(metrics, BoundedContextMetrics) else 0
+    return held, metrics.total_iterations if isinstance(metrics, BoundedContextMetrics) else 0
 
 
 async def depths() -> list[Depth]:
-    """Return the peaks, and how much each window more than at the depth before took."""
+    """Return what is held, and how much each window more than at the depth before takes of it."""
     rows = []
     for mode in (CarryoverMode.HYBRID, CarryoverMode.TAIL):
         await depth(mode, DEPTHS[0])
         before = (0, 0)
         for wanted in DEPTHS:
-            peak, windows = await depth(mode, wanted)
-            slope = (peak - before[0]) / (windows - before[1]) if before[1] else 0.0
-            row = Depth(mode=mode.value, windows=windows, peak_bytes=peak, bytes_per_window=round(slope, 1))
-            before = (peak, windows)
+            held, windows = await depth(mode, wanted)
+            slope = (held - before[0]) / (windows - before[1]) if before[1] else 0.0
+            row = Depth(mode=mode.value, windows=windows, held_bytes=held, bytes_per_window=round(slope, 1))
+            before = (held, windows)
             rows.append(row)
             print(f"    {asdict(row)}", flush=True)
     return rows
