@@ -53,6 +53,14 @@ def odd() -> str:
 
 
 @server.tool()
+def note(of: str) -> str:
+    """Writes down who was asked for what, in the file that the environment names."""
+    with Path(os.environ["NOTES"]).open("a", encoding="utf-8") as file:
+        file.write(f"{os.environ['WHO']} {of}\n")
+    return f"noted {of}"
+
+
+@server.tool()
 async def wait() -> str:
     """Never ends."""
     await asyncio.Event().wait()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from reasond_server.app import Server
 from reasond_server.config import load
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.telemetry.logs import configure
 from tests.faults.parts import FREE_PORTS
 from tests.simulation.scripted import Listed
 
@@ -33,6 +34,7 @@ POLL_S = 0.02
 
 async def serve(ready_file: Path) -> None:
     """Serve until SIGTERM, then drain."""
+    configure(sys.stderr, is_human=False)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     loaded = load(None, os.environ)

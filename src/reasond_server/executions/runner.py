@@ -485,6 +485,10 @@ class Runner:
 
 def _log_end(run: Run) -> None:
     """Log how a run ended; only for debugging where the access log says it, in the line of the one call it was for."""
+    if run.stop_reason in {Stop.LOST, Stop.FENCED, Stop.HANDED_OVER}:
+        left = {"execution_id": run.identity.execution_id, "stop_reason": run.stop_reason.value}
+        _log.info("execution left to another process", extra=left)
+        return
     is_logged = run.assignment.can_be_resumed or run.told is None or run.error is not None
     if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
         return
