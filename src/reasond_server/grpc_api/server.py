@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 SERVICES: Final = ("reasond.v1.ReasoningService", "reasond.v1.AgentService")
-# How long a handler that was cut may take to clean up; one that never ends must not keep the process alive.
+# How long what was cut may take to clean up; what never ends must not keep the process alive.
 _UNWINDING_S: Final = 5.0
+_log = logging.getLogger("reasond.grpc")
 
 
 class GrpcServer:
@@ -126,11 +128,18 @@ class GrpcServer:
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, wait at most `grace_s` seconds for those in progress, then cut them.
 
-        Returns after the last handler has unwound, which grpc itself does not wait for.
+        Returns after the last handler has unwound, which grpc itself does not wait for. What does not end then is left
+        behind: nothing that peers do may keep the process alive.
         """
         self.begin_drain()
         servers, self._servers = self._servers, []
-        await asyncio.gather(*(server.stop(grace_s) for server in servers))
+        stopping = [asyncio.ensure_future(server.stop(grace_s)) for server in servers]
+        if stopping:
+            ended, left = await asyncio.wait(stopping, timeout=grace_s + _UNWINDING_S)
+            for each in ended:
+                each.result()
+            if left:
+                _log.error("gRPC does not stop; it is left behind")
         if self._guard.running:
             await asyncio.wait(self._guard.running, timeout=_UNWINDING_S)
 

@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.errors import SettingsError
+from tests.unit.executions.conftest import in_virtual_time
 from tests.unit.grpc_api.parts import AUTHORIZED, EVENTS, SOON, VIEW, ScriptedReasoning, new_server, refused, serving
 
 if TYPE_CHECKING:
@@ -68,6 +69,21 @@ async def test_calls_are_still_taken_while_the_drain_begins() -> None:
         answer = await served.reasoning.Reason(REASON, metadata=AUTHORIZED)
 
     assert answer.reasoning.answer == "42"
+
+
+class Stuck:
+    """A server of grpc's that never stops."""
+
+    async def stop(self, _grace_s: float) -> None:
+        await asyncio.Event().wait()
+
+
+@in_virtual_time
+async def test_what_grpc_does_not_stop_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    server = new_server(ScriptedReasoning())
+    server._servers.append(Stuck())  # type: ignore[arg-type]  # as much of one as is asked
+    await asyncio.wait_for(server.stop(grace_s=7), 7 + 5 + 1)
+    assert "gRPC does not stop" in caplog.text
 
 
 async def test_stopping_twice_and_before_the_start_does_no_harm() -> None:
