@@ -137,6 +137,7 @@ PATHS: Final[Mapping[str, HotPath]] = {
         settings={
             "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": "200",
             "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__MAX_CONCURRENCY": "200",
             "REASOND__LLM__MODEL": MODEL,
         },
         callers=100,
