@@ -212,7 +212,8 @@ def profiled(name: str, scale: float) -> list[dict[str, Any]]:
 
 def all_calls(layers: Sequence[Mapping[str, Any]]) -> float:
     """Return the function calls of all layers."""
-    return round(sum(layer["calls"] for layer in layers), 1)
+    calls: list[float] = [layer["calls"] for layer in layers]
+    return round(sum(calls), 1)
 
 
 def known() -> dict[str, Any]:
