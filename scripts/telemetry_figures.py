@@ -20,7 +20,7 @@ def telemetry_cost_lines(report: Report, where: str) -> list[str]:
         "`python -m benchmarks.telemetry_cost`: each kind by itself on a server that has no other, then all, with a",
         "model that answers at once in the process of the server: processor time of a unary call by 16 callers. Lines",
         "go to /dev/null, spans to a receiver in another process. Below, the same for an event of a model that writes",
-        f"as fast as it is read. {report['rounds']} rounds, alternating; medians of what is more and of ratios in a round.",
+        f"as fast as it is read. {report['rounds']} rounds, alternating; medians of differences and of ratios.",
         where,
         "",
         *_table("unary call", report["calls"]),
