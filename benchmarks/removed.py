@@ -38,19 +38,26 @@ CHANGES: Final = (
     ("e821c9d", "Limits in memory make no task for each request; fewer copies, draws and timers on the way."),
     ("c447691", "A run that is over and its log hold each other no more: 39 objects a call less for the collector."),
     ("dedb5af", "Protobuf messages are written in place instead of being built apart and copied."),
-    ("98c9eac", "Added: traces over OTLP and the ids of a call in every line of the log."),
     ("7149b67", "JSON-RPC watches for a client's departure only in calls that take more than 30 ms."),
     ("6b9dc0e", "Later requests to a model are copies of the first with their own body and trace."),
     ("54534a1", "A line of the access log looks neither for its caller nor at a record's own fields."),
     ("0a698de", "The openai package writes requests and one aiohttp session sends them, without httpx2 on the way."),
     (
         "0917bb4",
-        "A model call passes through two generators instead of six; its history is encoded and digested at one go.",
+        "A model call passes through two generators instead of six; its history is encoded and digested once.",
     ),
     ("4f0a4be", "One timer for each stream instead of one for each message."),
     ("a072a76", "A unary call is one line less in the log; assignments are made once."),
     ("2866c84", "Sizes of entries are taken once, executions copied once instead of six times."),
     ("8c0b2f6", "The library `limits` counts requests again: its windows, over a storage without tasks."),
+    (
+        "3f2874b",
+        "Limits and budgets in memory: no task for a place, tokens counted only where the count bounds something.",
+    ),
+    ("19f0a79", "Generic handlers alone serve methods: one task waits for the next call, not one for each method."),
+    ("3f1293c", "Lines of every call go straight to the handler that writes JSON."),
+    ("a0cd87b", "Headers are read once, before the message; handlers are wrapped once, results written in place."),
+    ("1e614aa", "A series of a metric is found by a look into a dictionary."),
 )
 """Commit and what it changed, in the order in which they were made."""
 

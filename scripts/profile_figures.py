@@ -20,7 +20,7 @@ NAMES = {
 }
 FEW = 10
 LEAST_SHARE = 0.005
-LEAST_CHANGE = 0.01
+LEAST_CHANGE = 0.025
 MOST_NAMED = 4
 
 
@@ -68,7 +68,7 @@ def removed_lines(report: Report, where: str) -> list[str]:
         "",
         "`python -m benchmarks.removed`: function calls of each path that a change added or took away, the commit",
         "beside the one before it, in the order in which they were made. A run differs from the next by up to a",
-        "hundredth, with how much of the work in the background falls into it: what came to less is left empty.",
+        "fortieth, with how much of the work in the background falls into it: what came to less is left empty.",
         where,
         "",
         *table(["change", *(NAMES[name] for name in names)], rows),
