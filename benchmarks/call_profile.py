@@ -137,6 +137,7 @@ PATHS: Final[Mapping[str, HotPath]] = {
         settings={
             "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": "200",
             "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__MAX_CONCURRENCY": "200",
             "REASOND__LLM__MODEL": MODEL,
         },
         callers=100,
@@ -211,7 +212,8 @@ def profiled(name: str, scale: float) -> list[dict[str, Any]]:
 
 def all_calls(layers: Sequence[Mapping[str, Any]]) -> float:
     """Return the function calls of all layers."""
-    return round(sum(layer["calls"] for layer in layers), 1)
+    calls: list[float] = [layer["calls"] for layer in layers]
+    return round(sum(calls), 1)
 
 
 def known() -> dict[str, Any]:

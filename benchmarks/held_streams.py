@@ -211,6 +211,7 @@ async def serve(kind: str, gate: str, base_url: str) -> None:
         # What waits is the model, not the connection to it.
         environ |= {
             "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__MAX_CONCURRENCY": "10000",
             "REASOND__LLM__MODEL": f"fake?bytes=2048&latency_ms={HELD_S * 1000}",
             "REASOND__LLM__BASE_URL": base_url,
         }

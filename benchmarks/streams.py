@@ -215,6 +215,13 @@ def row_of(name: str, found: list[Figures], memory: Figures) -> dict[str, Any]:
     }
 
 
+def goals_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how events of the store in memory stand to bare messages."""
+    ratio = next(row["bare_ratio"] for row in rows if row["store"] == "memory")
+    what = "CPU of an event over a bare message's, memory"
+    return [{"what": what, "bound": "at most", "goal": BARE_GOAL, "measured": ratio, "is_met": ratio <= BARE_GOAL}]
+
+
 def medians(found: list[Figures]) -> Figures:
     """Return the median of each figure."""
     return Figures(**{key: statistics.median(asdict(one)[key] for one in found) for key in asdict(found[0])})
@@ -243,6 +250,10 @@ def main() -> None:
             f"{row['latency_p50_ms']:.2f} ms (p99 {row['latency_p99_ms']:.2f}); unary "
             f"{row['unary_cpu_us']:.0f} us, {row['unary_p50_ms']:.2f} ms, {row['unary_ratio']:.2f} times memory"
         )
+    goals = goals_of(rows)
+    for goal in goals:
+        verdict = "met" if goal["is_met"] else "MISSED"
+        print(f"goal: {goal['what']} {goal['bound']} {goal['goal']:g}: {goal['measured']:.2f}, {verdict}")
     load = {
         "rounds": arguments.rounds,
         "flood_streams": FLOOD_STREAMS,
@@ -251,7 +262,7 @@ def main() -> None:
         "paced_gap_ms": GAP_S * MILLI,
         "unary_calls": UNARY_CALLS,
     }
-    report = {"circumstances": circumstances(PACKAGES), "load": load, "rows": rows}
+    report = {"circumstances": circumstances(PACKAGES), "load": load, "rows": rows, "goals": goals}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
 

@@ -76,6 +76,7 @@ async def serve(base_url: str) -> None:
         "REASOND__LIMITS__REQUESTS_PER_MINUTE": "1000000000",
         "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": "200",
         "REASOND__LLM__PROVIDER": "openai",
+        "REASOND__LLM__MAX_CONCURRENCY": "200",
         "REASOND__LLM__BASE_URL": base_url,
         "REASOND__LLM__MODEL": MODEL,
     }

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.access_figures import access_cost_lines
-from scripts.call_figures import jsonrpc_lines, unary_lines, upstream_wait_lines
+from scripts.call_figures import goal_lines, jsonrpc_lines, unary_lines, upstream_wait_lines
 from scripts.pages import ROOT, cell, page, settle, table
 from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
 from scripts.profile_figures import call_profile_lines, removed_lines
 from scripts.scale_figures import held_streams_lines, scale_lines
+from scripts.telemetry_figures import telemetry_cost_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ COMPARED = {
     "call_profile": call_profile_lines,
     "removed": removed_lines,
     "access_cost": access_cost_lines,
+    "telemetry_cost": telemetry_cost_lines,
     "peers": peers_lines,
     "agent_loops": agent_loops_lines,
     "mixed_load": mixed_load_lines,
@@ -106,6 +108,7 @@ def deltas_lines(report: Report) -> list[str]:
         f"{load['rounds']} rounds, alternating. {circumstances(report)}",
         "",
         *table(head, rows),
+        *_goals(report),
     ]
 
 
@@ -172,6 +175,7 @@ def streams_lines(report: Report) -> list[str]:
         f"{load['rounds']} rounds, alternating, medians. {circumstances(report)}",
         "",
         *table(head, rows),
+        *_goals(report),
     ]
 
 
@@ -197,6 +201,11 @@ def slow_readers_lines(report: Report) -> list[str]:
         "",
         *table(["", "store", "MiB per stalled stream", "another's read, ms, before", "meanwhile"], rows),
     ]
+
+
+def _goals(report: Report) -> list[str]:
+    """Return the goals below a table; nothing where the results are from before they were written down."""
+    return ["", *goal_lines(report["goals"])] if "goals" in report else []
 
 
 def startup_lines(report: Report) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from scripts.pages import cell, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 Report = dict[str, Any]
 Layers = dict[str, dict[str, Any]]
@@ -20,6 +20,7 @@ NAMES = {
 }
 FEW = 10
 LEAST_SHARE = 0.005
+LEAST_CHANGE = 0.025
 MOST_NAMED = 4
 
 
@@ -66,7 +67,9 @@ def removed_lines(report: Report, where: str) -> list[str]:
         "### What was removed",
         "",
         "`python -m benchmarks.removed`: function calls of each path that a change added or took away, the commit",
-        f"beside the one before it, in the order in which they were made. What came to fewer than 1 is left empty. {where}",
+        "beside the one before it, in the order in which they were made. A run differs from the next by up to a",
+        "fortieth, with how much of the work in the background falls into it: what came to less is left empty.",
+        where,
         "",
         *table(["change", *(NAMES[name] for name in names)], rows),
     ]
@@ -105,6 +108,6 @@ def _remains(after: Layers) -> str:
 
 def _gave(totals: Mapping[str, Mapping[str, float]], change: Mapping[str, str], name: str) -> str:
     before, after = totals[change["before"]].get(name), totals[change["commit"]].get(name)
-    if before is None or after is None or abs(after - before) < 1:
+    if before is None or after is None or abs(after - before) < before * LEAST_CHANGE:
         return ""
     return f"{after - before:+,.0f}"

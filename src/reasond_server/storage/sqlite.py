@@ -26,6 +26,9 @@ ResultT = TypeVar("ResultT")
 _log = logging.getLogger("reasond.storage")
 _READERS: Final = 2
 _PAGE_BYTES: Final = 4096
+# Every connection would take 2 MB: the system keeps the pages of the file anyway.
+_WRITER_CACHE_KIB: Final = 1024
+_READER_CACHE_KIB: Final = 256
 _RETRY_AFTER_S: Final = 1.0
 _CHECKED_BYTES: Final = 64 * 2**20
 _UNREADABLE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -254,10 +257,11 @@ def _connected(path: Path, *, synchronous: str, writes: bool, max_file_bytes: in
     ]
     if writes:
         pragmas += [f"PRAGMA page_size = {_PAGE_BYTES}", "PRAGMA journal_mode = WAL"]
+        pragmas.append(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         if max_file_bytes:
             pragmas.append(f"PRAGMA max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
     else:
-        pragmas.append("PRAGMA query_only = ON")
+        pragmas += ["PRAGMA query_only = ON", f"PRAGMA cache_size = -{_READER_CACHE_KIB}"]
     # Each is used by one thread at a time, and closed by another one.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:

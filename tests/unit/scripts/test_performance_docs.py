@@ -69,6 +69,12 @@ def test_the_windows_are_compared_in_a_table() -> None:
     assert "| `delta_flush_ms = 30` | 74 | 0.57 | 2,156 | 35 |" in deltas_lines(DELTAS)
 
 
+def test_a_goal_stands_below_its_table_once_the_results_have_it() -> None:
+    goal = {"what": "per token", "bound": "at most", "goal": 45.0, "measured": 74.4, "is_met": False}
+    assert not any("goal" in line for line in deltas_lines(DELTAS))
+    assert "| per token | at most 45 | 74.400 | missed |" in deltas_lines({**DELTAS, "goals": [goal]})
+
+
 def test_every_part_says_what_it_was_measured_on() -> None:
     startup = {"circumstances": WHERE, "measures": [{"name": "`x`", "median": 1.5, "unit": "s", "goal": 2}]}
     stores = {
