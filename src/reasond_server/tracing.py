@@ -28,6 +28,7 @@ def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_
     models = "hosted_models" if _is_hosted_model(settings, environ) else "models"
     return TracingOptions(
         endpoint=section.endpoint,
+        protocol=section.protocol,
         sample_ratio=section.sample_ratio,
         follows_callers=section.follow_callers,
         has_content=section.content,

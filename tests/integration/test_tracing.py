@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent import futures
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
 from tests.spans import Spans, ids, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from reasond_server.app import Listening
     from reasond_server.llm.model import ChatModel
@@ -294,7 +296,7 @@ async def test_content_is_there_only_where_it_is_asked_for_and_cut() -> None:
 
 
 class Receiver(TraceServiceServicer):
-    """An OTLP receiver; `came` is set with each export."""
+    """An OTLP receiver over gRPC and HTTP; `came` is set with each export."""
 
     def __init__(self) -> None:
         self.spans: dict[str, Any] = {}
@@ -305,12 +307,40 @@ class Receiver(TraceServiceServicer):
     def Export(  # noqa: N802 - the name is the contract's
         self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> ExportTraceServiceResponse:
-        self.metadata = dict(context.invocation_metadata())
+        self.take(request, dict(context.invocation_metadata()))
+        return ExportTraceServiceResponse()
+
+    def take(self, request: ExportTraceServiceRequest, metadata: dict[str, Any]) -> None:
+        """Note what came."""
+        self.metadata = metadata
         for each in request.resource_spans:
             self.resource = {one.key: one.value.string_value for one in each.resource.attributes}
             self.spans |= {span.name: span for scope in each.scope_spans for span in scope.spans}
         self.came.set()
-        return ExportTraceServiceResponse()
+
+
+@contextmanager
+def receiving_over_http() -> Iterator[tuple[Receiver, str]]:
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            is_ours = (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
+            if is_ours:
+                receiver.take(ExportTraceServiceRequest.FromString(body), dict(self.headers.items()))
+            self.send_response(200 if is_ours else 404)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield receiver, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 @contextmanager
@@ -352,11 +382,20 @@ def serving(folder: Path, **environ: str) -> Iterator[tuple[subprocess.Popen[byt
         process.wait()
 
 
+@pytest.mark.parametrize(
+    ("over", "variables"),
+    [
+        (receiving, ("REASOND__TRACING__ENDPOINT", "REASOND__TRACING__PROTOCOL", "")),
+        (receiving_over_http, ("REASOND__TRACING__ENDPOINT", "REASOND__TRACING__PROTOCOL", "http/protobuf")),
+        (receiving_over_http, ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")),
+    ],
+)
 async def test_a_real_server_sends_its_spans_to_an_otlp_receiver_with_the_headers_of_the_environment(
-    tmp_path: Path,
+    tmp_path: Path, over: Callable[[], AbstractContextManager[tuple[Receiver, str]]], variables: tuple[str, str, str]
 ) -> None:
-    with receiving() as (receiver, address):
-        environ = {"REASOND__TRACING__ENDPOINT": address, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=quite-secret"}
+    with over() as (receiver, address):
+        endpoint, protocol, spoken = variables
+        environ = {endpoint: address, protocol: spoken, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=quite-secret"}
         with serving(tmp_path, **environ) as (process, told):
             async with AsyncClient(told["grpc"], token=told["token"]) as client:
                 await client.reason("What is 6 * 7?")

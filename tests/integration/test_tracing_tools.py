@@ -101,14 +101,16 @@ async def test_an_mcp_program_is_told_of_the_trace_only_where_tools_are(told: tu
         assert heard["meta"]["traceparent"] == place(span)
 
 
-@pytest.mark.parametrize("told", [(), TOLD])
-async def test_an_mcp_server_over_http_is_told_in_the_call_and_never_by_headers(told: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("told", [(), ("models",), TOLD])
+async def test_an_mcp_server_over_http_is_told_in_the_call_and_by_headers_only_where_tools_are(
+    told: tuple[str, ...],
+) -> None:
     spans = Spans(options=TracingOptions(propagate_to=told))
     with over_http() as (_, port):
         returned, span = await called(spans, "t__heard", {}, REASOND__TOOLS__MCP__T__URL=f"http://127.0.0.1:{port}/mcp")
     heard = json.loads(json.loads(returned)["text"])
     assert heard["headers"]
-    assert names(heard["headers"]) == set()
-    assert names(heard["meta"]) == ({"traceparent"} if told == TOLD else set())
-    if told == TOLD:
-        assert heard["meta"]["traceparent"] == place(span)
+    for told_in in (heard["headers"], heard["meta"]):
+        assert names(told_in) == ({"traceparent"} if told == TOLD else set())
+        if told == TOLD:
+            assert told_in["traceparent"] == place(span)

@@ -12,7 +12,7 @@ _MAX_ENDPOINT = 2048
 
 
 def _endpoint(value: str) -> str:
-    """Return `value` if it is empty, or an address of gRPC without credentials in it."""
+    """Return `value` if it is empty, or an address without credentials in it."""
     host = value.partition("://")[2].partition("/")[0]
     if value and (not value.startswith(("http://", "https://")) or not host or any(one.isspace() for one in value)):
         message = 'must be an address such as "http://127.0.0.1:4317"'
@@ -40,13 +40,18 @@ class LogsSettings(Section):
 
 
 class TracingSettings(Section):
-    """Spans over OTLP; needs the extra `otel`, and is off while there is no endpoint."""
+    """Spans over OTLP; needs the extra `otel` or `otel-http`, and is off while there is no endpoint."""
 
     endpoint: Endpoint = Field(
         default="",
         max_length=_MAX_ENDPOINT,
-        description='Where an OTLP receiver takes gRPC, such as "http://127.0.0.1:4317"; empty: as '
+        description='Where an OTLP receiver is, such as "http://127.0.0.1:4317"; empty: as '
         "OTEL_EXPORTER_OTLP_ENDPOINT says, and off without it. Keys for it belong into OTEL_EXPORTER_OTLP_HEADERS.",
+    )
+    protocol: Literal["", "grpc", "http/protobuf"] = Field(
+        default="",
+        description='How the receiver is spoken to: "grpc" or "http/protobuf" (needs the extra otel-http; an endpoint '
+        "without a path gets /v1/traces); empty: as OTEL_EXPORTER_OTLP_PROTOCOL says, and grpc without it.",
     )
     sample_ratio: float = Field(
         default=1.0, ge=0, le=1, description="Share of the traces that are kept, decided by their id."

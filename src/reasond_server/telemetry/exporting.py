@@ -1,4 +1,4 @@
-"""Where spans go: to an OTLP receiver over gRPC, in batches, beside the server's work and never in its way."""
+"""Where spans go: to an OTLP receiver over gRPC or HTTP, in batches, beside the server's work and never in its way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _HEADER_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-_PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc")
+_PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_GRPC: Final = "grpc"
+_HTTP: Final = "http/protobuf"
+# What each protocol needs beside the SDK, and the extra that brings it.
+_EXPORTERS: Final = {
+    _GRPC: ("opentelemetry.exporter.otlp.proto.grpc", "otel"),
+    _HTTP: ("opentelemetry.exporter.otlp.proto.http", "otel-http"),
+}
+_HTTP_PATH: Final = "/v1/traces"
 _TELL_EVERY_S: Final = 60.0
 _log = logging.getLogger("reasond.tracing")
 
@@ -37,6 +45,7 @@ class TracingOptions:
     """
 
     endpoint: str = ""
+    protocol: str = ""
     sample_ratio: float = 1.0
     follows_callers: bool = True
     has_content: bool = False
@@ -50,8 +59,27 @@ class TracingOptions:
         """Where spans are sent: as configured, or as OpenTelemetry's variables say; empty where nowhere."""
         if self.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return ""
-        named = [self.endpoint, *(self.environ.get(name, "").strip() for name in ENDPOINT_VARIABLES)]
-        return next(filter(None, named), "")
+        return self.endpoint or self._variable(ENDPOINT_VARIABLES)
+
+    @property
+    def spoken(self) -> str:
+        """How the receiver is spoken to; it need not be anything that is known here."""
+        return self.protocol or self._variable(_PROTOCOL_VARIABLES).lower() or _GRPC
+
+    @property
+    def address(self) -> str:
+        """The address of the receiver, whole: over HTTP with the path, which OTLP fixes where only a base is given."""
+        target = self.target if "://" in self.target else f"http://{self.target}"
+        if self.spoken == _GRPC:
+            return target
+        if self.endpoint:
+            return target if urlsplit(target).path.strip("/") else target.rstrip("/") + _HTTP_PATH
+        is_whole = self.environ.get(ENDPOINT_VARIABLES[0], "").strip()
+        return target if is_whole else target.rstrip("/") + _HTTP_PATH
+
+    def _variable(self, names: Sequence[str]) -> str:
+        """Return the first of these variables that says something."""
+        return next(filter(None, (self.environ.get(name, "").strip() for name in names)), "")
 
 
 class SpanSink:
@@ -83,23 +111,37 @@ def sink_of(options: TracingOptions) -> SpanSink | None:
     """Return the tracing that `options` ask for; None where spans go nowhere, and then nothing is imported.
 
     Raises:
-        SettingsError: the packages are not installed, though the configuration names an endpoint.
+        SettingsError: the packages are not installed, or the protocol is none that is spoken here, though the
+            configuration names an endpoint.
     """
-    target = options.target
-    if not target:
+    if not options.target:
         return None
-    missing = [name for name in _PACKAGES if not _is_installed(name)]
-    if missing and options.endpoint:
-        raise SettingsError(
-            f"[tracing] endpoint is {shown(options.endpoint)}, but {missing[0]} is not installed",
-            remedy="Install reasond-server[otel], or leave the endpoint empty.",
+    wrong = _refusal(options)
+    if wrong is None:
+        return sink_to(CarefulExporter(_exporter(options), target=options.address), options)
+    if options.endpoint:
+        raise wrong
+    # The variables may be set for every program of a cluster.
+    _log.warning("nothing is traced, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s", wrong.message)
+    return None
+
+
+def _refusal(options: TracingOptions) -> SettingsError | None:
+    """Return why the receiver cannot be spoken to; None where it can."""
+    where = f"[tracing] endpoint is {shown(options.endpoint)}, but " if options.endpoint else ""
+    if options.spoken not in _EXPORTERS:
+        return SettingsError(
+            f"{where}OTEL_EXPORTER_OTLP_PROTOCOL is {shown(options.spoken)}, which is not spoken here",
+            remedy='Set [tracing] protocol to "grpc" or "http/protobuf".',
         )
-    if missing:
-        # The variable may be set for every program of a cluster.
-        facts = {"missing": missing[0]}
-        _log.warning("nothing is traced: OTEL_EXPORTER_OTLP_ENDPOINT is set without reasond-server[otel]", extra=facts)
+    package, extra = _EXPORTERS[options.spoken]
+    missing = [name for name in ("opentelemetry.sdk", package) if not _is_installed(name)]
+    if not missing:
         return None
-    return sink_to(CarefulExporter(_exporter(options, target), target=target), options)
+    return SettingsError(
+        f"{where}{missing[0]} is not installed",
+        remedy=f"Install reasond-server[{extra}], or leave the endpoint empty.",
+    )
 
 
 def sink_to(exporter: Any, options: TracingOptions, *, is_batched: bool = True) -> SpanSink:  # noqa: ANN401 - exporters differ
@@ -159,14 +201,20 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _exporter(options: TracingOptions, target: str) -> SpanExporter:
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
-
+def _exporter(options: TracingOptions) -> SpanExporter:
     for name in ("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.util"):
         # They tell every failure, with text of the receiver or of the headers; `CarefulExporter` tells what matters.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    address = target if "://" in target else f"http://{target}"
-    return OTLPSpanExporter(endpoint=address, headers=_headers(options.environ))
+    headers = _headers(options.environ)
+    if options.spoken == _HTTP:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - as above
+            OTLPSpanExporter as HttpSpanExporter,
+        )
+
+        return HttpSpanExporter(endpoint=options.address, headers=headers)
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
+
+    return OTLPSpanExporter(endpoint=options.address, headers=headers)
 
 
 def _headers(environ: Mapping[str, str]) -> dict[str, str]:

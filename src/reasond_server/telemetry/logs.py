@@ -42,6 +42,8 @@ _OWN_FIRST: Final = len(vars(logging.makeLogRecord({})))
 _RESERVED: Final = frozenset({"time", "level", "logger", "message", "traceback"})
 _HIDDEN: Final = _RESERVED | {"span_id"}
 _NEVER_AS_GIVEN: Final = _RESERVED | CONTENT_FIELDS | SECRET_FIELDS
+# What the messages of the access log are made of. Any other value that a message also holds may be there by chance.
+_TOLD: Final = frozenset({"method", "code", "http_method", "status"})
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.items()}  # noqa: SLF001 - its own list is a copy of it
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
@@ -243,14 +245,18 @@ def json_line(event: EventDict) -> bytes:
 
 
 def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Return `event` with local time, without what its message says already, and with control characters shown."""
+    """Return `event` with local time, without what its message says already, and with control characters shown.
+
+    Fields that are empty are left out too.
+    """
     message = str(event["message"])
+    words = message.split()
     clock = datetime.fromisoformat(str(event.pop("time"))).astimezone().strftime("%H:%M:%S")
     traceback = str(event.pop("traceback", ""))
     fields = {
         _escaped(name): _escaped(str(value))
         for name, value in event.items()
-        if name not in _HIDDEN and str(value) not in message
+        if name not in _HIDDEN and value != "" and not (name in _TOLD and str(value) in words)
     }
     line: EventDict = {"time": clock, "level": event["level"], "message": _escaped(message), **fields}
     if traceback:

@@ -28,6 +28,7 @@ from reasond_server.tools.tool import MAX_OUTPUT_BYTES, ToolFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    import httpx2
     import mcp
 
     from reasond_server.errors import Violation
@@ -247,7 +248,12 @@ class McpServer:
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - an optional package
 
         timeout = httpx2.Timeout(options.connect_timeout_s, read=max(options.timeout_s, options.connect_timeout_s))
-        http = httpx2.AsyncClient(headers=dict(options.headers), timeout=timeout, follow_redirects=False)
+        http = httpx2.AsyncClient(
+            headers=dict(options.headers),
+            timeout=timeout,
+            follow_redirects=False,
+            event_hooks={"request": [_tell_by_headers]},
+        )
         await stack.enter_async_context(http)
         return Client(streamable_http_client(options.url, http_client=http))
 
@@ -310,6 +316,11 @@ class McpTool:
     async def invoke(self, arguments: Json, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
         """Call the server. Raises as `McpServer.call`."""
         return await self._server.call(self._told_name, arguments)
+
+
+async def _tell_by_headers(request: httpx2.Request) -> None:
+    """Say the same in the headers, for proxies and middleware; the package sends a call in its caller's context."""
+    request.headers.update(outgoing())
 
 
 def _meta() -> mcp.types.RequestParamsMeta | None:

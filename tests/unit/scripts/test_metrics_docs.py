@@ -3,14 +3,108 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import combinations
+from typing import Any, Final
 
+import jsonschema  # type: ignore[import-untyped]  # comes without types
 import pytest
 
 from reasond_server.telemetry.catalogue import CATALOGUE, GROUPS
 from scripts.dashboard import dashboard, expressions
 from scripts.metrics_docs import PATH, filled
 from scripts.pages import ROOT
+
+
+def _object(required: str, optional: str = "", **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object with these fields and no other."""
+    known: dict[str, Any] = {name: {} for name in [*required.split(), *optional.split()]}
+    return {
+        "type": "object",
+        "required": required.split(),
+        "properties": known | properties,
+        "additionalProperties": False,
+    }
+
+
+TEXT: Final = {"type": "string", "minLength": 1}
+WHOLE: Final = {"type": "integer", "minimum": 0}
+SOURCE: Final = _object("type uid", type={"const": "prometheus"}, uid={"const": "${datasource}"})
+# Names of Grafana's units that say something of what we count; it shows any other as a suffix of the number.
+UNITS: Final = ["short", "s", "bytes", "ops", "reqps", "percentunit"]
+TARGET: Final = _object(
+    "refId expr legendFormat range",
+    refId={"pattern": "^[A-Z]$"},
+    expr=TEXT,
+    legendFormat=TEXT,
+    range={"const": True},
+)
+PLACE: Final = _object(
+    "x y w h", x={**WHOLE, "maximum": 23}, y=WHOLE, w={"minimum": 1, "maximum": 24}, h={"minimum": 1}
+)
+GRAPH: Final = _object(
+    "id type title datasource gridPos fieldConfig targets",
+    id={"type": "integer", "minimum": 1},
+    type={"enum": ["timeseries", "stat"]},
+    title=TEXT,
+    datasource=SOURCE,
+    gridPos=PLACE,
+    fieldConfig=_object("defaults overrides", defaults=_object("unit", unit={"enum": UNITS})),
+    targets={"type": "array", "minItems": 1, "items": TARGET},
+)
+ROW: Final = _object(
+    "id type title collapsed gridPos panels",
+    type={"const": "row"},
+    title=TEXT,
+    collapsed={"type": "boolean"},
+    gridPos=PLACE,
+    panels={"type": "array", "maxItems": 0},
+)
+VARIABLE: Final = _object(
+    "name type query",
+    "label",
+    name=TEXT,
+    type={"enum": ["query", "datasource"]},
+    datasource=SOURCE,
+    refresh={"enum": [0, 1, 2]},
+)
+# As the dashboard kind of Grafana's own schema has it (kinds/dashboard, schema version 39), so far as we use it.
+DASHBOARD: Final = _object(
+    "title uid schemaVersion templating panels time",
+    "description tags version editable",
+    uid={"pattern": "^[a-zA-Z0-9_-]{1,40}$"},
+    schemaVersion={"const": 39},
+    refresh={"pattern": "^[0-9]+[smhd]$"},
+    time=_object("from to"),
+    templating=_object("list", list={"type": "array", "items": VARIABLE}),
+    annotations=_object("list", list={"type": "array", "maxItems": 0}),
+    panels={"type": "array", "items": {"oneOf": [GRAPH, ROW]}},
+)
+
+
+def test_the_dashboard_has_the_fields_that_grafana_knows_and_no_other() -> None:
+    jsonschema.validate(json.loads(dashboard()), DASHBOARD, cls=jsonschema.Draft202012Validator)
+
+
+def test_panels_end_at_the_edge_of_the_grid_and_lie_below_their_row() -> None:
+    rows = -1
+    for panel in json.loads(dashboard())["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        assert place["y"] > rows
+        rows = place["y"] if panel["type"] == "row" else rows
+
+
+def test_queries_use_variables_that_are_there_and_legends_labels_that_are_left() -> None:
+    made = json.loads(dashboard())
+    variables = {variable["name"] for variable in made["templating"]["list"]} | {"__rate_interval"}
+    for panel in made["panels"]:
+        targets = panel.get("targets", ())
+        assert len({target["refId"] for target in targets}) == len(targets)
+        for target in targets:
+            assert set(re.findall(r"\$\{?(\w+)", target["expr"])) <= variables
+            left = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"])))) or {"instance"}
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= left - {"le"}
 
 
 def test_the_page_has_a_row_for_every_metric_and_for_no_other() -> None:

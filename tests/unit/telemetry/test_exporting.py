@@ -65,6 +65,61 @@ async def test_an_endpoint_of_the_environment_turns_it_on(name: str) -> None:
     await sink.aclose(within_s=5)
 
 
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        ({"endpoint": "http://h:4317"}, "http://h:4317"),
+        ({"endpoint": "http://h:4318", "protocol": "http/protobuf"}, "http://h:4318/v1/traces"),
+        ({"endpoint": "http://h:4318/", "protocol": "http/protobuf"}, "http://h:4318/v1/traces"),
+        ({"endpoint": "https://h/otlp/v1/traces", "protocol": "http/protobuf"}, "https://h/otlp/v1/traces"),
+        (
+            {"endpoint": "http://h", "protocol": "grpc", "environ": {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}},
+            "http://h",
+        ),
+        (
+            {"environ": {"OTEL_EXPORTER_OTLP_ENDPOINT": "h/base/", "OTEL_EXPORTER_OTLP_PROTOCOL": "HTTP/protobuf"}},
+            "http://h/base/v1/traces",
+        ),
+        (
+            {
+                "environ": {
+                    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://no",
+                    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h/own",
+                    "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+                    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+                }
+            },
+            "http://h/own",
+        ),
+    ],
+)
+def test_the_address_of_a_receiver_over_http_has_the_path_that_the_protocol_fixes(
+    options: dict[str, Any], address: str
+) -> None:
+    assert TracingOptions(**options).address == address
+
+
+def test_a_protocol_that_is_not_spoken_is_refused_or_told(caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    assert sink_of(TracingOptions(environ=environ)) is None
+    assert "nothing is traced" in caplog.text
+    assert "'http/json', which is not spoken here" in caplog.text
+    with pytest.raises(SettingsError, match=r"\[tracing\] endpoint is 'http://h', but .*'http/json'") as refused:
+        sink_of(TracingOptions(endpoint="http://h", environ=environ))
+    assert "http/protobuf" in refused.value.remedy
+    assert sink_of(TracingOptions(endpoint="", protocol="grpc")) is None
+
+
+@pytest.mark.parametrize(("protocol", "extra"), [("grpc", "otel"), ("http/protobuf", "otel-http")])
+def test_the_extra_that_is_missing_is_named(protocol: str, extra: str) -> None:
+    found = run_without_the_package(
+        "from reasond_server.telemetry.exporting import *\n"
+        f"try: sink_of(TracingOptions(endpoint='http://x', protocol={protocol!r}))\n"
+        "except SettingsError as error: print(error.remedy)"
+    )
+    assert f"reasond-server[{extra}]" in found.stdout
+
+
 async def test_a_malformed_header_is_told_by_its_place_and_the_others_are_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -147,6 +147,23 @@ def test_a_human_line_does_not_repeat_what_the_message_says() -> None:
     assert line.endswith("/Reason OK duration_ms=2")
 
 
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        ("execution ended", {"subject": "execution"}),
+        ("worker ready", {"subject": "ready", "pid": 1}),
+        ("10 left", {"steps": 1, "method": "1"}),
+        ("/Reason OK", {"subject": "OK", "reason": "Reason"}),
+        ("nothing came", {"is_found": False, "error": None, "left": 0}),
+    ],
+)
+def test_a_field_whose_value_is_in_the_message_by_chance_is_shown_to_a_person(
+    message: str, fields: dict[str, object]
+) -> None:
+    line = human_formatter().format(record(message, extra=fields))
+    assert line.endswith(f"{message} " + " ".join(f"{name}={value}" for name, value in sorted(fields.items())))
+
+
 def test_a_human_traceback_is_indented_below() -> None:
     lines = human_formatter().format(record("failed", exc_info=caught(ValueError("wrong\x1b")))).splitlines()
     assert len(lines) > 2
