@@ -123,6 +123,11 @@ class RunLog:
         return known
 
     @property
+    def last_sequence(self) -> int:
+        """Sequence of the last event, committed or not."""
+        return self._last_sequence
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing waits for a commit, or never will be committed."""
         return self.error is not None or not self._pending

@@ -318,7 +318,7 @@ class ReasoningService:
         patience = Patience()
         run.attach(patience)
         try:
-            result = await asyncio.shield(run.concluded)
+            result = await run.conclusion()
             if result is None:
                 raise _gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""))
