@@ -67,7 +67,8 @@ def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
     Raises:
         InternalError: it is no text in valid Unicode; names the strategy, for its author.
     """
-    if not is_unicode(wrote.text):
+    text = wrote.text
+    if not (type(text) is str and text.isascii()) and not is_unicode(text):
         raise InternalError(f"strategy {strategy!r} yielded a Wrote that is no text in valid Unicode")
     return wrote
 
@@ -95,7 +96,7 @@ def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics 
 
     `before` are the metrics of the last step, as they were kept.
     """
-    if not all(map(is_unicode, (outcome.answer, *outcome.warnings))):
+    if not (is_unicode(outcome.answer) and all(map(is_unicode, outcome.warnings))):
         raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
     if not _is_one_of(outcome.finish_reason, (FinishReason,)) or outcome.finish_reason in _NOT_ITS_OWN:
         raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.store import Claim, ExecutionStore, Recovery
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.telemetry.observers import RunObserver
+    from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
 
@@ -113,7 +113,7 @@ class Runner:
         find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
         account_of: AccountOf = no_account,
         carry_over: CarryOver = _nothing_to_carry,
-        observer: RunObserver = UNOBSERVED,
+        observer: WorkObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._observer = observer
