@@ -67,8 +67,7 @@ def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
     Raises:
         InternalError: it is no text in valid Unicode; names the strategy, for its author.
     """
-    text = wrote.text
-    if not (type(text) is str and text.isascii()) and not is_unicode(text):
+    if not is_unicode(wrote.text):
         raise InternalError(f"strategy {strategy!r} yielded a Wrote that is no text in valid Unicode")
     return wrote
 

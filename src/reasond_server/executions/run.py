@@ -90,14 +90,15 @@ class Run:
     on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
     waits `patience_s` for that instead. `identity` is the execution as this life of it began: its ids and names, which
     never change. `result` is what callers may be told, before it is committed. `on_over` is called at once when
-    the run is stopped, fails or has no time left while its strategy is at work. `known` are the steps that are logged from an earlier life, `inherited` says
-    what was taken over from another execution. `links` are places in the traces of executions whose place it takes.
-    `tenure` is None where no other process can go on with the run.
+    the run is stopped, fails or has no time left while its strategy is at work. `known` are the steps that are logged
+    from an earlier life, `inherited` says what was taken over from another execution. `links` are places in the traces
+    of executions whose place it takes. `tenure` is None where no other process can go on with the run.
     """
 
     __slots__ = (
         "_awaited_until_s",
         "_followers",
+        "_has_readers",
         "_held",
         "_left",
         "_limit",
@@ -188,6 +189,7 @@ class Run:
         self.keeps_running = assignment.keep_running
         # In the order in which they came, so that a simulation can be repeated.
         self._followers: dict[Listener, None] = {}
+        self._has_readers = False
         self.spares_calls = assignment.is_unary and bool(assignment.request_id)
         self.patience_s = 0.0
         self._awaited_until_s = 0.0
@@ -228,11 +230,13 @@ class Run:
     def attach(self, listener: Listener) -> None:
         """Let `listener` hear of everything from now on."""
         self._followers[listener] = None
+        self._has_readers = self._has_readers or listener.wants_deltas
         self._cancel_if_unwanted()
 
     def detach(self, listener: Listener) -> None:
         """Forget `listener`; cancel the run if nobody is left who wants it."""
         self._followers.pop(listener, None)
+        self._has_readers = any(one.wants_deltas for one in self._followers)
         if self.spares_calls and self.journal is None and not self._followers:
             self.await_follower(within_s=self.patience_s)
         else:
@@ -301,8 +305,8 @@ class Run:
         return self.result
 
     def wrote(self, text: str) -> None:
-        """Tell the followers what was written in the step in progress, once they were told of those before."""
-        if not self._followers or not text or self.is_replaying:
+        """Tell followers who want it what was written in this step, once they were told of those before."""
+        if not self._has_readers or not text or self.is_replaying:
             return
         delta = TextDelta(iteration_index=self.step_count, text=text)
         if self.log.committed == self.log.last_sequence:
