@@ -61,8 +61,10 @@ class Assignment:
     @property
     def limit_s(self) -> float | None:
         """The seconds that the caller and the budget allow; None where neither sets a bound."""
-        limits = (self.time_limit_s, self.task.budget.max_elapsed_s)
-        return min((limit for limit in limits if limit is not None), default=None)
+        own, allowed = self.task.budget.max_elapsed_s, self.time_limit_s
+        if own is None or allowed is None:
+            return allowed if own is None else own
+        return min(own, allowed)
 
     @property
     def can_be_resumed(self) -> bool:

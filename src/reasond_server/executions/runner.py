@@ -236,8 +236,8 @@ class Runner:
             StoreFullError: there is no room for another log.
             StoreUnavailableError: the store cannot be reached.
         """
-        own = place or await self.place(assignment.tenant)
-        with own.holding():
+        own = await self.place(assignment.tenant) if place is None else place
+        with own:
             if not assignment.can_be_resumed:
                 return self._start_unseen(assignment, own)
             prepared = self._maker.prepare(assignment)

@@ -191,7 +191,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             # The run may have ended while tokens were set aside.
             self._require_open()
             call.spent, call.has_begun = None, True
-            watch = Watch(self._observer, self._model.name, self._monotonic)
+            watch = Watch(self._observer, self.name, self._monotonic)
             events = self._model.stream(self._as_allowed(request, call))
             try:
                 async for event in events:

@@ -372,7 +372,7 @@ class ReasoningService:
         """Start an execution once there is a place for it."""
         began_s = self._clock.monotonic()
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
-        with place.holding():
+        with place:
             selection, (config, shown_config) = await self._decided(caller, task)
             permit = await self._limits.admit(caller, selection.strategy.name)
             place.keep(permit)
