@@ -29,14 +29,15 @@ from benchmarks.instant import InstantModel
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import running, serve_until_told
 from benchmarks.unary import SETTINGS, measured
+from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, Role, Text
-from reasond_server.llm.observing import ObservedModel
 from reasond_server.llm.tracing import TracedModel
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.logs import configure
 from reasond_server.telemetry.metrics import Metrics
 from reasond_server.telemetry.series import Vocabulary
 from reasond_server.testing import running_server
+from reasond_server.types import Budget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -99,12 +100,12 @@ async def serve_receiver() -> None:
 
 
 class Chatty(InstantModel):
-    """Sends as many events as it is told, at once."""
+    """Sends EVENTS events at once."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Yield `max_tokens` pieces of text, and the end."""
+        """Yield EVENTS pieces of text, and the end."""
         text = Text(text="word ")
-        for _ in range(request.max_tokens):
+        for _ in range(EVENTS):
             yield text
         async for event in super().stream(request):
             if isinstance(event, Finished):
@@ -120,7 +121,8 @@ def models() -> Mapping[str, ChatModel]:
         raise SystemExit("OpenTelemetry is not installed")
     return {
         "bare": model,
-        "observed": ObservedModel(model=model, observer=metrics),
+        "metered": MeteredModel(model=model, budget=Budget()),
+        "metered, observed": MeteredModel(model=model, budget=Budget(), observer=metrics),
         "traced, not kept": TracedModel(model=model, tracing=dark.tracing),
         "traced, kept": TracedModel(model=model, tracing=light.tracing),
     }
@@ -128,7 +130,7 @@ def models() -> Mapping[str, ChatModel]:
 
 async def event_us(model: ChatModel) -> float:
     """Return the processor time of an event in microseconds."""
-    request = ChatRequest(messages=(Message(role=Role.USER, content="?"),), max_tokens=EVENTS, temperature=0.7)
+    request = ChatRequest(messages=(Message(role=Role.USER, content="?"),), max_tokens=EVENTS * 5, temperature=0.7)
     begun = time.process_time_ns()
     async for _ in model.stream(request):
         pass

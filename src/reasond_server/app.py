@@ -30,7 +30,6 @@ from reasond_server.http_api.methods import ALIASES, METHODS
 from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
 from reasond_server.http_api.server import HttpServer
 from reasond_server.limiting import limiting_of
-from reasond_server.llm.observing import ObservedModel
 from reasond_server.llm.tracing import traced
 from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
 from reasond_server.telemetry.observers import Snapshot
@@ -99,11 +98,7 @@ class Server:
         )
         observer = self._measuring.observer
         model = model or model_of(settings, environ, loaded.folder, observer=observer)
-        self._model = traced(
-            model if self._counting is None else ObservedModel(model=model, observer=observer),
-            tracing=self._tracing,
-            provider=provider_name(settings, environ),
-        )
+        self._model = traced(model, tracing=self._tracing, provider=provider_name(settings, environ))
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)

@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reasond_server.errors import ReasondError, StoreUnavailableError
-from reasond_server.executions.driving import Driver
+from reasond_server.executions.runner import Runner
 from reasond_server.types import ExecutionState
 from tests.simulation.assembly import assembled
 from tests.simulation.virtual import OWNER
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _CALM_BETWEEN_S = 20.0
-_WORK_ON_A_RUN = Driver._work_and_tell.__qualname__
+_WORK_ON_A_RUN = Runner._drive.__qualname__
 
 
 def current_process() -> Process | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from reasond_server.types import ToolCall, Usage, UsageSource
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.model import ChatModel, Message, ToolSpec
+    from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +30,92 @@ class Reply:
     calls: Sequence[ToolCall] = ()
 
 
+class Hearing:
+    """What is heard of one call: `request` is what the model is given, `take` what it answers, `close` its end.
+
+    The closing tags of `kinds` are the stop strings; where the provider ignores those, the call is to be closed as soon
+    as it `is_done`, and its usage is counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
+    """
+
+    __slots__ = ("_calls", "_finished", "_parser", "_written", "request")
+
+    def __init__(
+        self,
+        *,
+        messages: Sequence[Message],
+        max_tokens: int,
+        temperature: float,
+        kinds: Sequence[TagKind] = (TagKind.ANSWER, TagKind.CONTINUE),
+        tools: Sequence[ToolSpec] = (),
+        tool_choice: str = "auto",
+        label: str = "",
+    ) -> None:
+        self.request = ChatRequest(
+            messages=messages,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            stop=tuple([kind.closing for kind in kinds]),
+            is_stop_advice=True,
+            tools=tools,
+            tool_choice=tool_choice,
+            label=label,
+        )
+        self._parser = TagParser(kinds=kinds)
+        self._written: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._finished: Finished | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether more text would change nothing."""
+        return self._parser.is_done
+
+    def take(self, event: ModelEvent) -> Sequence[Fragment]:
+        """Take what the model sent and return the fragments that became certain."""
+        if isinstance(event, Finished):
+            self._finished = event
+            return ()
+        if isinstance(event, ToolCall):
+            self._calls.append(event)
+            return ()
+        self._written.append(event.text)
+        if isinstance(event, ReasoningText):
+            return self._parser.feed_reasoning(event.text)
+        return self._parser.feed(event.text)
+
+    def close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], Reply]:
+        """Return the fragments that were held back, and the reply.
+
+        Raises:
+            ModelProtocolError: the model ended without saying how.
+        """
+        finished = self._closed_by_us(counter) if self._finished is None else self._finished
+        # Stop strings are not returned, so after STOP an open tag counts as closed, unless it was cut in quoted code.
+        is_stop = finished.reason is ModelFinish.STOP
+        rest = self._parser.close(is_stop=is_stop)
+        parsed = self._parser.result
+        is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
+        return rest, Reply(
+            parsed=parsed,
+            finish=ModelFinish.LENGTH if is_cut else finished.reason,
+            usage=finished.usage,
+            calls=tuple(self._calls),
+        )
+
+    def _closed_by_us(self, counter: TokenCounter) -> Finished:
+        """Return how a call ended that the model did not end."""
+        if not self._parser.is_done:
+            raise ModelProtocolError("the model's stream ended without a reason")
+        usage = Usage(
+            input_tokens=counter.count_prompt(self.request.messages),
+            output_tokens=counter.count_text("".join(self._written)),
+            model_calls=1,
+            source=UsageSource.ESTIMATED,
+        )
+        reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
+        return Finished(reason=reason, usage=usage)
+
+
 async def hear(
     *,
     model: ChatModel,
@@ -42,69 +127,31 @@ async def hear(
     tool_choice: str = "auto",
     label: str = "",
 ) -> AsyncGenerator[Fragment | Reply, None]:
-    """Call `model` and yield fragments as they become certain, then one Reply.
-
-    The closing tags of `kinds` are the stop strings; where the provider ignores those, the call is closed
-    as soon as a tag is, and its usage is counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
+    """Call `model` and yield fragments as they become certain, then one Reply; see `Hearing`.
 
     Raises:
         ModelProtocolError: the model ended without saying how.
         ReasondError: as `model.stream`.
     """
-    stop = tuple(kind.closing for kind in kinds)
-    request = ChatRequest(
+    hearing = Hearing(
         messages=messages,
         max_tokens=max_tokens,
         temperature=temperature,
-        stop=stop,
-        is_stop_advice=True,
+        kinds=kinds,
         tools=tools,
         tool_choice=tool_choice,
         label=label,
     )
-    parser = TagParser(kinds=kinds)
-    written: list[str] = []
-    calls: list[ToolCall] = []
-    finished: Finished | None = None
-    async with aclosing(model.stream(request)) as events:
+    events = model.stream(hearing.request)
+    try:
         async for event in events:
-            if isinstance(event, Finished):
-                finished = event
-                continue
-            if isinstance(event, ToolCall):
-                calls.append(event)
-                continue
-            written.append(event.text)
-            feed = parser.feed_reasoning if isinstance(event, ReasoningText) else parser.feed
-            for fragment in feed(event.text):
+            for fragment in hearing.take(event):
                 yield fragment
-            if parser.is_done:
+            if hearing.is_done:
                 break
-    if finished is None:
-        finished = _closed_by_us(model, request, parser, written)
-    # Stop strings are not returned, so after STOP an open tag counts as closed, unless it was cut in quoted code.
-    is_stop = finished.reason is ModelFinish.STOP
-    for fragment in parser.close(is_stop=is_stop):
+    finally:
+        await events.aclose()
+    rest, reply = hearing.close(model.counter)
+    for fragment in rest:
         yield fragment
-    parsed = parser.result
-    is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
-    yield Reply(
-        parsed=parsed,
-        finish=ModelFinish.LENGTH if is_cut else finished.reason,
-        usage=finished.usage,
-        calls=tuple(calls),
-    )
-
-
-def _closed_by_us(model: ChatModel, request: ChatRequest, parser: TagParser, written: Sequence[str]) -> Finished:
-    """Return how a call ended that the model did not end."""
-    if not parser.is_done:
-        raise ModelProtocolError("the model's stream ended without a reason")
-    usage = Usage(
-        input_tokens=model.counter.count_prompt(request.messages),
-        output_tokens=model.counter.count_text("".join(written)),
-        model_calls=1,
-        source=UsageSource.ESTIMATED,
-    )
-    reason = ModelFinish.LENGTH if parser.result.is_cut else ModelFinish.STOP
-    return Finished(reason=reason, usage=usage)
+    yield reply

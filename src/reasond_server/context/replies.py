@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}(answer|continue|action|think)[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
-_MARK = re.compile(r"[<\n]")
 _TAG_NAMES = ("answer", "continue", "action", "think")
 _PLAIN_KINDS = (TagKind.ANSWER, TagKind.CONTINUE)
 _UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}", re.IGNORECASE | re.ASCII)
@@ -64,10 +63,11 @@ class TagParser:
     """
 
     def __init__(self, *, kinds: Collection[TagKind] = _PLAIN_KINDS, max_characters: int = _MAX_CHARACTERS) -> None:
-        self._kinds = {kind.value: kind for kind in kinds}
+        self._kinds: dict[str, TagKind] = {kind: kind for kind in kinds}
         self._room = max_characters
         self._pending = ""
         self._at = 0
+        self._end_of_line = -1
         self._is_line_start = True
         self._fence = ""
         self._fence_from = 0
@@ -87,8 +87,12 @@ class TagParser:
 
     def feed(self, text: str) -> Sequence[Fragment]:
         """Take the next delta and return what became certain."""
-        if self.is_done:
+        if self._is_closed or self._is_cut:
             return ()
+        if self._is_plain(text):
+            self._room -= len(text)
+            self._note(text)
+            return self._take_fresh()
         self._pending += self._within_cap(text)
         self._advance(is_final=False)
         # What lies behind the closing tag was not wanted, so leaving it out cut nothing.
@@ -132,6 +136,12 @@ class TagParser:
             is_closed=self._is_closed,
             is_cut=self._is_cut,
         )
+
+    def _is_plain(self, text: str) -> bool:
+        """Return whether `text`, as most deltas of a model, goes on in the middle of a line and can begin no tag."""
+        if self._pending or (self._is_line_start and not self._is_thinking) or not 0 < len(text) <= self._room:
+            return False
+        return "<" not in text and "\n" not in text
 
     def _within_cap(self, text: str) -> str:
         """Return as much of `text` as the size cap leaves room for."""
@@ -181,6 +191,7 @@ class TagParser:
                 break
         self._pending = self._pending[self._at :]
         self._at = 0
+        self._end_of_line = -1
 
     def _read_line_start(self, *, is_final: bool) -> bool:
         """Open or close a fence, or find that the line is none; False while that is not known."""
@@ -219,14 +230,13 @@ class TagParser:
 
     def _read_text(self, *, is_final: bool) -> bool:
         """Pass on text up to the end of the line or handle one tag; False at what could become a tag."""
-        mark = _MARK.search(self._pending, self._at)
-        if mark is not None and mark[0] == "\n":
-            self._emit(mark.end() - self._at)
-            self._is_line_start = True
+        line_end = self._line_end()
+        mark = self._pending.find("<", self._at, line_end)
+        if mark < 0:
+            self._is_line_start = line_end < len(self._pending)
+            self._emit((line_end + 1 if self._is_line_start else line_end) - self._at)
             return True
-        self._emit((mark.start() if mark else len(self._pending)) - self._at)
-        if mark is None:
-            return True
+        self._emit(mark - self._at)
         found = _TAG.match(self._pending, self._at)
         if found is None:
             if not is_final and self._could_become_tag():
@@ -237,6 +247,13 @@ class TagParser:
         else:
             self._emit(len(found[0]))
         return True
+
+    def _line_end(self) -> int:
+        """Return where the line ends; looked for once, because a line may hold many tags."""
+        if self._end_of_line < self._at:
+            end = self._pending.find("\n", self._at)
+            self._end_of_line = len(self._pending) if end < 0 else end
+        return self._end_of_line
 
     def _could_become_tag(self) -> bool:
         found = _UNFINISHED_TAG.fullmatch(self._pending, self._at)
@@ -268,8 +285,10 @@ class TagParser:
         """Pass on the next `size` characters under the present state."""
         text = self._pending[self._at : self._at + size]
         self._at += size
-        if not text:
-            return
+        if text:
+            self._note(text)
+
+    def _note(self, text: str) -> None:
         if self._is_thinking:
             self._thinking.append(text)
         elif self._kind is not None:

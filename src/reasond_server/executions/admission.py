@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import DrainingError, OverloadedError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from typing import Self
 
     from reasond_server.telemetry.observers import RunObserver
 
@@ -27,7 +26,7 @@ class Leavable(Protocol):
 
 
 class Place:
-    """The right to run; given back once, by whoever holds it last."""
+    """The right to run; given back once, by whoever holds it last: at the end of its context, or by a run."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -42,7 +41,7 @@ class Place:
             permit.leave()
 
     def take(self) -> None:
-        """Keep it beyond `holding`: a run works in it now and leaves it."""
+        """Keep it beyond its context: a run works in it now and leaves it."""
         self._is_taken = True
 
     def leave(self) -> None:
@@ -53,14 +52,13 @@ class Place:
             if self._permit is not None:
                 self._permit.leave()
 
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Give the place back at the end, unless a run took it."""
-        try:
-            yield
-        finally:
-            if not self._is_taken:
-                self.leave()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the place back, unless a run took it."""
+        if not self._is_taken:
+            self.leave()
 
 
 class Admission:

@@ -45,8 +45,7 @@ def ends(part: Append) -> bool:
 
 
 def _holds_result(events: Sequence[LoggedEvent]) -> bool:
-    # Looked for from the end, where it is: what stands behind it is refused.
-    return any(isinstance(event.event, Result) for event in reversed(events))
+    return any(isinstance(event.event, Result) for event in events)
 
 
 def may_repeat(part: Append, head: Head) -> bool:
@@ -68,9 +67,10 @@ def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> Reas
             f"version {part.version} is not that of the log of {execution_id}, which {state} at {head.version}"
         )
     events = events_of(part)
-    if wrong := _first_gap(part, events, head.last_sequence):
+    has_result = _holds_result(events)
+    if wrong := _first_gap(part, events, head.last_sequence, has_result=has_result):
         return InternalError(f"{wrong} does not continue the log of {execution_id}")
-    if head.size + size > largest and not _holds_result(events):
+    if head.size + size > largest and not has_result:
         return StoreFullError(
             f"The execution wrote more than the {largest} bytes that one log may hold",
             remedy="What it wrote until then is kept. Ask for less.",
@@ -100,16 +100,16 @@ def no_longer_kept(execution_id: str) -> CursorExpiredError:
     )
 
 
-def _first_gap(part: Append, events: Sequence[LoggedEvent], last: int) -> str:
+def _first_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_result: bool) -> str:
     """Return what does not fit about the `events` of `part` after event `last`; empty if all does."""
     for event in events:
         last += 1
         if event.sequence != last:
             return f"event {event.sequence}"
-        if isinstance(event.event, Result) and event is not events[-1]:
+        if has_result and isinstance(event.event, Result) and event is not events[-1]:
             return "an event after the result"
     if part.execution.last_sequence != last:
         return f"an execution whose last event is {part.execution.last_sequence}"
-    if _holds_result(events) is (part.execution.state is ExecutionState.RUNNING):
+    if has_result is (part.execution.state is ExecutionState.RUNNING):
         return f"an execution that is {part.execution.state.value}"
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from reasond_server.executions.replay.journal import JournaledModel, JournaledTo
 from reasond_server.executions.replay.recorded import ReplayError
 from reasond_server.executions.run import Stop
 from reasond_server.executions.stored.codec import detail_json
-from reasond_server.executions.traced_runs import enter_run, leave_run
+from reasond_server.executions.traced_runs import enter_run, leave_run, reenter_run
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import ExecutionFailure, Iteration, Metrics, Result
@@ -33,18 +32,19 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
+    from reasond_server.strategies.strategy import Outcome
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
     from reasond_server.types import Usage
 
 _log = logging.getLogger("reasond.executions")
-_FRAGMENTS_PER_TURN = 16
+_EVENTS_PER_TURN = 16
 # A disk that is full may have room again in a while; the answer is paid for.
 _WAITS_FOR_ROOM_S = (0.5, 2.0, 8.0)
 
 
 class Driver:
-    """Drives runs, each in a task of its own.
+    """Drives runs: lets a strategy `work` in a task of its run, stops it from another, and writes down how it ended.
 
     A strategy has `unwinding_s` seconds to clean up after its outcome, and as long again once it is cancelled.
     `retention_of` tells how long a tenant's executions are kept after their end.
@@ -65,114 +65,122 @@ class Driver:
         self._unwinding_s = unwinding_s
         self._tracing = tracing
 
-    async def drive(self, run: Run) -> None:
-        """Work until the end and write it down; never raises.
+    async def work(self, run: Run) -> None:
+        """Let the strategy of `run` work in the task that calls, until it has told its outcome and cleaned up.
 
-        A run that another process goes on with is left without an end. One that is handed over is written down as
-        far as it came.
+        Nothing that a strategy raises gets past this: SystemExit and KeyboardInterrupt would end the whole process,
+        and any other exception the log without a result.
         """
-        run.trace = enter_run(run, self._tracing)
         try:
-            ending = await self._ending_of(run)
-            if ending is not None:
-                await self._write_end(run, ending)
-            elif run.stop_reason is Stop.HANDED_OVER and run.journal is not None:
-                run.journal.note_cut()
-                await run.log.settled()
-        except Exception:  # noqa: BLE001 - the driver is a task of its own: nobody above could handle it
-            _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
+            enter_run(run, self._tracing)
+            limit_s = run.assignment.limit_s
+            left_s = None if limit_s is None else limit_s - self._elapsed_s(run)
+            if run.told is None and run.stop_reason is None and (left_s is None or left_s > 0):
+                run.limit(left_s)
+                await self._work(run)
+        except asyncio.CancelledError:
+            if not run.is_ending and run.stop_reason is None:
+                _log.exception("strategy cancelled itself", extra={"execution_id": run.identity.execution_id})
+                run.tell(InternalError("internal error"))
+        except ReasondError as caught:
+            run.tell(carriable(caught))
+        except BaseException:  # noqa: BLE001 - as the docstring says
+            _log.exception("strategy failed", extra={"execution_id": run.identity.execution_id})
+            run.tell(InternalError("internal error"))
         finally:
-            leave_run(run)
+            run.limit(None)
 
-    async def _ending_of(self, run: Run) -> Ending | None:
-        """Let the strategy work in a task of its own and return how that ended, within its limits of time.
+    async def stop(self, run: Run, work: asyncio.Task[None]) -> bool:
+        """Stop the strategy that is at `work` in a task; return whether it has cleaned up.
 
-        A strategy that does not stop when it is cancelled is left behind after a while: its task may live on, but
-        the run is over, its log ends, and its model makes no more calls. None: another process goes on.
+        One that does not is left behind after a while: its task may live on, but the run is over, its log ends, and
+        its model makes no more calls.
         """
-        limit_s = run.assignment.limit_s
-        work: asyncio.Task[None] | None = None
-        if run.told is None and run.stop_reason is None:
-            work = asyncio.create_task(self._work_and_tell(run), name=f"strategy of {run.identity.execution_id}")
-            await run.told_or_stopped(within_s=None if limit_s is None else max(0.0, limit_s - self._elapsed_s(run)))
-        run.is_ending = True
-        if run.journal is not None:
-            run.journal.close()
-        has_stopped = work is None or await self._stopped(work, at_once=run.told is None)
-        run.model.close()
-        if run.stop_reason in {Stop.LOST, Stop.FENCED, Stop.HANDED_OVER}:
-            return None
-        ending = self._told_ending(run, limit_s)
-        return ending if has_stopped else _left_behind(run, ending)
-
-    def _told_ending(self, run: Run, limit_s: float | None) -> Ending:
-        told = run.told
-        if told is not None:
-            return told if isinstance(told, Ending) else ending_of_error(told, usage=run.usage)
-        if run.is_cancelled or limit_s is None:
-            return cancelled(*([ABANDONED] if run.is_abandoned else []))
-        return ending_of_limit(limit_s, usage=run.usage)
-
-    async def _stopped(self, work: asyncio.Task[None], *, at_once: bool) -> bool:
-        """Wait until `work` has cleaned up, cancelling it first or after a while; return whether it has."""
-        for is_cancelled in (True,) if at_once else (False, True):
+        reenter_run(run)
+        # What failed beside the strategy it will hear of by itself; its outcome it has told some time ago.
+        is_at_once = run.told is None or run.is_ending
+        self._close(run)
+        for is_cancelled in (True,) if is_at_once else (False, True):
             if is_cancelled:
                 work.cancel()
-            # Most have ended in the very step in which they told how.
             if not work.done():
                 await asyncio.wait({work}, timeout=self._unwinding_s)
             if work.done():
                 return True
         return False
 
-    async def _work_and_tell(self, run: Run) -> None:
-        """Work, and tell how it ended; nothing that a strategy raises gets past this.
+    async def finish(self, run: Run, *, has_stopped: bool) -> None:
+        """Write down how a run ended whose strategy works no more, or was left behind; never raises.
 
-        SystemExit and KeyboardInterrupt would end the whole process, and any other exception the log without a result.
+        A run that another process goes on with is left without an end. One that is handed over is written down as
+        far as it came.
         """
+        self._close(run)
+        run.model.close()
         try:
-            await self._work(run)
-        except asyncio.CancelledError:
-            if run.is_ending:
-                return
-            _log.exception("strategy cancelled itself", extra={"execution_id": run.identity.execution_id})
-            run.fail(InternalError("internal error"))
-        except ReasondError as caught:
-            run.fail(carriable(caught))
-        except BaseException:  # noqa: BLE001 - as the docstring says
-            _log.exception("strategy failed", extra={"execution_id": run.identity.execution_id})
-            run.fail(InternalError("internal error"))
+            if run.stop_reason is None or run.stop_reason is Stop.CANCELLED:
+                ending = self._told_ending(run)
+                await self._write_end(run, ending if has_stopped else _left_behind(run, ending))
+            elif run.stop_reason is Stop.HANDED_OVER and run.journal is not None:
+                run.journal.note_cut()
+                await run.log.settled()
+        except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
+            _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
+        finally:
+            leave_run(run)
+
+    def _close(self, run: Run) -> None:
+        """Let nothing that happens from now on change how the run ends."""
+        run.is_ending = True
+        if run.journal is not None:
+            run.journal.close()
+
+    def _told_ending(self, run: Run) -> Ending:
+        told, limit_s = run.told, run.assignment.limit_s
+        if told is not None:
+            return told if isinstance(told, Ending) else ending_of_error(told, usage=run.usage)
+        if run.is_cancelled or limit_s is None:
+            return cancelled(*([ABANDONED] if run.is_abandoned else []))
+        return ending_of_limit(limit_s, usage=run.usage)
 
     async def _work(self, run: Run) -> None:
         """Run the strategy, log its steps as they complete, and tell its outcome before it cleans up."""
-        name = run.assignment.strategy.name
-        spent, since, fragments = run.model.usage, self._clock.monotonic(), 0
-        async with aclosing(run.assignment.strategy.run(run.assignment.task, self._context(run))) as events:
+        name, model = run.identity.strategy, run.model
+        spent, since, turn = model.usage, self._clock.monotonic(), 0
+        events = run.assignment.strategy.run(run.assignment.task, self._context(run))
+        try:
             async for event in events:
                 if run.is_ending or run.stop_reason is not None or run.told is not None:
                     return
                 if isinstance(event, Wrote):
                     run.wrote(require_wrote(event, strategy=name).text)
-                    fragments += 1
-                    if fragments % _FRAGMENTS_PER_TURN:
-                        continue
                 elif isinstance(event, Step):
-                    used, now = run.model.usage, self._clock.monotonic()
+                    used, now = model.usage, self._clock.monotonic()
                     await self._append_step(run, event, used=used - spent, elapsed_s=now - since)
                     spent, since = used, now
                     if run.stops_at_step is not None:
                         _stop_at_step(run, run.stops_at_step)
                         return
                 else:
-                    outcome = require_outcome(event, strategy=name, before=run.metrics)
-                    run.metrics = outcome.metrics
-                    ending = ending_of_outcome(outcome, is_clamped=run.model.is_clamped)
-                    self._require_all_known(run)
-                    run.tell(ending)
+                    self._take_outcome(run, event)
                     return
+                turn += 1
                 # A strategy that never waits for anything would keep all others from working.
-                await asyncio.sleep(0)
+                if not turn % _EVENTS_PER_TURN:
+                    await asyncio.sleep(0)
+        finally:
+            await events.aclose()
         raise InternalError(f"strategy {name!r} ended without an outcome")
+
+    def _take_outcome(self, run: Run, outcome: Outcome) -> None:
+        """Tell how the strategy ended; from now on nothing counts that it does, and it has a while to clean up."""
+        kept = require_outcome(outcome, strategy=run.identity.strategy, before=run.metrics)
+        run.metrics = kept.metrics
+        if run.is_replaying:
+            raise _differs(f"it ended after {run.step_count} of {len(run.known)} steps that it had made before")
+        run.tell(ending_of_outcome(kept, is_clamped=run.model.is_clamped))
+        self._close(run)
+        run.limit(self._unwinding_s)
 
     def _context(self, run: Run) -> RunContext[Any]:
         # A run whose configuration does not use tools has none, whatever its strategy does.
@@ -220,18 +228,13 @@ class Driver:
         run.log.append(iteration, now=self._clock.now(), usage=run.usage)
         await run.log.room()
 
-    def _require_all_known(self, run: Run) -> None:
-        if run.is_replaying:
-            raise _differs(f"it ended after {run.step_count} of {len(run.known)} steps that it had made before")
-
     async def _write_end(self, run: Run, ending: Ending) -> None:
         """Append the result, and wait until it is committed; whoever waits for the answer is told before."""
         run.error = ending.error
         run.is_free_failure = run.error is not None and not run.usage.model_calls and not run.may_have_had_effects
         result = self._result(run, ending)
         self._append_result(run, result)
-        if not run.concluded.done():
-            run.concluded.set_result(result)
+        run.conclude(result)
         if run.place is not None:
             run.place.leave()
         await run.log.settled()

@@ -283,5 +283,6 @@ def _next_page(events: Sequence[LoggedEvent]) -> int:
     """Return how many events to read next, by the size of the last ones."""
     if not events:
         return _FIRST_PAGE
-    mean = sum(map(size_of, events)) / len(events)
+    last = events[-_FIRST_PAGE:]
+    mean = sum(map(size_of, last)) / len(last)
     return int(min(max(_PAGE_BYTES / mean, 1), 2 * len(events), _LARGEST_PAGE))

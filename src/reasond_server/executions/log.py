@@ -7,8 +7,8 @@ see committed events only.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
 from reasond_server.executions.sizes import size_of
@@ -32,8 +32,7 @@ _ANSWER_BYTES = 8 * 1024 * 1024
 _ANSWER_WAITS_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pending:
+class _Pending(NamedTuple):
     """An entry that is not committed; `event` is what followers will see of it, None for a record.
 
     `size` is that of what they will see, `stored_size` that of the entry.
@@ -123,6 +122,11 @@ class RunLog:
         return known
 
     @property
+    def last_sequence(self) -> int:
+        """Sequence of the last event, committed or not."""
+        return self._last_sequence
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing waits for a commit, or never will be committed."""
         return self.error is not None or not self._pending
@@ -152,14 +156,8 @@ class RunLog:
             stored_size = size_of(stored)
         self._last_sequence, self._usage = sequence, usage
         if isinstance(event, Result):
-            self._execution = replace(
-                self._execution,
-                state=_state_after(event.finish_reason),
-                finish_reason=event.finish_reason,
-                end_time=now,
-                expire_time=expire_time,
-                last_sequence=sequence,
-                usage=usage,
+            self._execution = _ended(
+                self._execution, event, now=now, expire_time=expire_time, last_sequence=sequence, usage=usage
             )
         self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))
 
@@ -218,7 +216,7 @@ class RunLog:
     def everything(self) -> Sequence[LoggedEvent] | None:
         """Return all events, committed or not; None where some of them are in the store only."""
         pending = [each.event for each in self._pending if each.event is not None]
-        return _above(0, [*self._tail, *pending], last=self.execution.last_sequence)
+        return _above(0, [*self._tail, *pending], last=self._last_sequence)
 
     def recent(self) -> Sequence[LoggedEvent]:
         """Return the events that are in memory, committed or not: the last ones."""
@@ -231,10 +229,10 @@ class RunLog:
         if self._taken is None:
             self._taken = Append(
                 execution=self.execution,
-                entries=tuple(each.entry for each in self._pending),
+                entries=tuple([each.entry for each in self._pending]),
                 version=self._version,
                 fence=self.fence,
-                size=sum(each.stored_size for each in self._pending),
+                size=sum([each.stored_size for each in self._pending]),
                 keeps_records=self.keeps_records and self._execution.state is ExecutionState.CANCELLED,
                 creation=self.creation,
             )
@@ -360,6 +358,28 @@ def _grown(known: Execution, *, last_sequence: int, usage: Usage) -> Execution:
     )
 
 
+def _ended(
+    known: Execution, result: Result, *, now: datetime, expire_time: datetime | None, last_sequence: int, usage: Usage
+) -> Execution:
+    """Return `known` after its last event, for as little."""
+    return Execution(
+        execution_id=known.execution_id,
+        tenant=known.tenant,
+        state=_state_after(result.finish_reason),
+        strategy=known.strategy,
+        strategy_source=known.strategy_source,
+        model=known.model,
+        create_time=known.create_time,
+        end_time=now,
+        expire_time=expire_time,
+        finish_reason=result.finish_reason,
+        last_sequence=last_sequence,
+        request_id=known.request_id,
+        usage=usage,
+    )
+
+
 def _state_after(reason: FinishReason | None) -> ExecutionState:
-    states = {FinishReason.FAILED: ExecutionState.FAILED, FinishReason.CANCELLED: ExecutionState.CANCELLED}
-    return states.get(reason, ExecutionState.SUCCEEDED) if reason else ExecutionState.SUCCEEDED
+    if reason is FinishReason.FAILED:
+        return ExecutionState.FAILED
+    return ExecutionState.CANCELLED if reason is FinishReason.CANCELLED else ExecutionState.SUCCEEDED

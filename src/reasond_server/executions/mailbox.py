@@ -16,6 +16,11 @@ _FLUSHED_CHARACTERS = 8192
 class Listener(Protocol):
     """Who wants a run: without any it is cancelled."""
 
+    @property
+    def wants_deltas(self) -> bool:
+        """Whether it is to be told of text."""
+        ...
+
     def log_grew(self) -> None:
         """Note that there are new events in the log."""
         ...
@@ -27,6 +32,8 @@ class Listener(Protocol):
 
 class Patience:
     """Listens to nothing and waits for the end."""
+
+    wants_deltas = False
 
     def log_grew(self) -> None:
         """Do nothing."""
@@ -55,11 +62,11 @@ class Mailbox:
         "_items",
         "_timer",
         "_waiter",
-        "_wants_deltas",
+        "wants_deltas",
     )
 
     def __init__(self, *, wants_deltas: bool, flush_interval_s: float = 0.0) -> None:
-        self._wants_deltas = wants_deltas
+        self.wants_deltas = wants_deltas
         self._flush_interval_s = flush_interval_s
         # A list, and a future only while somebody waits: thousands of these lie empty beside runs that wait.
         self._items: list[TextDelta | None] = [None]
@@ -77,7 +84,7 @@ class Mailbox:
 
     def wrote(self, delta: TextDelta) -> None:
         """Note that text was written, as far as there is room."""
-        if not self._wants_deltas or self._characters + len(delta.text) > _MAX_DELTA_CHARACTERS:
+        if not self.wants_deltas or self._characters + len(delta.text) > _MAX_DELTA_CHARACTERS:
             return
         last = self._items[-1] if self._items else None
         if last is not None and last.iteration_index == delta.iteration_index:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.telemetry.observers import RunObserver
+    from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types import Execution, Json, Usage
 
 
@@ -95,7 +95,7 @@ class Maker:
         is_durable: bool,
         account_of: AccountOf = no_account,
         new_tenure: Callable[[], Tenure | None] = no_tenure,
-        observer: RunObserver = UNOBSERVED,
+        observer: WorkObserver = UNOBSERVED,
     ) -> None:
         self._new_tenure = new_tenure
         self._account_of = account_of
@@ -240,6 +240,8 @@ class Maker:
             account=self._account_of(assignment.tenant, assignment.subject, log.execution.execution_id),
             on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
             hold=None if tenure is None else tenure.hold,
+            observer=self._observer,
+            monotonic=monotonic,
         )
         journal = None
         if is_recoverable:

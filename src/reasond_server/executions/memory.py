@@ -21,7 +21,7 @@ from reasond_server.executions.appending import (
 from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Change, Claim, Creation, Kept, Record, Recovery, Renewal
 from reasond_server.executions.watching import Watchers
-from reasond_server.types import ExecutionState, LoggedEvent
+from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.executions.store import Append, ExecutionFilter, Lease
-    from reasond_server.types import Execution
+    from reasond_server.types import Execution, LoggedEvent
 
 _FORGOTTEN_KEPT = 10_000
 # Ends of logs that are gone already are swept out once they are this many more than there are logs.
@@ -145,7 +145,7 @@ class MemoryExecutionStore:
         grown = dict.fromkeys(
             part.execution.execution_id
             for part, refused in zip(batch, refusals, strict=True)
-            if refused is None and any(isinstance(entry, LoggedEvent) for entry in part.entries)
+            if refused is None and self._watchers.are_watching(part.execution.execution_id) and events_of(part)
         )
         self._watchers.tell(grown, Change.GREW)
         return refusals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -44,6 +45,7 @@ _METRICS: Final = (
 _NOT_ITS_OWN: Final = (FinishReason.FAILED, FinishReason.CANCELLED)
 
 _LONGEST_WAIT_S: Final = 30 * 86_400.0
+_PLAIN_INT: Final = 2**63
 
 ValueT = TypeVar("ValueT")
 
@@ -95,7 +97,7 @@ def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics 
 
     `before` are the metrics of the last step, as they were kept.
     """
-    if not all(map(is_unicode, (outcome.answer, *outcome.warnings))):
+    if not (is_unicode(outcome.answer) and all(map(is_unicode, outcome.warnings))):
         raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
     if not _is_one_of(outcome.finish_reason, (FinishReason,)) or outcome.finish_reason in _NOT_ITS_OWN:
         raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")
@@ -124,6 +126,9 @@ def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
             return settled(value, before=before)
         except ShapeError as error:
             raise InternalError(f"strategy {strategy!r} yielded a {kind} that cannot be kept: {error}") from None
+    flat = _flat_copy(value.data)
+    if flat is not None:
+        return replace(value, data=flat)
     try:
         text = json.dumps(value.data, allow_nan=False, ensure_ascii=False)
         # Only to be refused with a lone surrogate: read from text, JSON takes two thirds of the time.
@@ -136,6 +141,24 @@ def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
             f"strategy {strategy!r} yielded a {kind} that is no JSON object of {MAX_DEPTH} levels at most"
         )
     return replace(value, data=data)
+
+
+def _flat_copy(data: object) -> dict[str, object] | None:
+    """Return a copy of an object of plain texts and numbers, as most are; None where more has to be looked at."""
+    if type(data) is not dict:
+        return None
+    for name, value in data.items():
+        kind = type(value)
+        is_plain = (
+            (kind is str and value.isascii())
+            or (kind is int and -_PLAIN_INT <= value <= _PLAIN_INT)
+            or kind is bool
+            or value is None
+            or (kind is float and math.isfinite(value))
+        )
+        if not (is_plain and type(name) is str and name.isascii()):
+            return None
+    return data.copy()
 
 
 def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:

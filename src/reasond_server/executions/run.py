@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.tracing import RunTrace
     from reasond_server.llm.metering import MeteredModel
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+    from reasond_server.telemetry.scope import Scope
     from reasond_server.types import Execution, Iteration, Json, Result, StrategyMetrics, StrategySource, Task, Usage
 
 _MAX_HELD_CHARACTERS = 65_536
@@ -60,8 +61,10 @@ class Assignment:
     @property
     def limit_s(self) -> float | None:
         """The seconds that the caller and the budget allow; None where neither sets a bound."""
-        limits = (self.time_limit_s, self.task.budget.max_elapsed_s)
-        return min((limit for limit in limits if limit is not None), default=None)
+        own, allowed = self.task.budget.max_elapsed_s, self.time_limit_s
+        if own is None or allowed is None:
+            return allowed if own is None else own
+        return min(own, allowed)
 
     @property
     def can_be_resumed(self) -> bool:
@@ -88,21 +91,24 @@ class Run:
     in another process. One that `spares_calls` begins no more of them then, and is cancelled when those under way are
     on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
     waits `patience_s` for that instead. `identity` is the execution as this life of it began: its ids and names, which
-    never change. `known` are the steps that are logged from an earlier life, `inherited` says
-    what was taken over from another execution. `links` are places in the traces of executions whose place it takes.
-    `tenure` is None where no other process can go on with the run.
+    never change. `result` is what callers may be told, before it is committed. `on_over` is called at once when
+    the run is stopped, fails or has no time left while its strategy is at work. `known` are the steps that are logged
+    from an earlier life, `inherited` says what was taken over from another execution. `links` are places in the traces
+    of executions whose place it takes. `tenure` is None where no other process can go on with the run.
     """
 
     __slots__ = (
         "_awaited_until_s",
         "_followers",
+        "_has_readers",
         "_held",
-        "_over",
+        "_left",
+        "_limit",
         "_spending",
         "_timer",
+        "_waiter",
         "assignment",
         "began_s",
-        "concluded",
         "driver",
         "error",
         "has_tools",
@@ -120,8 +126,11 @@ class Run:
         "metrics",
         "model",
         "new_nonce",
+        "on_over",
         "patience_s",
         "place",
+        "result",
+        "scope",
         "spares_calls",
         "step_count",
         "stop_reason",
@@ -147,7 +156,6 @@ class Run:
         links: Sequence[str] = (),
         is_takeover: bool = False,
     ) -> None:
-        loop = asyncio.get_running_loop()
         self.assignment = assignment
         self.log = log
         self.identity = log.execution
@@ -161,6 +169,7 @@ class Run:
         self.links = links
         self.is_takeover = is_takeover
         self.trace: RunTrace | None = None
+        self.scope: Scope | None = None
         self.driver: asyncio.Task[None] | None = None
         self.place: Place | None = None
         self.metrics: StrategyMetrics | None = None
@@ -173,12 +182,16 @@ class Run:
         self.is_free_failure = False
         self.has_tools = False
         self.told: Ending | ReasondError | None = None
-        self._over: asyncio.Future[None] = loop.create_future()
-        self.concluded: asyncio.Future[Result | None] = loop.create_future()
+        self.on_over: Callable[[], None] = _nothing
+        self.result: Result | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._left: asyncio.Event | None = None
+        self._limit: asyncio.TimerHandle | None = None
         self._spending = spending
         self.keeps_running = assignment.keep_running
         # In the order in which they came, so that a simulation can be repeated.
         self._followers: dict[Listener, None] = {}
+        self._has_readers = False
         self.spares_calls = assignment.is_unary and bool(assignment.request_id)
         self.patience_s = 0.0
         self._awaited_until_s = 0.0
@@ -195,6 +208,11 @@ class Run:
     def usage(self) -> Usage:
         """What was spent so far, in all lives of the run."""
         return self._spending.total
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it has begun, and has not left this process."""
+        return self.driver is not None
 
     @property
     def is_cancelled(self) -> bool:
@@ -214,11 +232,13 @@ class Run:
     def attach(self, listener: Listener) -> None:
         """Let `listener` hear of everything from now on."""
         self._followers[listener] = None
+        self._has_readers = self._has_readers or listener.wants_deltas
         self._cancel_if_unwanted()
 
     def detach(self, listener: Listener) -> None:
         """Forget `listener`; cancel the run if nobody is left who wants it."""
         self._followers.pop(listener, None)
+        self._has_readers = any(one.wants_deltas for one in self._followers)
         if self.spares_calls and self.journal is None and not self._followers:
             self.await_follower(within_s=self.patience_s)
         else:
@@ -247,22 +267,18 @@ class Run:
         self.stop_reason = reason
         if self.journal is not None:
             self.journal.begin_to_close()
-        self._note_over()
+        self._be_over()
 
     def tell(self, ending: Ending | ReasondError) -> None:
-        """Note how the strategy's work ended; what was told first counts."""
-        if self.told is None:
+        """Note how the strategy's work ended; what was told first counts, unless the run was stopped before."""
+        if self.told is None and self.stop_reason is None:
             self.told = ending
-            self._note_over()
 
-    async def told_or_stopped(self, *, within_s: float | None) -> None:
-        """Wait until the strategy's work is over, somebody stops it, or so many seconds have passed."""
-        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self._note_over)
-        try:
-            await self._over
-        finally:
-            if timer is not None:
-                timer.cancel()
+    def limit(self, within_s: float | None) -> None:
+        """Let the run be over in so many seconds, whatever was said before; None: in its own time."""
+        if self._limit is not None:
+            self._limit.cancel()
+        self._limit = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self._be_over)
 
     def fence(self) -> None:
         """Stop the run because another process may be at work on it; not while a tool is.
@@ -276,13 +292,26 @@ class Run:
         """End the run because of `error`. Does nothing once it is ending, or was stopped: that came first."""
         if not self.is_ending and self.stop_reason is None:
             self.tell(error)
+            self._be_over()
+
+    def conclude(self, result: Result) -> None:
+        """Let whoever waits for the `result` have it."""
+        self.result = result
+        self._tell_waiter()
+
+    async def conclusion(self) -> Result | None:
+        """Return the result; None where the run leaves this process without one. For one caller only."""
+        if self.result is None and self.is_at_work:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self.result
 
     def wrote(self, text: str) -> None:
-        """Tell the followers what was written in the step in progress, once they were told of those before."""
-        if not self._followers or not text or self.is_replaying:
+        """Tell followers who want it what was written in this step, once they were told of those before."""
+        if not self._has_readers or not text or self.is_replaying:
             return
         delta = TextDelta(iteration_index=self.step_count, text=text)
-        if self.log.committed == self.log.execution.last_sequence:
+        if self.log.committed == self.log.last_sequence:
             self._tell(delta)
         elif self._held is None or self._held.iteration_index != delta.iteration_index:
             self._held = delta
@@ -296,21 +325,28 @@ class Run:
             self._timer = None
         if self.tenure is not None:
             self.tenure.close()
-        if not self.concluded.done():
-            self.concluded.set_result(None)
+        self.driver = None
+        self._tell_waiter()
+        if self._left is not None:
+            self._left.set()
         for mailbox in self._followers:
             mailbox.log_grew()
-        # Else run and log hold each other, and what they hold stays until the collector comes.
-        self.log.on_change = _nothing
+        # Else these hold each other, and what they hold stays until the collector comes.
+        self.log.on_change = self.on_over = _nothing
 
     async def ended(self) -> None:
         """Wait until the log has its last event, or the run has left this process."""
-        if self.driver is not None:
-            await asyncio.wait([self.driver])
+        if self.is_at_work:
+            self._left = self._left or asyncio.Event()
+            await self._left.wait()
 
-    def _note_over(self) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
+    def _be_over(self) -> None:
+        on_over, self.on_over = self.on_over, _nothing
+        on_over()
+
+    def _tell_waiter(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _log_changed(self) -> None:
         """Tell the followers that there is something to read, or stop because nothing can be appended any more."""
@@ -322,7 +358,7 @@ class Run:
                 self.fail(error)
         for mailbox in self._followers:
             mailbox.log_grew()
-        if self._held is not None and self.log.committed == self.log.execution.last_sequence:
+        if self._held is not None and self.log.committed == self.log.last_sequence:
             held, self._held = self._held, None
             if held.iteration_index == self.step_count:
                 self._tell(held)
@@ -359,4 +395,4 @@ class Run:
 
 
 def _nothing() -> None:
-    """Do nothing about a change of the log: the run is over."""
+    """Do nothing: the run is over, or not at work."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.store import Claim, ExecutionStore, Recovery
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.telemetry.observers import RunObserver
+    from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
 
@@ -113,7 +113,7 @@ class Runner:
         find_strategy: Callable[[str], ReasoningStrategy[Any]] = _no_strategy,
         account_of: AccountOf = no_account,
         carry_over: CarryOver = _nothing_to_carry,
-        observer: RunObserver = UNOBSERVED,
+        observer: WorkObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._observer = observer
@@ -236,8 +236,8 @@ class Runner:
             StoreFullError: there is no room for another log.
             StoreUnavailableError: the store cannot be reached.
         """
-        own = place or await self.place(assignment.tenant)
-        with own.holding():
+        own = await self.place(assignment.tenant) if place is None else place
+        with own:
             if not assignment.can_be_resumed:
                 return self._start_unseen(assignment, own)
             prepared = self._maker.prepare(assignment)
@@ -246,7 +246,7 @@ class Runner:
                 claim = await self._create_whole(execution, prepared, own)
                 if claim.execution_id == execution.execution_id:
                     run = self._maker.fresh(prepared, execution, inherited=claim.inherited)
-                    return self._begin(run, own, since_s=since_s).execution
+                    return self._begin(run, own, since_s=since_s).identity
                 held = await self.request_ids.held_by(
                     claim, assignment.tenant, request_id=assignment.request_id, digest=assignment.digest
                 )
@@ -288,9 +288,10 @@ class Runner:
         await self._upkeep.aclose()
 
     async def _wait_for_all(self, timeout_s: float) -> None:
-        drivers = [run.driver for run in self._runs.values() if run.driver is not None]
-        if drivers:
-            await asyncio.wait(drivers, timeout=timeout_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for run in tuple(self._runs.values()):
+                    await run.ended()
 
     def _stop_for_others(self, run: Run) -> Stop:
         """Return how a run is stopped when this process ends."""
@@ -361,7 +362,7 @@ class Runner:
         creation = Creation(plan=prepared.plan, lease=self._lease)
         run = self._maker.fresh(prepared, self._new_execution(assignment), creation=creation)
         self._writer.gather(run.log)
-        return self._begin(run, place, since_s=self._clock.monotonic()).execution
+        return self._begin(run, place, since_s=self._clock.monotonic()).identity
 
     def _begin(self, run: Run, place: Place, *, since_s: float) -> Run:
         """Let `run` work; its lease was asked for at `since_s`."""
@@ -375,10 +376,28 @@ class Runner:
         return run
 
     async def _drive(self, run: Run) -> None:
+        """Let the strategy work and see the run out; once it is stopped from outside another task does that."""
+        own = run.driver
+        run.on_over = partial(self._take_over, run)
+        with self._store.watch(run.identity.execution_id, partial(self._heard, run)):
+            await self._driver.work(run)
+        if run.driver is own:
+            await self._see_out(run, has_stopped=True)
+
+    def _take_over(self, run: Run) -> None:
+        """Stop the strategy of `run` from a task that it cannot keep waiting."""
+        if run.driver is not None:
+            name = f"end of {run.identity.execution_id}"
+            run.driver = asyncio.create_task(self._stop_work(run, run.driver), name=name)
+
+    async def _stop_work(self, run: Run, work: asyncio.Task[None]) -> None:
+        await self._see_out(run, has_stopped=await self._driver.stop(run, work))
+
+    async def _see_out(self, run: Run, *, has_stopped: bool) -> None:
+        """Write down how a run ended, and let go of it."""
         name = run.identity.execution_id
         try:
-            with self._store.watch(name, partial(self._heard, run)):
-                await self._driver.drive(run)
+            await self._driver.finish(run, has_stopped=has_stopped)
             if run.stop_reason is Stop.HANDED_OVER:
                 await self._give_back(name, run.log.fence)
             elif run.is_free_failure and run.identity.request_id:
@@ -394,7 +413,7 @@ class Runner:
 
     def _tell_left(self, run: Run) -> None:
         """Tell the observer, from what callers were told: a store that took nothing does not know how a run ended."""
-        result = run.concluded.result() if run.concluded.done() and not run.concluded.cancelled() else None
+        result = run.result
         if result is None and run.stop_reason is not None:
             self._observer.run_handed(run.stop_reason.value)
         self._observer.run_left(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from reasond_server.executions.store import Record
 from reasond_server.types import Iteration, Result
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reasond_server.executions.store import Entry
 
 # What an entry takes beside its texts: a few nested dataclasses with their fields.
 _BYTES_PER_ENTRY = 512
+_NUMBERS = frozenset({int, float, bool})
 
 
 def size_of(entry: Entry) -> int:
@@ -32,9 +36,18 @@ def _texts(value: object) -> int:
         return sum(_texts(key) + _texts(each) for key, each in value.items())
     if isinstance(value, list | tuple):
         return sum(map(_texts, value))
-    size = 0
-    for name in getattr(type(value), "__dataclass_fields__", ()):
+    size, kind = 0, cast("type[Any]", type(value))
+    for name in _names(kind):
         found = getattr(value, name)
         # Most fields are texts: not called for again, that takes half as long.
-        size += len(found) * 4 if type(found) is str else _texts(found)
+        if type(found) is str:
+            size += len(found) * 4
+        elif found is not None and type(found) not in _NUMBERS:
+            size += _texts(found)
     return size
+
+
+@cache
+def _names(kind: type[Any]) -> Sequence[str]:
+    """Return the names of a dataclass's fields; of other classes none."""
+    return tuple(getattr(kind, "__dataclass_fields__", ()))

@@ -23,22 +23,28 @@ def link_to(run: Run | None) -> None:
         scope.span.open().link(run.trace.context)
 
 
-def enter_run(run: Run, tracing: Tracing | None) -> RunTrace | None:
-    """Let what happens from here on in this task, and its log lines, belong to `run`; return its spans, if any."""
+def enter_run(run: Run, tracing: Tracing | None) -> None:
+    """Let what happens from here on in this task, and its log lines, belong to `run`, and begin its spans, if any."""
     starter = current()
     scope = Scope(
         request_id="" if starter is None else starter.request_id,
         execution_id=run.identity.execution_id,
         trace=TraceContext.of_text(run.assignment.trace),
     )
+    run.scope = scope
     enter(scope)
     if tracing is None:
-        return None
+        return
     name, attributes = _named(run)
     span = tracing.run(name, attributes, parent=scope.trace, links=_links(run.links))
-    trace = RunTrace(span=span, tracing=tracing)
+    run.trace = trace = RunTrace(span=span, tracing=tracing)
     scope.span, scope.trace = trace, trace.context
-    return trace
+
+
+def reenter_run(run: Run) -> None:
+    """Let what another task does about `run` belong to it as well."""
+    if run.scope is not None:
+        enter(run.scope)
 
 
 def leave_run(run: Run) -> None:

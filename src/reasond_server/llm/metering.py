@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
+import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import learns
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish
+from reasond_server.llm.observing import Watch
 from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.telemetry.observers import ModelObserver
     from reasond_server.types import Budget
 
+_NOTHING: Final = Usage()
 _BYTES_PER_MESSAGE = 64
 
 
@@ -59,7 +63,7 @@ class TokenAccount(Protocol):
 class _Call:
     """What is known of a call before it ends; no other call is the same, however much is alike.
 
-    `prompt_tokens` is None where nobody has asked for them yet.
+    `prompt_tokens` is None where nobody has asked for them yet, `spent` as long as only an estimate can be given.
     """
 
     messages: Sequence[Message]
@@ -72,6 +76,7 @@ class _Call:
     is_cut: bool = False
     has_begun: bool = False
     held: Held | None = None
+    spent: Usage | None = _NOTHING
 
 
 class MeteredModel(WrappedModel[ChatModel]):
@@ -79,7 +84,8 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
     own, by default the model's (`llm.counting.fork_of` makes one that other runs do not teach); `warnings_of_calls`
-    are those of the calls that ended, each once; `on_spent` hears what each call that was made is charged with.
+    are those of the calls that ended, each once; `on_spent` hears what each call is charged with, `observer` of those
+    that were made when they began to answer, on `monotonic`, and how they ended.
     `hold` is awaited last before each call: it waits while none may be made.
 
     A call that is broken off is charged with its prompt and the text that came, counted on our side
@@ -98,15 +104,19 @@ class MeteredModel(WrappedModel[ChatModel]):
         account: TokenAccount | None = None,
         hold: Callable[[], Awaitable[None]] | None = None,
         on_spent: Callable[[Usage], None] = lambda _: None,
+        observer: ModelObserver = UNOBSERVED,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(model=model)
+        self._observer = observer
+        self._monotonic = monotonic
         self._until_allowed = hold
         self._on_spent = on_spent
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
-        self._settled = Usage()
-        self._last_call = Usage()
+        self._settled = _NOTHING
+        self._last_call = _NOTHING
         self._open: list[_Call] = []
         self._time_left = time_left
         self._is_closed = False
@@ -175,46 +185,66 @@ class MeteredModel(WrappedModel[ChatModel]):
         """
         self._require_open()
         call = await self._opened(request)
-        spent: Usage | None = Usage()
         try:
             if self._until_allowed is not None:
                 await self._until_allowed()
             # The run may have ended while tokens were set aside.
             self._require_open()
-            spent, call.has_begun = None, True
-            async with aclosing(self._model.stream(self._as_allowed(request, call))) as events:
+            call.spent, call.has_begun = None, True
+            watch = Watch(self._observer, self.name, self._monotonic)
+            events = self._model.stream(self._as_allowed(request, call))
+            try:
                 async for event in events:
+                    watch.heard(event)
                     if self._is_closed:
                         return
-                    if isinstance(event, Finished):
-                        spent = event.usage
-                        self._learn(request, spent)
-                        self.warnings_of_calls.update(dict.fromkeys(event.warnings))
-                        yield event
+                    for kept in self._kept(request, call, event):
+                        yield kept
+                    if call.spent is not None:
                         return
-                    if isinstance(event, ToolCall):
-                        yield event
-                        continue
-                    kept = self._bounded(call, event.text)
-                    yield event if kept == event.text else replace(event, text=kept)
-                    if call.is_cut:
-                        spent = self._estimate(call)
-                        yield Finished(reason=ModelFinish.LENGTH, usage=spent)
-                        return
+            except BaseException as error:
+                watch.failed(error)
+                raise
+            finally:
+                try:
+                    await events.aclose()
+                finally:
+                    watch.ended()
         except UNSPENT:
-            spent = None if call.text else Usage()
+            call.spent = None if call.text else _NOTHING
             raise
         finally:
-            self._open.remove(call)
-            charged = self._estimate(call) if spent is None else spent
-            self._settled += charged
-            self._on_spent(charged)
-            try:
-                if call.held is not None and self._account is not None:
-                    await self._account.settle(call.held, used=charged.total_tokens)
-            finally:
-                # Nothing is awaited after this: another call of the run may end while this one is settled.
-                self._last_call = charged
+            await self._settle(call)
+
+    def _kept(self, request: ChatRequest, call: _Call, event: ModelEvent) -> Sequence[ModelEvent]:
+        """Return what of `event` the run may have; with the last of it the call knows what it has spent."""
+        if isinstance(event, Finished):
+            call.spent = event.usage
+            self._learn(request, event.usage)
+            if event.warnings:
+                self.warnings_of_calls.update(dict.fromkeys(event.warnings))
+            return (event,)
+        if isinstance(event, ToolCall):
+            return (event,)
+        kept = self._bounded(call, event.text)
+        heard = event if kept == event.text else replace(event, text=kept)
+        if not call.is_cut:
+            return (heard,)
+        call.spent = self._estimate(call)
+        return (heard, Finished(reason=ModelFinish.LENGTH, usage=call.spent))
+
+    async def _settle(self, call: _Call) -> None:
+        """Charge a call that is over with what it has spent, or with an estimate where nobody knows."""
+        self._open.remove(call)
+        charged = self._estimate(call) if call.spent is None else call.spent
+        self._settled += charged
+        self._on_spent(charged)
+        try:
+            if call.held is not None and self._account is not None:
+                await self._account.settle(call.held, used=charged.total_tokens)
+        finally:
+            # Nothing is awaited after this: another call of the run may end while this one is settled.
+            self._last_call = charged
 
     def _as_allowed(self, request: ChatRequest, call: _Call) -> ChatRequest:
         """Return the request with what the budget leaves of `max_tokens`, and of the time."""
@@ -227,11 +257,14 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _opened(self, request: ChatRequest) -> _Call:
         """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
         try:
-            told = await self._counted(request)
-            prompt = await self._prompt_tokens(request.messages) if told is None else told
-            call = self._reserve(request, prompt, is_exact=told is not None or self.counter.is_exact)
+            if self._is_bounded:
+                told = await self._counted(request)
+                prompt = await self._prompt_tokens(request.messages) if told is None else told
+                call = self._reserve(request, prompt, is_exact=told is not None or self.counter.is_exact)
+            else:
+                call = await self._unbounded(request)
         except ReasondError:
-            self._last_call = Usage()
+            self._last_call = _NOTHING
             raise
         self._open.append(call)
         if self._account is not None:
@@ -245,16 +278,16 @@ class MeteredModel(WrappedModel[ChatModel]):
             call.held = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
         except BaseException:
             self._open.remove(call)
-            self._last_call = Usage()
+            self._last_call = _NOTHING
             raise
         if call.held.tokens < call.reserved_tokens:
             call.max_tokens, call.reserved_tokens = call.held.tokens - prompt_bound, call.held.tokens
             self.is_clamped = True
 
     async def _counted(self, request: ChatRequest) -> int | None:
-        """Return the server's count of the prompt, where a budget needs it and the counter only estimates."""
+        """Return the server's count of the prompt, where the counter only estimates."""
         # Servers count messages; what tools add to them is bounded by bytes only.
-        if not self._is_bounded or self.counter.is_exact or request.tools:
+        if self.counter.is_exact or request.tools:
             return None
         return await self._model.count_exactly(request.messages)
 
@@ -276,18 +309,27 @@ class MeteredModel(WrappedModel[ChatModel]):
         None for a short one whose count would bound nothing, because there is no budget, or the counter only
         estimates and bytes are reserved: it is counted if the call is broken off.
         """
-        if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
+        if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(self.counter.count_prompt, messages)
         return self.counter.count_prompt(messages) if self._is_bounded and self.counter.is_exact else None
 
+    async def _unbounded(self, request: ChatRequest) -> _Call:
+        """Return the call where no budget bounds its tokens."""
+        self._require_calls()
+        prompt = await self._prompt_tokens(request.messages)
+        return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=request.max_tokens)
+
+    def _require_calls(self) -> None:
+        """Refuse a call where the budget has no more of them."""
+        most = self._budget.max_model_calls
+        if most is not None and (calls := self._settled.model_calls + len(self._open)) >= most:
+            raise _exhausted("max_model_calls", limit=most, spent=calls, needed=1)
+
     def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
-        budget, calls = self._budget, self._settled.model_calls + len(self._open)
-        if budget.max_model_calls is not None and calls >= budget.max_model_calls:
-            raise _exhausted("max_model_calls", limit=budget.max_model_calls, spent=calls, needed=1)
+        self._require_calls()
+        budget = self._budget
         most = request.max_tokens
-        if not self._is_bounded:
-            return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         # Counters and counting servers see the contents of messages, not the tools and calls beside them.
         counted = prompt if is_exact and prompt is not None else _bytes_of(request.messages)
         prompt_bound = counted + _bytes_of_tools(request)
@@ -306,16 +348,24 @@ class MeteredModel(WrappedModel[ChatModel]):
 
         A token is at least one byte, so nothing is counted before that many bytes have come.
         """
-        before, encoded, counter = len(call.text), text.encode("utf-8", "replace"), self.counter
+        before = len(call.text)
+        if text.isascii():
+            kept, size = text, len(text)
+        else:
+            encoded = text.encode("utf-8", "replace")
+            kept, size = encoded.decode(), len(encoded)
+        call.text += kept
+        call.uncounted_bytes += size
+        if call.counted_tokens + call.uncounted_bytes <= call.max_tokens:
+            return kept
+        counter = self.counter
         count = counter.count_at_least if isinstance(counter, EstimatingCounter) else counter.count_text
-        call.text += encoded.decode()
-        call.uncounted_bytes += len(encoded)
-        if call.counted_tokens + call.uncounted_bytes > call.max_tokens:
-            call.counted_tokens, call.uncounted_bytes = count(call.text), 0
-        if call.counted_tokens > call.max_tokens:
-            # What was passed on already stays, though by an upper estimate it may be too much.
-            call.text = call.text[: max(before, len(counter.head(call.text, call.max_tokens)))]
-            call.is_cut = True
+        call.counted_tokens, call.uncounted_bytes = count(call.text), 0
+        if call.counted_tokens <= call.max_tokens:
+            return kept
+        # What was passed on already stays, though by an upper estimate it may be too much.
+        call.text = call.text[: max(before, len(counter.head(call.text, call.max_tokens)))]
+        call.is_cut = True
         return call.text[before:]
 
     def _estimate(self, call: _Call) -> Usage:

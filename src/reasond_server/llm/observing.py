@@ -1,52 +1,47 @@
-"""A model whose calls are timed: how long until the first content, how long in all, and how they ended."""
+"""How long a call of a model takes until its first content and in all, and how it ends."""
 
 from __future__ import annotations
 
-import time
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import ReasondError
-from reasond_server.llm.model import ChatModel, Finished
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import Finished
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
 
-    from reasond_server.llm.model import ChatRequest, ModelEvent
+    from reasond_server.llm.model import ModelEvent
     from reasond_server.telemetry.observers import ModelObserver
 
 _CLOSED = "closed"
 
 
-class ObservedModel(WrappedModel[ChatModel]):
-    """The model, with `observer` told of each call; one that its caller leaves before the end counts as "closed"."""
+class Watch:
+    """Tells `observer` of one call, which begins now; one that its caller leaves before the end counts as "closed"."""
 
-    def __init__(
-        self, *, model: ChatModel, observer: ModelObserver, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(model=model)
+    __slots__ = ("_has_content", "_model", "_monotonic", "_observer", "_outcome", "_started_s")
+
+    def __init__(self, observer: ModelObserver, model: str, monotonic: Callable[[], float]) -> None:
         self._observer = observer
+        self._model = model
         self._monotonic = monotonic
+        self._outcome = _CLOSED
+        self._has_content = False
+        self._started_s = monotonic()
 
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Call the model. Raises as it does."""
-        observer, name, monotonic = self._observer, self._model.name, self._monotonic
-        started, outcome, has_content = monotonic(), _CLOSED, False
-        try:
-            async with aclosing(self._model.stream(request)) as events:
-                async for event in events:
-                    if isinstance(event, Finished):
-                        outcome = event.reason.value
-                    elif not has_content:
-                        has_content = True
-                        observer.first_content(name, monotonic() - started)
-                    yield event
-        except ReasondError as error:
-            outcome = error.reason
-            raise
-        except Exception:
-            outcome = ReasondError.reason
-            raise
-        finally:
-            observer.model_call_ended(name, outcome, monotonic() - started)
+    def heard(self, event: ModelEvent) -> None:
+        """Note what came from the model."""
+        if isinstance(event, Finished):
+            self._outcome = event.reason.value
+        elif not self._has_content:
+            self._has_content = True
+            self._observer.first_content(self._model, self._monotonic() - self._started_s)
+
+    def failed(self, error: BaseException) -> None:
+        """Note what the call ended with; being closed or cancelled is no failure."""
+        if isinstance(error, Exception):
+            self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
+
+    def ended(self) -> None:
+        """Tell that the call is over."""
+        self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)

@@ -6,6 +6,7 @@ above a ceiling is refused, never lowered.
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Json
 
+_UNCHANGEABLE = (str, int, float, bytes, NoneType)
 _DEFAULT = "default_"
 _CEILING = "max_allowed_"
 
@@ -34,16 +36,25 @@ class StrategyConfiguration:
     def __init__(self, *, registry: StrategyRegistry, tables: Mapping[str, Mapping[str, Any]]) -> None:
         self._defaults: dict[str, dict[str, Any]] = {}
         self._ceilings: dict[str, dict[str, Any]] = {}
+        self._settled: dict[str, tuple[StrategyConfig, Json]] = {}
         for strategy in registry:
             self._take(strategy, tables.get(strategy.name, {}))
             self._check_defaults(strategy)
 
-    def resolve(self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None = None) -> StrategyConfig:
-        """Return the checked configuration of one run.
+    def resolve(
+        self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None = None
+    ) -> tuple[StrategyConfig, Json]:
+        """Return the checked configuration of one run, and the same as it is shown.
 
         Raises:
             InvalidConfigError: a value is unknown, out of range or above a ceiling.
         """
+        if not request and not agent and (settled := self._settled.get(strategy.name)) is not None:
+            return settled
+        config = self._checked(strategy, request=request, agent=agent)
+        return config, config.model_dump(mode="json")
+
+    def _checked(self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None) -> StrategyConfig:
         system = self._defaults[strategy.name]
         known = strategy.config_type.model_fields
         values = with_few_unknown({**system, **(agent or {}), **request}, known)
@@ -96,13 +107,16 @@ class StrategyConfiguration:
                 raise SettingsError(f"{key} is a ceiling of {name!r}, which takes no numbers", remedy="Remove the key.")
 
     def _check_defaults(self, strategy: ReasoningStrategy[Any]) -> None:
+        """Check what applies where a request sets nothing; keep it, unless a run could change it for the next one."""
         try:
-            self.resolve(strategy, request={})
+            config, shown_config = self.resolve(strategy, request={})
         except InvalidConfigError as error:
             raise SettingsError(
                 f"[reasoning.strategies.{strategy.name}] does not work: {error.message}",
                 remedy="Mend the default_* value, or set one at or below its max_allowed_* ceiling.",
             ) from None
+        if not config.__private_attributes__ and all(isinstance(value, _UNCHANGEABLE) for _, value in config):
+            self._settled[strategy.name] = config, shown_config
 
 
 def _is_number(value: object) -> bool:

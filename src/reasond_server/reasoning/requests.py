@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InvalidRequestError, Violation, shown
 from reasond_server.executions.payloads import MAX_DEPTH, depth_of
+from reasond_server.types import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond_server.types import Budget, Json, Task
+    from reasond_server.types import Json, Task
 
+_UNBOUNDED = Budget()
 MAX_QUERY_CHARACTERS = 100_000
 MAX_MATERIAL_BYTES = 2_000_000
 MAX_REQUEST_ID_CHARACTERS = 128
@@ -33,7 +35,9 @@ def check_task(task: Task, *, request_id: str = "") -> None:
     Raises:
         InvalidRequestError: with one violation per finding.
     """
-    found = [*_in_query(task), *_in_material(task), *_in_names(task), *_in_budget(task.budget)]
+    found = [*_in_query(task.query), *(_in_material(task.material) if task.material else ()), *_in_names(task)]
+    if task.budget != _UNBOUNDED:
+        found += _in_budget(task.budget)
     if task.config and depth_of(task.config) > MAX_DEPTH:
         found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))
     elif task.config and _values_in(task.config) > MAX_CONFIG_VALUES:
@@ -62,20 +66,20 @@ def _values_in(config: Json) -> int:
     return seen
 
 
-def _in_query(task: Task) -> Iterator[Violation]:
-    if not 1 <= len(task.query) <= MAX_QUERY_CHARACTERS:
+def _in_query(query: str) -> Iterator[Violation]:
+    if not 1 <= len(query) <= MAX_QUERY_CHARACTERS:
         yield Violation(field="query", description=f"must be between 1 and {MAX_QUERY_CHARACTERS} characters")
-    elif not task.query.strip():
+    elif not query.strip():
         yield Violation(field="query", description="must hold more than white space")
-    yield from _unfit_characters("query", task.query)
+    yield from _unfit_characters("query", query)
 
 
-def _in_material(task: Task) -> Iterator[Violation]:
-    size = len(task.material.encode("utf-8", "surrogatepass"))
+def _in_material(material: str) -> Iterator[Violation]:
+    size = len(material.encode("utf-8", "surrogatepass"))
     if size > MAX_MATERIAL_BYTES:
         text = f"must be at most {MAX_MATERIAL_BYTES} bytes of UTF-8, got {size}"
         yield Violation(field="material", description=text)
-    yield from _unfit_characters("material", task.material)
+    yield from _unfit_characters("material", material)
 
 
 def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
@@ -83,6 +87,8 @@ def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
     if "\0" in text:
         place = text.index("\0")
         yield Violation(field=field, description=f"must not hold NUL characters; the first is at position {place}")
+    if text.isascii():
+        return
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -142,7 +142,7 @@ class ReasoningService:
                 name=strategy.name,
                 description=strategy.description,
                 config_schema=self._configuration.schema(strategy),
-                default_config=self._configuration.resolve(strategy, request={}).model_dump(mode="json"),
+                default_config=self._configuration.resolve(strategy, request={})[1],
                 capabilities=strategy.get_capabilities(),
                 is_default=strategy.name == self._policy.default_strategy,
                 ceilings=self._configuration.ceilings(strategy),
@@ -319,7 +319,7 @@ class ReasoningService:
         patience = Patience()
         run.attach(patience)
         try:
-            result = await asyncio.shield(run.concluded)
+            result = await run.conclusion()
             if result is None:
                 raise _gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""))
@@ -373,8 +373,8 @@ class ReasoningService:
         """Start an execution once there is a place for it."""
         began_s = self._clock.monotonic()
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
-        with place.holding():
-            selection, config = await self._decided(caller, task)
+        with place:
+            selection, (config, shown_config) = await self._decided(caller, task)
             permit = await self._limits.admit(caller, selection.strategy.name)
             place.keep(permit)
             left_s = wanted.deadline_s
@@ -388,7 +388,7 @@ class ReasoningService:
                 strategy=selection.strategy,
                 strategy_source=selection.source,
                 config=config,
-                shown_config=config.model_dump(mode="json"),
+                shown_config=shown_config,
                 trace="" if trace is None else trace.text,
                 request_id=wanted.request_id,
                 digest=wanted.digest,
@@ -434,16 +434,17 @@ class ReasoningService:
                             await moved.wait()
                     moved.clear()
 
-    async def _decided(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig]:
-        """Decide which strategy works with which configuration, and whether it can work at all."""
+    async def _decided(self, caller: Principal, task: Task) -> tuple[Selection, tuple[StrategyConfig, Json]]:
+        """Decide which strategy works with which configuration, told as it is shown too, and whether it can at all."""
         agent = await self._agent(caller, task) if task.agent else None
         selection = self._selection(caller, task, agent)
         strategy = selection.strategy
-        config = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
+        resolved = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
+        config, _ = resolved
         if config.uses_tools:
             require_tools(caller)
         await self._check(strategy, task, config)
-        return selection, config
+        return selection, resolved
 
     async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
         """Let the strategy refuse the task.

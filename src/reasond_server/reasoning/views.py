@@ -54,7 +54,8 @@ def view_of(execution: Execution, events: Sequence[LoggedEvent], *, result: Resu
 
     A `result` that its caller was told stands even where the log took nothing more.
     """
-    events = [logged for logged in events if logged.sequence <= execution.last_sequence]
+    if events and events[-1].sequence > execution.last_sequence:
+        events = [logged for logged in events if logged.sequence <= execution.last_sequence]
     steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
     if result is None:
         last = events[-1].event if events else None

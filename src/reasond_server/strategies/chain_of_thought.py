@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import Hearing
 from reasond_server.context.endings import is_eaten, reasoning_tokens
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
@@ -22,6 +20,7 @@ from reasond_server.types import ChainOfThoughtMetrics, CostClass, FinishReason,
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from reasond_server.context.calls import Reply
     from reasond_server.context.replies import Fragment
     from reasond_server.llm.model import ChatModel, Message
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
@@ -92,19 +91,21 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         config, model = context.config, context.model
         messages = await _prompt(task, context.new_nonce())
         max_tokens, warnings = await _writing_room(messages, config, model)
-        call = hear(
-            model=model,
-            messages=messages,
-            max_tokens=max_tokens,
-            temperature=config.temperature,
-            kinds=(TagKind.ANSWER,),
+        hearing = Hearing(
+            messages=messages, max_tokens=max_tokens, temperature=config.temperature, kinds=(TagKind.ANSWER,)
         )
-        async with aclosing(call) as heard:
-            async for piece in heard:
-                if isinstance(piece, Reply):
-                    reply = piece
-                elif config.show_reasoning or _is_answer(piece):
-                    yield Wrote(text=piece.text)
+        events = model.stream(hearing.request)
+        try:
+            async for event in events:
+                for text in _shown(hearing.take(event), config):
+                    yield Wrote(text=text)
+                if hearing.is_done:
+                    break
+        finally:
+            await events.aclose()
+        rest, reply = hearing.close(model.counter)
+        for text in _shown(rest, config):
+            yield Wrote(text=text)
         ending = _ending(reply)
         metrics = ChainOfThoughtMetrics(
             temperature=config.temperature, max_tokens=max_tokens, finish_reason=reply.finish.value, model=model.name
@@ -121,10 +122,13 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
 
 async def _prompt(task: Task, nonce: str) -> Sequence[Message]:
     """Return the prompt; one that takes long to build is built beside the event loop."""
-    build = partial(build_prompt, instructions=_RULES, question=task.query, nonce=nonce, material=task.material)
     if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(build)
-    return build()
+        return await asyncio.to_thread(_built, task, nonce)
+    return _built(task, nonce)
+
+
+def _built(task: Task, nonce: str) -> Sequence[Message]:
+    return build_prompt(instructions=_RULES, question=task.query, nonce=nonce, material=task.material)
 
 
 async def _prompt_tokens(messages: Sequence[Message], model: ChatModel) -> int:
@@ -170,8 +174,11 @@ def _eaten(reply: Reply) -> str:
     )
 
 
-def _is_answer(fragment: Fragment) -> bool:
-    return fragment.kind is TagKind.ANSWER and not fragment.is_thinking
+def _shown(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> Sequence[str]:
+    """Return the texts that may be seen; what comes of one event of the model is told at once."""
+    if not config.show_reasoning:
+        fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
+    return ("".join([one.text for one in fragments]),) if fragments else ()
 
 
 def _ending(reply: Reply) -> _Ending:

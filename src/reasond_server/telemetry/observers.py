@@ -116,6 +116,10 @@ class ModelObserver(Protocol):
         ...
 
 
+class WorkObserver(RunObserver, ModelObserver, Protocol):
+    """What runs tell, and the model calls that they make."""
+
+
 class BackendObserver(Protocol):
     """What the adapter of one backend tells beside its calls."""
 

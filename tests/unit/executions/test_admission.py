@@ -137,11 +137,11 @@ async def test_draining_refuses_who_waits_and_who_comes() -> None:
 async def test_a_place_that_no_run_took_is_left_at_the_end_of_the_preparation() -> None:
     admission = queue()
     place = await admission.enter("a")
-    with place.holding():
+    with place:
         assert admission.free_places == 0
     assert admission.free_places == 1
     taken = await admission.enter("a")
-    with taken.holding():
+    with taken:
         taken.take()
     assert admission.free_places == 0
 

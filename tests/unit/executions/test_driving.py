@@ -104,7 +104,7 @@ async def test_a_store_that_stays_full_does_not_keep_a_run_for_ever(assign: Assi
     execution = await runner.start(assign())
     run = runner.live(execution.execution_id)
     assert run is not None
-    concluded = await run.concluded
+    concluded = await run.conclusion()
     assert concluded is not None
     assert concluded.answer == "one two"
     assert await end_of(store, runner, execution) is None
@@ -150,7 +150,7 @@ async def test_a_run_whose_end_cannot_be_written_still_gives_its_place_back(assi
         execution = await runner.start(assign())
         run = runner.live(execution.execution_id)
         assert run is not None
-        assert await run.concluded is None
+        assert await run.conclusion() is None
         await run.ended()
         assert runner.live(execution.execution_id) is None
 

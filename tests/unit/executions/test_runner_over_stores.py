@@ -90,7 +90,7 @@ async def test_a_unary_run_that_cannot_be_written_down_for_a_fault_of_the_store_
     execution = await runner.start(assign(is_unary=True, keep_running=False))
     run = runner.live(execution.execution_id)
     assert run is not None
-    result = await run.concluded
+    result = await run.conclusion()
     assert result is not None
     assert result.error is not None
     assert result.error.message.startswith("The execution could not be written down")

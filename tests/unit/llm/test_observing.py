@@ -7,11 +7,12 @@ from itertools import count
 
 import pytest
 
-from reasond_server.errors import ModelTimeoutError
+from reasond_server.errors import ModelTimeoutError, TokenBudgetExhaustedError
+from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Message, Role
-from reasond_server.llm.observing import ObservedModel
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.testing import Reply, ScriptedModel
+from reasond_server.types import Budget
 
 
 class Told(Unobserved):
@@ -30,10 +31,12 @@ class Told(Unobserved):
 REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="?")], max_tokens=50)
 
 
-def observed(*replies: str | Reply | Exception) -> tuple[ObservedModel, Told]:
+def observed(*replies: str | Reply | Exception) -> tuple[MeteredModel, Told]:
     told, seconds = Told(), count()
     model = ScriptedModel(list(replies))  # type: ignore[arg-type]  # of all kinds
-    return ObservedModel(model=model, observer=told, monotonic=lambda: float(next(seconds))), told
+    return MeteredModel(
+        model=model, budget=Budget(max_model_calls=1), observer=told, monotonic=lambda: float(next(seconds))
+    ), told
 
 
 async def test_a_call_that_ends_tells_its_first_content_and_its_finish() -> None:
@@ -62,3 +65,11 @@ async def test_a_fault_of_a_model_is_internal() -> None:
     with pytest.raises(ValueError, match="boom"):
         _ = [event async for event in model.stream(REQUEST)]
     assert [line[0] for line in told.lines] == ["INTERNAL"]
+
+
+async def test_a_call_that_the_budget_refuses_is_not_told() -> None:
+    model, told = observed("four", "never")
+    _ = [event async for event in model.stream(REQUEST)]
+    with pytest.raises(TokenBudgetExhaustedError):
+        _ = [event async for event in model.stream(REQUEST)]
+    assert [line[0] for line in told.lines] == ["first", "stop"]

@@ -1,11 +1,13 @@
 from typing import Any
 
 import pytest
+from pydantic import Field, PrivateAttr
 
 from reasond_server.errors import InvalidConfigError, SettingsError
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
-from tests.unit.reasoning.conftest import QuickConfig
+from reasond_server.strategies.strategy import StrategyConfig
+from tests.unit.reasoning.conftest import Quick, QuickConfig
 
 
 def configuration(registry: StrategyRegistry, **quick: Any) -> StrategyConfiguration:
@@ -15,8 +17,9 @@ def configuration(registry: StrategyRegistry, **quick: Any) -> StrategyConfigura
 def resolved(
     registry: StrategyRegistry, system: dict[str, Any], agent: dict[str, Any], request: dict[str, Any]
 ) -> QuickConfig:
-    config = configuration(registry, **system).resolve(registry.get("quick"), request=request, agent=agent)
+    config, shown = configuration(registry, **system).resolve(registry.get("quick"), request=request, agent=agent)
     assert isinstance(config, QuickConfig)
+    assert shown == config.model_dump(mode="json")
     return config
 
 
@@ -32,6 +35,32 @@ def test_each_parameter_comes_from_the_highest_level_that_sets_it(registry: Stra
 
 def test_without_any_setting_the_built_in_defaults_hold(registry: StrategyRegistry) -> None:
     assert resolved(registry, {}, {}, {}) == QuickConfig()
+
+
+def test_what_no_request_changes_is_checked_once(registry: StrategyRegistry) -> None:
+    configured, quick = configuration(registry, default_max_tokens=10), registry.get("quick")
+    first, again = (configured.resolve(quick, request={}) for _ in range(2))
+    assert first is again
+    assert configured.resolve(quick, request={"max_tokens": 11})[0] != first[0]
+
+
+class Lists(StrategyConfig):
+    names: list[str] = Field(default_factory=list)
+
+
+class Hidden(StrategyConfig):
+    _seen: int = PrivateAttr(default=0)
+
+
+@pytest.mark.parametrize("kind", [Lists, Hidden])
+def test_a_configuration_that_a_run_can_change_is_made_anew_for_each(kind: type[StrategyConfig]) -> None:
+    class Changing(Quick):
+        name = "changing"
+        config_type = kind  # type: ignore[assignment]  # another configuration than that of Quick
+
+    configured = StrategyConfiguration(registry=StrategyRegistry([Changing()]), tables={})
+    first, other = (configured.resolve(Changing(), request={})[0] for _ in range(2))
+    assert (first == other, first is other) == (True, False)
 
 
 def refusal(registry: StrategyRegistry, request: dict[str, Any], agent: dict[str, Any] | None = None) -> str:
