@@ -95,7 +95,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     D / (C - q - m - C/8 - R), times two where boundaries fall badly, plus I windows of at most C tokens, R
     being 0 for tail and else at most 0.15 (C - m) and the request; at most twice as many calls. Linear in D
     and I, attention at most calls * C(C+1)/2. Every window is sent q and m again, so more tokens are billed
-    than in one pass (`tokens_pct` is negative). Memory: one window, and a line of metrics for each.
+    than in one pass (`tokens_pct` is negative). Memory: one window, and 17 bytes of each one before.
     Latency: that of the calls, one after the other.
 
     Failure modes: facts that the carryover drops are lost; untrained models lose quality at C = 8192 against
