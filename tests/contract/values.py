@@ -98,6 +98,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
                     carryover_generated=True,
                     execution_time_s=0.25,
                     is_reading=True,
+                    is_only_hidden_reasoning=True,
                 ),
             ),
             carryover_compressions=1,

@@ -48,9 +48,13 @@ class Journal:
         is_answered: bool,
         is_generated: bool,
         is_reading: bool,
+        is_eaten: bool = False,
         elapsed_s: float,
     ) -> int:
-        """Book a window with the call for its carryover, if any; return the tokens of the larger of the two."""
+        """Book a window with the call for its carryover, if any; return the tokens of the larger of the two.
+
+        `is_eaten` tells that hidden reasoning is all that the model wrote.
+        """
         self._savings.add(usage, is_reading=is_reading)
         tokens = usage.total_tokens
         if summary is not None:
@@ -65,6 +69,7 @@ class Journal:
             carryover_generated=is_generated,
             execution_time_s=elapsed_s,
             is_reading=is_reading,
+            is_only_hidden_reasoning=is_eaten,
         )
         return tokens
 

@@ -94,6 +94,7 @@ def _bounded_context(metrics: BoundedContextMetrics) -> strategies_pb2.BoundedCo
             carryover_generated=window.carryover_generated,
             execution_time=duration(window.execution_time_s),
             is_reading=window.is_reading,
+            is_only_hidden_reasoning=window.is_only_hidden_reasoning,
         )
         for window in metrics.iterations
     ]

@@ -11,7 +11,7 @@ from pydantic import Field
 from reasond_server.context.calls import Reply, hear
 from reasond_server.context.carryover import Carryover, Compressed, compress
 from reasond_server.context.carryover_call import Summary, summarize
-from reasond_server.context.endings import Ending, Judge
+from reasond_server.context.endings import Ending, Judge, is_eaten
 from reasond_server.context.fences import new_nonce
 from reasond_server.context.fitting import fitted_windows
 from reasond_server.context.journal import Journal
@@ -95,7 +95,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     D / (C - q - m - C/8 - R), times two where boundaries fall badly, plus I windows of at most C tokens, R
     being 0 for tail and else at most 0.15 (C - m) and the request; at most twice as many calls. Linear in D
     and I, attention at most calls * C(C+1)/2. Every window is sent q and m again, so more tokens are billed
-    than in one pass (`tokens_pct` is negative). Memory: one window, and a line of metrics for each.
+    than in one pass (`tokens_pct` is negative). Memory: one window, and 17 bytes of each one before.
     Latency: that of the calls, one after the other.
 
     Failure modes: facts that the carryover drops are lost; untrained models lose quality at C = 8192 against
@@ -103,7 +103,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     a window (seed 000) is the costliest choice of m. A summary that fails is replaced by facts and tail, with a
     warning. A run that repeats itself is told to answer in its next window and ends there. Text whose reply is empty is
     shown once more, in one call more that the budget pays and I does not count. Two empty replies in a row, or a last
-    window that hidden reasoning used up, end the run as TRUNCATED. A budget that ends after the first
+    window that hidden reasoning used up, end the run as TRUNCATED; `is_only_hidden_reasoning` of the last line of the
+    metrics tells which. A budget that ends after the first
     step ends the run as BUDGET_EXHAUSTED with the best answer so far.
 
     Source: seeds 000 (FR-3 to FR-5, BR-4, BR-5) and 001; Delethink, arXiv 2510.06557.
@@ -306,6 +307,7 @@ class _Progress:
             is_answered=is_answered,
             is_generated=is_generated,
             is_reading=window.reading is not None,
+            is_eaten=is_eaten(reply),
             elapsed_s=elapsed_s,
         )
 

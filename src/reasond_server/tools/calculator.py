@@ -33,6 +33,9 @@ _SIGNIFICANT_DIGITS = 15
 _ALLOWED = re.compile(r"[0-9A-Za-z_.,+\-*/%()\s]*")
 # "1if" and its like make Python's own parser warn; only an exponent may follow a digit.
 _LETTER_AFTER_DIGIT = re.compile(r"(?<![A-Za-z_0-9.])(?:\d[\d.]*|\.\d+)(?![eE][+-]?\d)[A-Za-z_]")
+# In max(1,000, 5) Python sees three numbers; where the group does not begin with 0, nobody can tell.
+_SEPARATED = re.compile(r"(?<![\d.])\d{1,3},0\d\d(?!\d)")
+_UNSEPARATED = "a comma separates the arguments of a function; write 1000, not 1,000"
 _NAMES: Mapping[str, float] = MappingProxyType({"pi": math.pi, "e": math.e, "tau": math.tau})
 _NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Call, ast.Name, ast.Load, ast.operator, ast.unaryop)
 
@@ -107,6 +110,8 @@ def _parsed(text: str) -> ast.Expression:
         raise Uncalculable("only digits, names, + - * / % ( ) . and , may stand in it")
     if _LETTER_AFTER_DIGIT.search(text):
         raise Uncalculable("a letter stands after a digit; write * between factors")
+    if _SEPARATED.search(text):
+        raise Uncalculable(_UNSEPARATED)
     try:
         tree = ast.parse(" ".join(text.split()), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -120,6 +125,8 @@ def _parsed(text: str) -> ast.Expression:
 
 def _require(node: ast.AST) -> None:
     """Refuse what is not of the grammar."""
+    if isinstance(node, ast.Tuple):
+        raise Uncalculable(_UNSEPARATED)
     if not isinstance(node, _NODES):
         raise Uncalculable("only numbers, operators, brackets and functions may stand in it")
     if isinstance(node, ast.Constant):

@@ -54,7 +54,11 @@ class ChainOfThoughtMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowMetrics:
-    """One window of bounded context; `iteration` counts from 0 over all windows."""
+    """One window of bounded context; `iteration` counts from 0 over all windows.
+
+    `is_only_hidden_reasoning` tells that the model wrote nothing else: in the last window of a run that ended as
+    TRUNCATED, that it left no room for the answer.
+    """
 
     iteration: int
     tokens: int
@@ -62,6 +66,7 @@ class WindowMetrics:
     carryover_generated: bool
     execution_time_s: float
     is_reading: bool
+    is_only_hidden_reasoning: bool = False
 
 
 class WindowLines(Sequence[WindowMetrics]):
@@ -80,7 +85,14 @@ class WindowLines(Sequence[WindowMetrics]):
         self._flags = bytearray()
 
     def plus(
-        self, *, tokens: int, has_answer: bool, carryover_generated: bool, execution_time_s: float, is_reading: bool
+        self,
+        *,
+        tokens: int,
+        has_answer: bool,
+        carryover_generated: bool,
+        execution_time_s: float,
+        is_reading: bool,
+        is_only_hidden_reasoning: bool = False,
     ) -> WindowLines:
         """Return these lines and one more. Raises ValueError for a number that no transport can carry."""
         if not (0 <= tokens <= _MOST_TOKENS and 0 <= execution_time_s <= _MOST_SECONDS):
@@ -92,7 +104,7 @@ class WindowLines(Sequence[WindowMetrics]):
         longer._flags = self._flags if is_last else self._flags[: self._size]
         longer._tokens.append(tokens)
         longer._seconds.append(execution_time_s)
-        longer._flags.append(has_answer | carryover_generated << 1 | is_reading << 2)
+        longer._flags.append(has_answer | carryover_generated << 1 | is_reading << 2 | is_only_hidden_reasoning << 3)
         longer._size = self._size + 1
         return longer
 
@@ -132,6 +144,7 @@ class WindowLines(Sequence[WindowMetrics]):
             carryover_generated=bool(flags & 2),
             execution_time_s=self._seconds[place],
             is_reading=bool(flags & 4),
+            is_only_hidden_reasoning=bool(flags & 8),
         )
 
 

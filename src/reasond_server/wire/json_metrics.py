@@ -69,6 +69,7 @@ def _window(window: WindowMetrics) -> JsonObject:
         "carryover_generated": window.carryover_generated,
         "execution_time_ms": milliseconds(window.execution_time_s),
         "is_reading": window.is_reading,
+        "is_only_hidden_reasoning": window.is_only_hidden_reasoning,
     }
 
 

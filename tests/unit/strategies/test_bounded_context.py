@@ -139,6 +139,17 @@ async def test_hidden_reasoning_alone_is_no_answer_but_goes_on() -> None:
         made = await run(model)
     assert made.details[0].text == made.details[0].carryover == "Three so far."
     assert made.ending == ("4", FinishReason.ANSWERED)
+    assert [line.is_only_hidden_reasoning for line in made.metrics.iterations] == [True, False]
+
+
+async def test_an_answer_that_hidden_reasoning_left_no_room_for_has_a_status_of_its_own() -> None:
+    eaten = Reply(text="", reasoning="Hm, hm.", finish=ModelFinish.LENGTH)
+    for last, is_eaten in ((eaten, True), (Reply(text="", finish=ModelFinish.LENGTH), False)):
+        with ScriptedModel(["<continue>n</continue>", "", last]) as model:
+            made = await run(model, max_iterations=3)
+        assert made.ending == ("", FinishReason.TRUNCATED)
+        assert [line.is_only_hidden_reasoning for line in made.metrics.iterations] == [False, False, is_eaten]
+        assert ("Hidden reasoning took" in made.outcome.warnings[-1]) is is_eaten
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ LINES = st.lists(
         carryover_generated=st.booleans(),
         execution_time_s=st.floats(min_value=0, max_value=10**9),
         is_reading=st.booleans(),
+        is_only_hidden_reasoning=st.booleans(),
     ),
     max_size=20,
 )
@@ -42,6 +43,7 @@ def numbered(lines: Sequence[WindowMetrics]) -> tuple[WindowMetrics, ...]:
             carryover_generated=line.carryover_generated,
             execution_time_s=line.execution_time_s,
             is_reading=line.is_reading,
+            is_only_hidden_reasoning=line.is_only_hidden_reasoning,
         )
         for number, line in enumerate(lines)
     )

@@ -93,6 +93,7 @@ BOUNDED = BoundedContextMetrics(
             carryover_generated=False,
             execution_time_s=1.8,
             is_reading=False,
+            is_only_hidden_reasoning=True,
         ),
     ],
     carryover_compressions=1,
@@ -173,6 +174,7 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
                 "carryover_generated": True,
                 "execution_time_ms": 2500,
                 "is_reading": True,
+                "is_only_hidden_reasoning": False,
             },
             {
                 "iteration": 1,
@@ -181,6 +183,7 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
                 "carryover_generated": False,
                 "execution_time_ms": 1800,
                 "is_reading": False,
+                "is_only_hidden_reasoning": True,
             },
         ],
         "carryover_compressions": 1,

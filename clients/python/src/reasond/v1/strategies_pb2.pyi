@@ -751,6 +751,7 @@ class BoundedContextIterationMetrics(google.protobuf.message.Message):
     CARRYOVER_GENERATED_FIELD_NUMBER: builtins.int
     EXECUTION_TIME_FIELD_NUMBER: builtins.int
     IS_READING_FIELD_NUMBER: builtins.int
+    IS_ONLY_HIDDEN_REASONING_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """Counts from 0 over all windows."""
     tokens: builtins.int
@@ -761,6 +762,10 @@ class BoundedContextIterationMetrics(google.protobuf.message.Message):
     """Whether a carryover was made for the next window."""
     is_reading: builtins.bool
     """Whether this window read material instead of reasoning."""
+    is_only_hidden_reasoning: builtins.bool
+    """Whether the model wrote hidden reasoning here and nothing that can be read. In the last window of a run that ended
+    as TRUNCATED: hidden reasoning left no room for the answer.
+    """
     @property
     def execution_time(self) -> google.protobuf.duration_pb2.Duration:
         """Time of this window."""
@@ -774,9 +779,10 @@ class BoundedContextIterationMetrics(google.protobuf.message.Message):
         carryover_generated: builtins.bool = ...,
         execution_time: google.protobuf.duration_pb2.Duration | None = ...,
         is_reading: builtins.bool = ...,
+        is_only_hidden_reasoning: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["execution_time", b"execution_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["carryover_generated", b"carryover_generated", "execution_time", b"execution_time", "has_answer", b"has_answer", "is_reading", b"is_reading", "iteration", b"iteration", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["carryover_generated", b"carryover_generated", "execution_time", b"execution_time", "has_answer", b"has_answer", "is_only_hidden_reasoning", b"is_only_hidden_reasoning", "is_reading", b"is_reading", "iteration", b"iteration", "tokens", b"tokens"]) -> None: ...
 
 global___BoundedContextIterationMetrics = BoundedContextIterationMetrics
 
