@@ -19,11 +19,10 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
     from reasond_server.access.issuing import AgentTokens
     from reasond_server.access.peers import Peers
     from reasond_server.agents.service import AgentService
+    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
     from reasond_server.http_api.metrics_page import MetricsPage
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver

@@ -14,8 +14,7 @@ from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
+    from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.calls import Gate
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.http_api.intake import Intake

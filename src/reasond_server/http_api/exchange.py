@@ -10,8 +10,7 @@ from pydantic_core import to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from starlette.types import Scope, Send
-
+    from reasond_server.http_api.asgi import Scope, Send
     from reasond_server.http_api.headers import RequestHeaders
 
 JSON_TYPE: Final = b"application/json"

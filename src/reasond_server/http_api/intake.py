@@ -10,8 +10,7 @@ from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from starlette.types import Receive
-
+    from reasond_server.http_api.asgi import Receive
     from reasond_server.http_api.headers import RequestHeaders
 
 T = TypeVar("T")

@@ -15,9 +15,8 @@ from reasond_server.http_api.reception import Reception
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from starlette.types import Receive, Scope, Send
-
     from reasond_server.access.peers import Peers
+    from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.types import Principal
 

@@ -9,9 +9,8 @@ from reasond_server.http_api.exchange import RefusalError, exchange_of, send_ans
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
     from reasond_server.agents.service import CardView
+    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
 
 _CARD_AGE_S: Final = 300
 _NO_STORE: Final = (b"cache-control", b"no-store")

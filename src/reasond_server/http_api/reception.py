@@ -29,8 +29,7 @@ from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+    from reasond_server.http_api.asgi import ASGIApp, Message, Receive, Scope, Send
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import OpenSpan, Tracing
 

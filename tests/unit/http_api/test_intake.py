@@ -12,7 +12,7 @@ from reasond_server.http_api.headers import RequestHeaders
 from reasond_server.http_api.intake import Intake, unless_client_leaves
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive
+    from reasond_server.http_api.asgi import Message, Receive
 
 SOON = 10.0
 
