@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
     *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
-    *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "starlette", "uvicorn", "httptools"),
+    *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "uvicorn", "httptools"),
     *("typer", "rich", "openai", "aiohttp", "simpleeval", "sqlalchemy", "alembic"),
 )
 _EXTRAS = {

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from starlette.routing import Route, Router
-
 from reasond_server.http_api.calls import Gate
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
 from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
 from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH
-from reasond_server.http_api.pages import AgentCardPage, HealthPage, NotFound, OnlyMethods, ReadinessPage
+from reasond_server.http_api.pages import Addresses, AgentCardPage, HealthPage, NotFound, OnlyMethods, ReadinessPage
 from reasond_server.http_api.reception import Reception
 from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -21,11 +19,10 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
     from reasond_server.access.issuing import AgentTokens
     from reasond_server.access.peers import Peers
     from reasond_server.agents.service import AgentService
+    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
     from reasond_server.http_api.metrics_page import MetricsPage
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
@@ -93,10 +90,8 @@ class HttpApp:
             "/readyz": ReadinessPage(is_ready),
             **({} if metrics is None else {METRICS_PATH: metrics}),
         }
-        routes = [
-            Route(JSONRPC_PATH, OnlyMethods(rpc, "POST")),
-            *(Route(path, OnlyMethods(page, "GET", "HEAD")) for path, page in pages.items()),
-        ]
+        served = {path: OnlyMethods(page, "GET", "HEAD") for path, page in pages.items()}
+        served[JSONRPC_PATH] = OnlyMethods(rpc, "POST")
         if agent_tokens is not None:
             issuing = TokenEndpoint(
                 issuer=agent_tokens,
@@ -107,9 +102,9 @@ class HttpApp:
                     body_timeout_s=limits.body_timeout_s,
                 ),
             )
-            routes.append(Route(TOKEN_PATH, OnlyMethods(issuing, "POST")))
-        router = Router(routes, redirect_slashes=False, default=NotFound())
-        self._app = Reception(router, new_request_id=new_request_id, observer=observer, tracing=tracing)
+            served[TOKEN_PATH] = OnlyMethods(issuing, "POST")
+        addresses = Addresses(served, otherwise=NotFound())
+        self._app = Reception(addresses, new_request_id=new_request_id, observer=observer, tracing=tracing)
 
     @property
     def in_flight(self) -> int:

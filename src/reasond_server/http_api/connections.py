@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from reasond_server.http_api.exchange import PEER_URIS_KEY
+from reasond_server.http_api.joining import JoiningTransport
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,6 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start the clock: a client that connects has something to say."""
         super().connection_made(transport)
+        self.transport = JoiningTransport(transport, loop=self.loop)  # type: ignore[assignment]  # it passes on what it does not do
         names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self._peer_uris = tuple(value for kind, value in names if kind == "URI")
         self._start_timer()

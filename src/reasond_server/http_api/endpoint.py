@@ -14,8 +14,7 @@ from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
+    from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.calls import Gate
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.http_api.intake import Intake
@@ -87,7 +86,7 @@ class JsonRpcEndpoint:
 async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: Send) -> None:
     """Send the events of a call as they come."""
     await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, _NO_STORE]})
-    last_event_id = exchange.headers.get("last-event-id")
+    last_event_id = exchange.headers.get("last-event-id") if "last-event-id" in exchange.headers else None
     async with aclosing(frames(calls.open(request.method), request.params, last_event_id)) as events:
         async for event in events:
             await send({"type": "http.response.body", "body": event, "more_body": True})
@@ -96,7 +95,7 @@ async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: S
 
 def _is_worth_a_look(exchange: Exchange) -> bool:
     """Whether the body is large, or may become so."""
-    length = exchange.headers.get("content-length", "")
+    length = exchange.headers.get("content-length")
     return not length.isdecimal() or int(length[:_MOST_DIGITS]) > _READ_OF_ANYBODY_BYTES
 
 

@@ -10,8 +10,8 @@ from pydantic_core import to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from starlette.datastructures import Headers
-    from starlette.types import Scope, Send
+    from reasond_server.http_api.asgi import Scope, Send
+    from reasond_server.http_api.headers import RequestHeaders
 
 JSON_TYPE: Final = b"application/json"
 _SCOPE_KEY: Final = "reasond.exchange"
@@ -27,7 +27,7 @@ class Exchange:
     """
 
     request_id: str
-    headers: Headers
+    headers: RequestHeaders
     peer_uris: Sequence[str] = ()
     methods: list[str] = field(default_factory=list)
     subject: str = ""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import Coroutine
 
-    from starlette.datastructures import Headers
-    from starlette.types import Receive
+    from reasond_server.http_api.asgi import Receive
+    from reasond_server.http_api.headers import RequestHeaders
 
 T = TypeVar("T")
 
@@ -35,24 +34,31 @@ class Intake:
         self._held_bytes = 0
         self._requests = 0
 
-    @asynccontextmanager
-    async def body(self, headers: Headers, receive: Receive) -> AsyncIterator[bytes]:
-        """Yield the body of a request; it counts as held until the block is left.
+    def body(self, headers: RequestHeaders, receive: Receive) -> Body:
+        """Return the body of a request, to be taken in by `async with`; it counts as held until the block is left."""
+        return Body(self, headers, receive)
+
+    async def take_in(self, held: bytearray, headers: RequestHeaders, receive: Receive) -> bytes:
+        """Return the body of a request that counts from now on, with what of it came into `held`.
 
         Raises:
             RefusalError: 413 too large, 408 too slow, 503 more than the server holds at once.
             ClientGoneError: the client left before its body was complete.
         """
-        self._check_declared(headers.get("content-length", ""))
+        self._check_declared(headers.get("content-length"))
         if self._requests >= self._max_requests:
             raise _busy()
         self._requests += 1
-        held = bytearray()
         try:
-            yield await self._read(held, receive)
-        finally:
-            self._requests -= 1
-            self._held_bytes -= len(held)
+            return await self._read(held, receive)
+        except BaseException:
+            self.let_go(held)
+            raise
+
+    def let_go(self, held: bytearray) -> None:
+        """Count a request no longer, and what came into `held`."""
+        self._requests -= 1
+        self._held_bytes -= len(held)
 
     async def _read(self, held: bytearray, receive: Receive) -> bytes:
         try:
@@ -93,32 +99,87 @@ class Intake:
         )
 
 
+class Body:
+    """A body within bounds, for `async with`; a class, because a generator costs the loop a place in a list."""
+
+    __slots__ = ("_headers", "_held", "_intake", "_receive")
+
+    def __init__(self, intake: Intake, headers: RequestHeaders, receive: Receive) -> None:
+        self._intake = intake
+        self._headers = headers
+        self._receive = receive
+        self._held = bytearray()
+
+    async def __aenter__(self) -> bytes:
+        """Take the body in; raises what `Intake.take_in` does."""
+        return await self._intake.take_in(self._held, self._headers, self._receive)
+
+    async def __aexit__(self, *_: object) -> None:
+        """Let it go."""
+        self._intake.let_go(self._held)
+
+
 async def unless_client_leaves(work: Coroutine[Any, Any, T], receive: Receive) -> T:
     """Return what `work` returns; when the client leaves first, cancel `work` and wait until it has ended.
+
+    `work` runs in the task of the caller.
 
     Raises:
         ClientGoneError: the client left.
     """
-    task = asyncio.create_task(work)
-    watched: set[asyncio.Task[Any]] = {task}
+    task = asyncio.current_task()
+    if task is None:  # pragma: no cover - coroutines run in tasks
+        message = "a request is served outside a task"
+        raise RuntimeError(message)
+    watch = _Watch(task, receive)
     try:
-        await asyncio.wait(watched, timeout=_UNWATCHED_S)
-        if not task.done():
-            # ASGI tells of a departure only to whoever is waiting for a message.
-            watched.add(asyncio.create_task(_departure(receive)))
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGoneError
+        result = await work
+    except asyncio.CancelledError:
+        # Who cancels the task from outside is obeyed, whether the client has left as well or not.
+        if watch.has_left and not task.uncancel():
+            raise ClientGoneError from None
+        raise
+    except BaseException:
+        if watch.has_left:
+            task.uncancel()
+        raise
+    else:
+        if watch.has_left:
+            # The work went on to its end though it was cancelled.
+            task.uncancel()
+            raise ClientGoneError
+        return result
     finally:
-        going = [each for each in watched if each.cancel()]
-        if going:
-            await asyncio.gather(*going, return_exceptions=True)
+        watch.end()
 
 
-async def _departure(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Watch:
+    """Cancels `task` once its client has left; it begins to look when the task has worked for a while."""
+
+    __slots__ = ("_looking", "_receive", "_task", "_timer", "has_left")
+
+    def __init__(self, task: asyncio.Task[Any], receive: Receive) -> None:
+        self.has_left = False
+        self._task = task
+        self._receive = receive
+        self._looking: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_UNWATCHED_S, self._begin)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _begin(self) -> None:
+        self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        # ASGI tells of a departure only to whoever is waiting for a message.
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.has_left = True
+        self._task.cancel()
 
 
 def _busy() -> RefusalError:

@@ -11,7 +11,6 @@ import asyncio
 import math
 import re
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -172,16 +171,26 @@ def _echoed(entry: object) -> RpcId:
     return rpc_id if _is_id(rpc_id) else None
 
 
-def _bound(value: object) -> None:
+def _bound(value: Any) -> None:  # noqa: ANN401 - any JSON value
     """Refuse what is nested too deep, and infinite numbers such as 1e400."""
     # Level by level instead of recursively: what is too deep must not exhaust the stack first.
     level = [value]
     for depth in range(MAX_DEPTH + 1):
-        if any(isinstance(node, float) and not math.isfinite(node) for node in level):
-            raise ParseError("Parse error: a number is too large")
-        containers = [node for node in level if isinstance(node, dict | list)]
-        if not containers:
+        inner: list[object] = []
+        has_containers = False
+        for node in level:
+            kind = type(node)
+            if kind is dict:
+                inner.extend(node.values())
+            elif kind is list:
+                inner.extend(node)
+            else:
+                if kind is float and not math.isfinite(node):
+                    raise ParseError("Parse error: a number is too large")
+                continue
+            has_containers = True
+        if not has_containers:
             return
         if depth == MAX_DEPTH:
             raise ParseError(f"Parse error: the body is nested deeper than {MAX_DEPTH} levels")
-        level = list(chain.from_iterable(node.values() if isinstance(node, dict) else node for node in containers))
+        level = inner

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from starlette.routing import Route, Router
-
 from reasond_server.access import audit
 from reasond_server.access.permissions import require_metrics
 from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import AccessError
 from reasond_server.http_api.exchange import RefusalError, exchange_of
-from reasond_server.http_api.pages import NotFound, OnlyMethods
+from reasond_server.http_api.pages import Addresses, NotFound, OnlyMethods
 from reasond_server.http_api.reception import Reception
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from starlette.types import Receive, Scope, Send
-
     from reasond_server.access.peers import Peers
+    from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.types import Principal
 
@@ -104,12 +101,9 @@ class MetricsApp:
     """The application of a listener that serves nothing else."""
 
     def __init__(self, page: MetricsPage, *, new_request_id: Callable[[], str]) -> None:
-        router = Router(
-            [Route(METRICS_PATH, OnlyMethods(page, "GET", "HEAD"))],
-            redirect_slashes=False,
-            default=NotFound("the metrics are at /metrics"),
-        )
-        self._app = Reception(router, new_request_id=new_request_id)
+        served = {METRICS_PATH: OnlyMethods(page, "GET", "HEAD")}
+        addresses = Addresses(served, otherwise=NotFound("the metrics are at /metrics"))
+        self._app = Reception(addresses, new_request_id=new_request_id)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -7,14 +7,25 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from collections.abc import Callable, Mapping
 
     from reasond_server.agents.service import CardView
+    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
 
 _CARD_AGE_S: Final = 300
 _NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class Addresses:
+    """Passes a request on to what is served at its path, exactly as that is written, else to `otherwise`."""
+
+    def __init__(self, served: Mapping[str, ASGIApp], *, otherwise: ASGIApp) -> None:
+        self._served = served
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        await self._served.get(scope["path"], self._otherwise)(scope, receive, send)
 
 
 class OnlyMethods:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _MAX_VIOLATIONS: Final = 20
 _MAX_FIELD_CHARACTERS: Final = 120
+_MANY: Final = 100
+_NO_BUDGET: Final = Budget()
 _STREAM_OPTIONS: Final = ("include_deltas", "keep_running")
 # Whole numbers that every JSON reader holds exactly (RFC 8259, section 6).
 _Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
@@ -83,7 +85,7 @@ class ExecuteParams(Params):
             config=self.strategy_config or {},
             agent=self.agent,
             agent_capabilities=tuple(self.agent_capabilities or ()),
-            budget=self.budget.budget() if self.budget else Budget(),
+            budget=self.budget.budget() if self.budget else _NO_BUDGET,
         )
 
     def refuse_stream_options(self) -> None:
@@ -140,7 +142,9 @@ def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
         InvalidRequestError: with one violation per finding, 20 at most, none in Pydantic's words.
     """
     try:
-        return kind.model_validate(with_few_unknown(params, kind.model_fields))
+        # Counted first: most have fewer members than there are fields, and so few that are unknown.
+        few = params if len(params) <= _MANY else with_few_unknown(params, kind.model_fields)
+        return kind.model_validate(few)
     except ValidationError as error:
         within = {"budget": BudgetParams.model_fields}
         found = violations_of(error, known=kind.model_fields, within=within, most=_MAX_VIOLATIONS)

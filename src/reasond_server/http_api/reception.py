@@ -7,8 +7,6 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.datastructures import Headers
-
 from reasond_server.errors import shown
 from reasond_server.http_api.exchange import (
     PEER_URIS_KEY,
@@ -18,6 +16,7 @@ from reasond_server.http_api.exchange import (
     attach,
     send_refusal,
 )
+from reasond_server.http_api.headers import RequestHeaders
 from reasond_server.telemetry.arrivals import Arrival
 from reasond_server.telemetry.logs import tell
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -30,8 +29,7 @@ from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+    from reasond_server.http_api.asgi import ASGIApp, Message, Receive, Scope, Send
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import OpenSpan, Tracing
 
@@ -43,6 +41,8 @@ _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _FAULTS: Final = frozenset({"INTERNAL", "STORE_UNAVAILABLE", "MODEL_UNAVAILABLE", "MODEL_FAILED", "MODEL_TIMEOUT"})
+_ID_NAME: Final = REQUEST_ID_KEY.encode("ascii")
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _log = logging.getLogger("reasond.http")
 
 
@@ -75,13 +75,12 @@ class Reception:
         enter(work := Work(request_id=exchange.request_id, trace=received_bytes(scope["headers"])))
         arrival = None if self._tracing is None else _arrived(self._tracing, scope, work)
         started = self._monotonic()
-        request_id = exchange.request_id.encode("ascii")
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                extra = [(REQUEST_ID_KEY.encode("ascii"), request_id), (b"x-content-type-options", b"nosniff")]
-                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+                request_id = (_ID_NAME, exchange.request_id.encode("ascii"))
+                message = {**message, "headers": [*message.get("headers", ()), request_id, _NO_SNIFFING]}
             await send(message)
 
         self.in_flight += 1
@@ -115,7 +114,7 @@ class Reception:
             await send_refusal(send, RefusalError(500, INTERNAL_MESSAGE), exchange.request_id)
 
     def _exchange(self, scope: Scope) -> Exchange:
-        headers = Headers(scope=scope)
+        headers = RequestHeaders(scope["headers"])
         given = headers.getlist(REQUEST_ID_KEY)
         return Exchange(
             request_id=request_id_of(given, new_request_id=self._new_request_id),

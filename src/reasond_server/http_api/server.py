@@ -17,8 +17,7 @@ from reasond_server.http_api.tls import FollowingContext
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from starlette.types import ASGIApp
-
+    from reasond_server.http_api.asgi import ASGIApp
     from reasond_server.wire.certificates import TlsFiles
 
 _BACKLOG: Final = 1024

@@ -33,6 +33,8 @@ HEADERS: Final[Sequence[tuple[bytes, bytes]]] = (
 
 def wants_stream(accept: Sequence[str]) -> bool:
     """Return whether the values of the header Accept ask for server-sent events by name."""
+    if not accept:
+        return False
     for choice in ",".join(accept).split(","):
         media_type, *parameters = (part.strip().lower() for part in choice.split(";"))
         if media_type == "text/event-stream" and not any(re.fullmatch(r"q=0(\.0*)?", each) for each in parameters):

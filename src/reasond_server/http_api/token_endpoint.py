@@ -15,9 +15,8 @@ from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
     from reasond_server.access.issuing import AgentTokens
+    from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
 
 TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password

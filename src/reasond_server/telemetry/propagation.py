@@ -55,6 +55,8 @@ class TraceContext:
     @classmethod
     def of_text(cls, text: str) -> TraceContext | None:
         """Return what `text` says; None where it says nothing."""
+        if not text:
+            return None
         parent, _, state = text.partition(" ")
         return parsed(parent, state)
 

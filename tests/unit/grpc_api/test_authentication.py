@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -9,9 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from reasond.v1 import agent_service_pb2, reasoning_service_pb2
 from reasond_server.access.permissions import OPERATIONS
 from reasond_server.errors import InternalError
-from reasond_server.grpc_api.authentication import EXEMPT_SERVICES
+from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
 from reasond_server.grpc_api.calls import RpcCall, begin, current_call, current_principal
-from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, refused, serving
+from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, authenticate, refused, serving
 
 SERVICES = (
     reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
@@ -108,6 +110,23 @@ async def test_health_and_reflection_need_no_token() -> None:
 
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     assert {service.split(".")[1] for service in EXEMPT_SERVICES} == {"health", "reflection"}
+
+
+async def test_a_call_that_nobody_looked_at_is_not_served() -> None:
+    async def serve(_request: bytes, _context: Any) -> bytes:
+        raise AssertionError
+
+    async def continuation(_details: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    authentication = Authentication(authenticate=authenticate, require=lambda *_: None)
+    details: Any = SimpleNamespace(method="/test.Bare/Serve", invocation_metadata=AUTHORIZED)
+    begin(RpcCall(method=details.method, request_id="looked at"))
+    handler: Any = await authentication.intercept_service(continuation, details)
+    begin(RpcCall(method=details.method, request_id="not looked at"))
+
+    with pytest.raises(InternalError, match="nobody has looked"):
+        await handler.unary_unary(b"", None)
 
 
 def test_a_servicer_outside_the_interceptors_is_a_fault() -> None:

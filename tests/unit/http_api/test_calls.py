@@ -7,12 +7,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from starlette.datastructures import Headers
 
 from reasond_server.access.permissions import require
 from reasond_server.errors import ModelFailedError, ModelUnavailableError
 from reasond_server.http_api.calls import Calls, Gate
 from reasond_server.http_api.exchange import Exchange
+from reasond_server.http_api.headers import RequestHeaders
 from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.streaming import frames
 from reasond_server.telemetry.observers import Unobserved
@@ -166,7 +166,7 @@ async def test_who_leaves_before_the_end_is_no_success_and_stands_in_the_audit_l
 ) -> None:
     caplog.set_level(logging.INFO, logger="reasond.audit")
     service: Any = Waiting()
-    ends, exchange = Ends(), Exchange(request_id="r-1", headers=Headers())
+    ends, exchange = Ends(), Exchange(request_id="r-1", headers=RequestHeaders())
     gate = Gate(authenticate=verifier().verify, require=require)
     calls = Calls(methods=Methods(service=service, agents=site.agents), gate=gate, exchange=exchange, observer=ends)
     asked = {"auth_token": site.token(), "query": "q"} if is_stream else {"auth_token": site.token()}

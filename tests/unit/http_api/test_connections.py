@@ -15,7 +15,7 @@ from reasond_server.http_api.server import HttpServer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 SOON = ConnectionLimits(header_timeout_s=0.1)

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from starlette.datastructures import Headers
 
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
+from reasond_server.http_api.headers import RequestHeaders
 from reasond_server.http_api.intake import Intake, unless_client_leaves
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive
+    from reasond_server.http_api.asgi import Message, Receive
+
+SOON = 10.0
 
 
 def pieces(*bodies: bytes) -> Receive:
@@ -37,7 +40,7 @@ def intake(*, body: int = 10, held: int = 25, requests: int = 10, timeout_s: flo
     return Intake(max_body_bytes=body, max_held_bytes=held, max_requests=requests, body_timeout_s=timeout_s)
 
 
-NO_HEADERS = Headers({})
+NO_HEADERS = RequestHeaders()
 
 
 async def test_a_body_is_put_together_from_its_pieces() -> None:
@@ -61,7 +64,7 @@ async def test_a_body_that_declares_too_much_is_not_read(declared: str) -> None:
         pytest.fail("the body was read")
 
     with pytest.raises(RefusalError) as caught:
-        async with intake().body(Headers({"content-length": declared}), never):
+        async with intake().body(RequestHeaders([(b"content-length", declared.encode())]), never):
             pass
     assert caught.value.status == 413
 
@@ -158,3 +161,72 @@ async def test_being_cancelled_cancels_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert endless.is_cleaned_up
+
+
+def _cancelling() -> int:
+    """Return how many cancellations of this test's task are still to be obeyed."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
+async def test_work_that_goes_on_though_its_client_left_is_not_answered() -> None:
+    async def stubborn() -> int:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 42
+
+    with pytest.raises(ClientGoneError):
+        await unless_client_leaves(stubborn(), gone)
+    assert _cancelling() == 0
+
+
+async def test_what_goes_wrong_after_the_client_left_is_raised_as_it_is() -> None:
+    async def breaking() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            message = "while it cleaned up"
+            raise LookupError(message) from None
+
+    with pytest.raises(LookupError, match="while it cleaned up"):
+        await unless_client_leaves(breaking(), gone)
+    assert _cancelling() == 0
+
+
+async def test_who_is_cancelled_while_the_client_leaves_is_cancelled() -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(unless_client_leaves(work(), gone))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_nobody_looks_for_the_client_once_the_work_has_ended() -> None:
+    looking, ended = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Message:
+        looking.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    async def work() -> None:
+        await looking.wait()
+
+    await unless_client_leaves(work(), receive)
+    await asyncio.wait_for(ended.wait(), SOON)
+
+
+async def test_work_is_done_in_the_task_of_whoever_asks_for_it() -> None:
+    async def work() -> asyncio.Task[Any] | None:
+        return asyncio.current_task()
+
+    assert await unless_client_leaves(work(), pieces()) is asyncio.current_task()

@@ -14,7 +14,7 @@ from reasond_server.errors import SettingsError
 from reasond_server.http_api.server import HttpServer
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from reasond_server.http_api.asgi import Receive, Scope, Send
 
 
 class Slow:

@@ -17,7 +17,7 @@ CASES = {
         ("import grpc", "Only grpc_api imports grpc"),
         ("import google.protobuf.message", "Only grpc_api imports grpc"),
         ("import reasond.v1.errors_pb2", "Only grpc_api imports grpc"),
-        ("import starlette.requests", "Only http_api imports starlette"),
+        ("import uvicorn", "Only http_api imports uvicorn"),
         ("import rich", "Only cli imports typer"),
         ("import jwt", "Only access imports jwt"),
         ("import openai", "Only llm.openai imports openai"),
