@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from reasond_server.executions.store import Record
 from reasond_server.types import Iteration, Result
@@ -36,7 +36,8 @@ def _texts(value: object) -> int:
         return sum(_texts(key) + _texts(each) for key, each in value.items())
     if isinstance(value, list | tuple):
         return sum(map(_texts, value))
-    size, kind = 0, cast("type[Any]", type(value))
+    kind: type = type(value)
+    size = 0
     for name in _names(kind):
         found = getattr(value, name)
         # Most fields are texts: not called for again, that takes half as long.
@@ -48,6 +49,6 @@ def _texts(value: object) -> int:
 
 
 @cache
-def _names(kind: type[Any]) -> Sequence[str]:
+def _names(kind: type) -> Sequence[str]:
     """Return the names of a dataclass's fields; of other classes none."""
     return tuple(getattr(kind, "__dataclass_fields__", ()))
