@@ -30,15 +30,12 @@ def size_of(entry: Entry) -> int:
 
 def _texts(value: object) -> int:
     """Return an upper bound of the bytes of all texts below `value`."""
-    if isinstance(value, str):
-        return len(value) * 4
-    if isinstance(value, dict):
-        return sum(_texts(key) + _texts(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return sum(map(_texts, value))
     kind: type = type(value)
+    names = _names(kind)
+    if not names:
+        return _texts_in_plain(value)
     size = 0
-    for name in _names(kind):
+    for name in names:
         found = getattr(value, name)
         # Most fields are texts: not called for again, that takes half as long.
         if type(found) is str:
@@ -46,6 +43,14 @@ def _texts(value: object) -> int:
         elif found is not None and type(found) not in _NUMBERS:
             size += _texts(found)
     return size
+
+
+def _texts_in_plain(value: object) -> int:
+    if isinstance(value, str):
+        return len(value) * 4
+    if isinstance(value, dict):
+        return sum(_texts(key) + _texts(each) for key, each in value.items())
+    return sum(map(_texts, value)) if isinstance(value, list | tuple) else 0
 
 
 @cache
