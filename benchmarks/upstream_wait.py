@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import statistics
@@ -24,6 +23,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from benchmarks.unary import PATH, request_message
 from benchmarks.upstream import running_upstream, text_of
+from reasond_server.app import spare_collector
 from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
@@ -82,7 +82,7 @@ async def serve(base_url: str) -> None:
     }
     async with running_server(environ=environ) as listening:
         # As `reasond serve` does.
-        gc.freeze()
+        spare_collector()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

@@ -54,6 +54,7 @@ __all__ = ["Listening", "Server", "serve"]
 
 _log = logging.getLogger("reasond.app")
 # All executions have ended by then; this is for their last events to reach the clients.
+_OBJECTS_PER_LOOK = 10_000
 _LAST_WRITES_S = 2.0
 _LAST_SPANS_S = 2.0
 
@@ -342,8 +343,7 @@ async def serve(
     server = Server(loaded, environ=environ, dev=dev)
     async with _stop_signals() as signals:
         on_ready(await server.start())
-        # What stands now stays: the collector need not go through it again and again.
-        gc.freeze()
+        spare_collector()
         await signals.get()
         draining = asyncio.create_task(server.drain())
         again = asyncio.create_task(signals.get())
@@ -354,6 +354,16 @@ async def serve(
             await server.stop()
         with contextlib.suppress(asyncio.CancelledError):
             await draining
+
+
+def spare_collector() -> None:
+    """Let the garbage collector leave alone what stands now, and look at what is new less often.
+
+    What a call leaves behind goes by itself, because nothing in it refers to itself; looking for what does not, after
+    every 700 new objects, took a tenth of the time of a call.
+    """
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_PER_LOOK)
 
 
 @contextlib.asynccontextmanager

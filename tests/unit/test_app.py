@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond import AsyncClient, ReasondError
-from reasond_server.app import Listening, Server, serve
+from reasond_server.app import Listening, Server, serve, spare_collector
 from reasond_server.config import LoadedSettings, load
 from reasond_server.errors import SettingsError
 from reasond_server.testing import Reply, ScriptedModel
@@ -210,3 +211,14 @@ async def test_the_card_says_where_others_reach_a_server_behind_a_proxy() -> Non
         "https://grpc.example.com:443",
     ]
     await server.stop()
+
+
+def test_the_collector_looks_at_what_is_new_less_often() -> None:
+    before = gc.get_threshold()
+    try:
+        spare_collector()
+        assert gc.get_threshold()[0] == 10_000
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -60,7 +60,6 @@ class RunLog:
     __slots__ = (
         "_execution",
         "_last_sequence",
-        "_moved",
         "_pending",
         "_pending_bytes",
         "_store_as",
@@ -71,6 +70,7 @@ class RunLog:
         "_taken",
         "_usage",
         "_version",
+        "_waiters",
         "committed",
         "creation",
         "error",
@@ -111,7 +111,7 @@ class RunLog:
         self._tail: list[LoggedEvent] = []
         self._tail_sizes: list[int] = []
         self._tail_bytes = 0
-        self._moved: asyncio.Event | None = None
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def execution(self) -> Execution:
@@ -315,14 +315,16 @@ class RunLog:
 
     async def _movement(self) -> None:
         """Wait until something was committed or refused."""
-        if self._moved is None:
-            self._moved = asyncio.Event()
-        await self._moved.wait()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
 
     def _tell(self) -> None:
-        moved, self._moved = self._moved, None
-        if moved is not None:
-            moved.set()
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
         self.on_change()
 
 

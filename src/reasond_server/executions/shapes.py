@@ -44,8 +44,12 @@ def settled(value: ValueT, *, before: object = None) -> ValueT:
     changed = {}
     for name, hint, items in _fields(kind):
         given = getattr(value, name)
-        if hint is str and type(given) is str and given.isascii():
-            # Most fields are of this kind: nothing can be wrong with them.
+        # Most fields are like this: nothing can be wrong with them.
+        if type(given) is hint and (
+            (hint is str and given.isascii())
+            or (hint is int and -_INT32_MAX <= given <= _INT32_MAX)
+            or (hint is float and 0.0 <= given <= _MAX_SECONDS)
+        ):
             continue
         kept = _settled(given, hint, items, name, None if known is None else getattr(known, name))
         if kept is not given:

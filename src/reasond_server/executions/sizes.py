@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from reasond_server.executions.store import Record
 from reasond_server.types import Iteration, Result
@@ -30,14 +30,12 @@ def size_of(entry: Entry) -> int:
 
 def _texts(value: object) -> int:
     """Return an upper bound of the bytes of all texts below `value`."""
-    if isinstance(value, str):
-        return len(value) * 4
-    if isinstance(value, dict):
-        return sum(_texts(key) + _texts(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return sum(map(_texts, value))
-    size, kind = 0, cast("type[Any]", type(value))
-    for name in _names(kind):
+    kind: type = type(value)
+    names = _names(kind)
+    if not names:
+        return _texts_in_plain(value)
+    size = 0
+    for name in names:
         found = getattr(value, name)
         # Most fields are texts: not called for again, that takes half as long.
         if type(found) is str:
@@ -47,7 +45,15 @@ def _texts(value: object) -> int:
     return size
 
 
+def _texts_in_plain(value: object) -> int:
+    if isinstance(value, str):
+        return len(value) * 4
+    if isinstance(value, dict):
+        return sum(_texts(key) + _texts(each) for key, each in value.items())
+    return sum(map(_texts, value)) if isinstance(value, list | tuple) else 0
+
+
 @cache
-def _names(kind: type[Any]) -> Sequence[str]:
+def _names(kind: type) -> Sequence[str]:
     """Return the names of a dataclass's fields; of other classes none."""
     return tuple(getattr(kind, "__dataclass_fields__", ()))

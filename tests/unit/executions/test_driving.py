@@ -1,6 +1,8 @@
 """What becomes of a run whose store is full, whose strategy does not stop, or whose server ends."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -133,6 +135,109 @@ async def test_a_strategy_that_does_not_stop_is_left_behind_and_its_run_ends(
     assert passed_s() == pytest.approx((0.1 if limit_s is None else limit_s) + 2.0)
     strategy.released.set()
     await strategy.stopped.wait()
+
+
+class Ending(Scripted):
+    """Gives its outcome; what it does to its own task, and what it does afterwards, a test says."""
+
+    def __init__(self, *, before: Callable[[], object] = bool, after: Callable[[], object] = bool) -> None:
+        super().__init__(Script())
+        self._before = before
+        self._after = after
+        self.cuts = 0
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del task, context
+        self._before()
+        try:
+            await asyncio.sleep(0)
+            yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+        finally:
+            while self._after():
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    self.cuts += 1
+
+
+def cancel_own_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+def cancel_own_task_soon() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, task.cancel)
+
+
+@in_virtual_time
+async def test_a_strategy_that_cancels_its_own_task_fails_and_is_written_down(assign: Assign) -> None:
+    store = TroubledStore()
+    runner = runner_on(store)
+    execution = await runner.start(replace(assign(), strategy=Ending(before=cancel_own_task)))
+    result = await end_of(store, runner, execution)
+    assert result is not None
+    assert result.error is not None
+    assert (result.finish_reason, result.error.reason) == (FinishReason.FAILED, "INTERNAL")
+    assert passed_s() < 1
+
+
+@in_virtual_time
+async def test_a_strategy_whose_task_is_cancelled_after_its_outcome_has_ended_with_it(assign: Assign) -> None:
+    store = TroubledStore()
+    runner = runner_on(store)
+    execution = await runner.start(replace(assign(), strategy=Ending(before=cancel_own_task_soon)))
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    result = await run.conclusion()
+    assert result is not None
+    assert result.answer == "done"
+    await run.ended()
+    await run.log.settled()
+    assert (await store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
+    assert (runner.load.running, runner.live(execution.execution_id)) == (0, None)
+
+
+@pytest.mark.parametrize(("most_cuts", "is_left_behind"), [(1, False), (2, True)])
+@in_virtual_time
+async def test_a_strategy_has_a_while_to_clean_up_after_its_outcome_and_again_once_it_is_cancelled(
+    assign: Assign, most_cuts: int, *, is_left_behind: bool
+) -> None:
+    store = TroubledStore()
+    runner = runner_on(store)
+    strategy = Ending(after=lambda: strategy.cuts < most_cuts)
+    execution = await runner.start(replace(assign(), strategy=strategy))
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    await asyncio.sleep(1)
+    run.cancel()
+    result = await end_of(store, runner, execution)
+    assert result is not None
+    assert (result.answer, result.finish_reason) == ("done", FinishReason.ANSWERED)
+    assert ("left behind" in result.warnings[-1]) is is_left_behind
+    assert passed_s() == pytest.approx(4.0 if is_left_behind else 2.0)
+
+
+@in_virtual_time
+async def test_what_a_run_was_made_of_goes_with_it(assign: Assign) -> None:
+    store = TroubledStore()
+    runner = runner_on(store)
+    gc.collect()
+    gc.disable()
+    try:
+        execution = await runner.start(assign())
+        run = runner.live(execution.execution_id)
+        assert run is not None
+        model = weakref.ref(run.model)
+        await run.ended()
+        del run
+        await asyncio.sleep(1)
+        assert model() is None
+    finally:
+        gc.enable()
 
 
 class NoRetention(RunnerLimits):

@@ -1,5 +1,6 @@
 """What a strategy may put into a log, and what is made of errors that no transport could carry."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +70,36 @@ def test_the_json_of_a_step_is_kept_as_a_copy(data: dict[str, Any]) -> None:
     assert kept.data == data
     assert kept.data is not data
     assert depth_of(data) <= MAX_DEPTH
+
+
+class Word(str):
+    __slots__ = ()
+
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.just(10**5000),
+    st.floats(),
+    st.text(),
+    st.just(LONE),
+    st.just(Word("w")),
+)
+
+
+@given(st.dictionaries(st.one_of(st.text(max_size=3), st.just(LONE), st.just(Word("k")), st.integers()), PLAIN))
+def test_plain_json_is_kept_as_if_it_had_been_written_and_read(data: dict[Any, Any]) -> None:
+    try:
+        text = json.dumps(data, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except ValueError:
+        with pytest.raises(InternalError, match="no JSON object"):
+            require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s")
+        return
+    kept = require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s").detail
+    assert isinstance(kept, CustomStep)
+    assert repr(kept.data) == repr(json.loads(text))
 
 
 @pytest.mark.parametrize(
