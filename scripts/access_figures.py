@@ -34,7 +34,7 @@ def access_cost_lines(report: Report, where: str) -> list[str]:
         "in microseconds, and as a share of the same call on a server that looks at no token and limits nothing",
         "(least and most of the rounds). Every row does what those above it do; in memory where Redis is not named. A",
         "round trip is what one call asks Redis, with the one at its end for which nobody waits.",
-        f"{report['rounds']} rounds of {load['turns']} turns of {load['calls']} calls by {load['callers']} callers: a",
+        f"{report['rounds']} rounds of {load.get('turns', 1)} turns of {load['calls']} calls by {load['callers']} callers: a",
         f"round has new servers, each turn compared with the same turn of the open server. {where}",
         "",
         *table(["", *map(cell, wires), "round trips"], rows),
