@@ -391,9 +391,9 @@ async def everything_in(url: str, password: str) -> bytes:
 
 
 async def shared(running: Running, secrets: Secrets, url: str) -> bytes:
-    """Ask until Redis holds something: who is not answered within its 50 ms counts by itself for a second."""
-    async with asyncio.timeout(30):
-        while not (found := await everything_in(url, secrets.redis_password)):
+    """Ask until Redis holds counts: who is not answered within its 50 ms counts by itself for a second."""
+    async with asyncio.timeout(60):
+        while b"{requests/" not in (found := await everything_in(url, secrets.redis_password)):
             await call_over_grpc(running, secrets)
     return found
 

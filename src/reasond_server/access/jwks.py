@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reasond_server.access.keys import VerifyingKey
 
 MAX_KEYS: Final = 50
+_REFRESH_SHARE: Final = 0.8
 _log = logging.getLogger("reasond.access")
 
 
@@ -55,8 +56,9 @@ class JwksTimes:
 class JwksKeys:
     """A cache over one key set. Only a caller whose key is not known waits for the issuer.
 
-    One request is under way at a time. A set is asked for again in the background once 80 % of its time is over;
-    a key that is not in it causes one more request, at most once per `retry_s`.
+    One request is under way at a time. From the first caller on a set is asked for again in the background whenever
+    80 % of its time is over, also while nobody calls: what the issuer has taken out must not serve whoever comes after
+    a long silence. A key that is not in it causes one more request, at most once per `retry_s`.
     """
 
     def __init__(self, *, fetcher: JwksFetcher, monotonic: Callable[[], float], times: JwksTimes | None = None) -> None:
@@ -67,6 +69,7 @@ class JwksKeys:
         self._fetched_s: float | None = None
         self._tried_s: float | None = None
         self._fetching: asyncio.Task[None] | None = None
+        self._next: asyncio.TimerHandle | None = None
 
     async def find(self, key_id: str | None) -> Sequence[VerifyingKey]:
         """Return the key of that id, or nothing; a token that names no key fits no key set.
@@ -78,7 +81,7 @@ class JwksKeys:
             return ()
         age_s = self._age_s()
         if age_s is not None and age_s <= self._times.stale_s and key_id in self._keys:
-            if age_s >= 0.8 * self._times.fresh_s and self._may_try():
+            if age_s >= _REFRESH_SHARE * self._times.fresh_s and self._may_try():
                 self._begin()
             return (self._keys[key_id],)
         if self._fetching is not None or self._may_try():
@@ -92,10 +95,12 @@ class JwksKeys:
         return (self._keys[key_id],) if key_id in self._keys else ()
 
     async def aclose(self) -> None:
-        """Stop a request that is under way and give back connections."""
+        """Stop a request that is under way, ask no more, and give back connections."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
+        if self._next is not None:
+            self._next.cancel()
         await self._fetcher.aclose()
 
     def _age_s(self) -> float | None:
@@ -114,14 +119,22 @@ class JwksKeys:
         return self._fetching
 
     async def _refresh(self) -> None:
-        """Replace the keys; a failure is logged and keeps the old ones."""
+        """Replace the keys; a failure is logged and keeps the old ones. Then let the next time come."""
+        pause_s = self._times.retry_s
         try:
             self._keys = parse_key_set(await self._fetcher.fetch())
-            self._fetched_s = self._monotonic()
+            self._fetched_s, pause_s = self._monotonic(), _REFRESH_SHARE * self._times.fresh_s
         except JwksFetchError as error:
             _log.warning("the issuer's key set cannot be used: %s", error)
         finally:
             self._fetching = None
+            if self._next is not None:
+                self._next.cancel()
+            self._next = asyncio.get_running_loop().call_later(pause_s, self._ask_again)
+
+    def _ask_again(self) -> None:
+        if self._may_try():
+            self._begin()
 
 
 def parse_key_set(document: bytes) -> Mapping[str, VerifyingKey]:

@@ -161,7 +161,7 @@ class ServerSettings(Section):
         default=8192, ge=1024, le=64 * _KIBI, description="Most bytes of gRPC metadata that are accepted with one call."
     )
     max_concurrent_streams: int = Field(
-        default=1000,
+        default=256,
         ge=1,
         le=100_000,
         description="Most calls at once on one connection; further ones wait for a place or are refused.",

@@ -27,7 +27,7 @@ class GrpcOptions:
     max_receive_bytes: int = 4 * _MEBI
     max_send_bytes: int = 4 * _MEBI
     max_metadata_bytes: int = 8192
-    max_concurrent_streams: int = 1000
+    max_concurrent_streams: int = 256
     max_grpc_connections: int = 1000
     max_pending_calls: int = 20_000
     keepalive_time_s: float = 60.0

@@ -10,6 +10,7 @@ import pytest
 from reasond_server.access.jwks import JwksFetchError, JwksKeys, JwksTimes, parse_key_set
 from reasond_server.errors import TokenInvalidError
 from tests.unit.access.test_keys import jwk_of
+from tests.unit.executions.conftest import in_virtual_time
 
 ONE, TWO = jwk_of("ES256", kid="one"), jwk_of("ES256", kid="two")
 
@@ -98,6 +99,43 @@ async def test_who_has_a_known_key_does_not_wait_for_an_issuer_that_hangs() -> N
     issuer.may_answer.set()
     await keys.aclose()
     assert issuer.is_closed
+
+
+@in_virtual_time
+async def test_a_key_that_was_taken_out_is_refused_though_nobody_has_called_for_hours() -> None:
+    clock = asyncio.get_running_loop().time
+    issuer = Issuer(document(ONE), document(TWO))
+    keys = JwksKeys(fetcher=issuer, monotonic=clock)
+    assert await ids(keys, "one") == ["one"]
+    await asyncio.sleep(7200)
+    assert await ids(keys, "one") == []
+    assert issuer.asked == 1 + 7200 // 240
+    await keys.aclose()
+    await asyncio.sleep(7200)
+    assert issuer.asked == 1 + 7200 // 240
+
+
+@in_virtual_time
+async def test_an_issuer_that_is_down_is_asked_every_half_minute_until_it_is_back() -> None:
+    down = JwksFetchError("down")
+    issuer = Issuer(document(ONE), down, down, document(TWO))
+    keys = JwksKeys(fetcher=issuer, monotonic=asyncio.get_running_loop().time)
+    assert await ids(keys, "one") == ["one"]
+    await asyncio.sleep(240 + 30 + 1)
+    assert (issuer.asked, await ids(keys, "one")) == (3, ["one"])
+    await asyncio.sleep(30)
+    assert (issuer.asked, await ids(keys, "two")) == (4, ["two"])
+    await keys.aclose()
+
+
+async def test_who_asks_at_the_time_of_the_next_round_makes_no_second_request() -> None:
+    issuer = Issuer(document(ONE))
+    keys = cache(issuer, Monotonic())
+    await keys.find("one")
+    keys._ask_again()
+    await settled()
+    assert issuer.asked == 1
+    await keys.aclose()
 
 
 async def test_keys_are_asked_for_again_in_the_background_when_most_of_their_time_is_over() -> None:
