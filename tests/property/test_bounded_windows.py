@@ -7,6 +7,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +132,8 @@ def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) 
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
 
 
+# Megabytes are counted: a minute is not enough where others use the processors, too.
+@pytest.mark.timeout(300)
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
     query=st.lists(st.tuples(UNITS, st.integers(1, 400)), min_size=1, max_size=4),

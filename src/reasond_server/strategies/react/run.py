@@ -150,10 +150,12 @@ class Run:
         if answer or reply.finish is ModelFinish.LENGTH:
             empty = () if answer or reply.parsed.text.strip() else (_empty_warning(reply),)
             return self._last(reply, answer or self.best, FinishReason.TRUNCATED, *empty)
-        text = reply.parsed.text.partition("<action")[0].strip()
-        if not text and not reply.calls:
+        written = reply.parsed.text.strip()
+        if not written and not reply.calls:
             return self._last(reply, self.best, FinishReason.TRUNCATED, _empty_warning(reply))
-        return self._last(reply, text or self.best, reason, "The last call did not mark an answer.")
+        text = written.partition("<action")[0].strip()
+        flaw = "did not mark an answer" if text else "asked for a tool and did not answer"
+        return self._last(reply, text or self.best, reason, f"The last call {flaw}.")
 
     def _last(
         self, reply: Reply, answer: str, reason: FinishReason, *warnings: str, is_answered: bool = False

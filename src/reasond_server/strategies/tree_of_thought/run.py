@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import normalize_answer
 from reasond_server.context.calls import Reply, hear
+from reasond_server.context.endings import is_eaten, reasoning_tokens
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
@@ -126,7 +127,7 @@ class Run:
             answer=answer,
         )
         yield Step(detail=detail, answer_found=bool(answer), metrics=self.metrics())
-        yield self.outcome(restore(answer), reason)
+        yield self.outcome(restore(answer), reason, *([] if answer else [_silence(reply)]))
 
     def _closing(self, reply: Reply) -> tuple[str, FinishReason]:
         """Return the answer of the last call and what that makes of the run."""
@@ -139,10 +140,10 @@ class Run:
         reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
         return content or text, reason
 
-    def outcome(self, answer: str, reason: FinishReason) -> Outcome:
-        """Return the end of the run."""
+    def outcome(self, answer: str, reason: FinishReason, *more: str) -> Outcome:
+        """Return the end of the run; `more` are warnings beside those of the search."""
         tally = self.search.tally
-        warnings = []
+        warnings = [*more]
         if tally.unjudged:
             warnings.append(
                 f"{tally.unjudged} of {tally.evaluated} thoughts were not scored, because the judgement failed or "
@@ -151,3 +152,16 @@ class Run:
         if tally.failed_calls:
             warnings.append(f"{tally.failed_calls} model calls of the search failed; it went on without them.")
         return Outcome(answer=answer, finish_reason=reason, metrics=self.metrics(), warnings=tuple(warnings))
+
+
+def _silence(reply: Reply) -> str:
+    """Return why the call that had to answer gave none."""
+    if reply.finish is ModelFinish.CONTENT_FILTER:
+        return "The provider withheld the answer."
+    if is_eaten(reply):
+        return (
+            f"Hidden reasoning took {reasoning_tokens(reply)} of the {reply.usage.output_tokens} tokens of the last "
+            "call and left none for the answer: raise max_tokens_per_thought, or lower the model's reasoning effort."
+        )
+    flaw = "was cut off before its answer" if reply.parsed.text.strip() else "had to answer and wrote nothing"
+    return f"The last call {flaw}."

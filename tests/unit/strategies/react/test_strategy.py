@@ -262,6 +262,15 @@ async def test_the_last_cycle_is_told_to_answer_and_calls_in_it_are_not_made() -
     assert outcome.answer == ""
 
 
+async def test_a_call_in_text_where_the_answer_was_due_is_told_as_what_it_is() -> None:
+    tools = Recorder()
+    with ScriptedModel([CALL, CALL.partition("<action")[1] + CALL.partition("<action")[2]]) as model:
+        _, outcome = await run(model, tools, max_iterations=2)
+    assert len(tools.calls) == 1
+    assert (outcome.answer, outcome.finish_reason) == ("", FinishReason.MAX_ITERATIONS)
+    assert outcome.warnings == ("The last call asked for a tool and did not answer.",)
+
+
 async def test_every_call_in_the_messages_has_its_result_right_after_it() -> None:
     replies: list[str | Reply] = [
         native(("a", "look", '{"at":1}'), ("b", "look", '{"at":1}'), ("c", "look", '{"at":1}'), ("d", "look", "{}")),

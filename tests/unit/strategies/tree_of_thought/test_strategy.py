@@ -133,19 +133,30 @@ async def test_without_an_answered_leaf_the_call_that_was_kept_writes_the_answer
 
 
 @pytest.mark.parametrize(
-    ("reply", "answer", "finish"),
+    ("reply", "answer", "finish", "told"),
     [
-        ("It is 42.", "It is 42.", FinishReason.MAX_ITERATIONS),
-        (Reply(text="<answer>4", finish=ModelFinish.LENGTH), "4", FinishReason.TRUNCATED),
-        (Reply(text="Hm", finish=ModelFinish.LENGTH), "", FinishReason.TRUNCATED),
-        (Reply(text=""), "", FinishReason.TRUNCATED),
-        (Reply(text="<answer>4", finish=ModelFinish.CONTENT_FILTER), "4", FinishReason.CONTENT_FILTERED),
+        ("It is 42.", "It is 42.", FinishReason.MAX_ITERATIONS, ""),
+        (Reply(text="<answer>4", finish=ModelFinish.LENGTH), "4", FinishReason.TRUNCATED, ""),
+        (Reply(text="Hm", finish=ModelFinish.LENGTH), "", FinishReason.TRUNCATED, "was cut off before its answer"),
+        (Reply(text=""), "", FinishReason.TRUNCATED, "had to answer and wrote nothing"),
+        (
+            Reply(text="", reasoning="hm hm", finish=ModelFinish.LENGTH),
+            "",
+            FinishReason.TRUNCATED,
+            "Hidden reasoning took 2 of the 2 tokens",
+        ),
+        (Reply(text="<answer>4", finish=ModelFinish.CONTENT_FILTER), "4", FinishReason.CONTENT_FILTERED, ""),
+        (Reply(text="", finish=ModelFinish.CONTENT_FILTER), "", FinishReason.CONTENT_FILTERED, "withheld the answer"),
     ],
 )
-async def test_the_last_call_can_end_in_every_way(reply: str | Reply, answer: str, finish: FinishReason) -> None:
+async def test_the_last_call_can_end_in_every_way_and_says_why_there_is_no_answer(
+    reply: str | Reply, answer: str, finish: FinishReason, told: str
+) -> None:
     with ScriptedModel(["", reply]) as model:
         _, steps, outcome = await run(model)
     assert (outcome.answer, outcome.finish_reason) == (answer, finish)
+    assert told in "".join(outcome.warnings)
+    assert bool(told) == bool(outcome.warnings)
     assert (steps[-1].node_id, steps[-1].parent_id, steps[-1].score) == ("n0.answer", "n0", 0.0)
 
 
