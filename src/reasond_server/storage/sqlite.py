@@ -27,7 +27,7 @@ _log = logging.getLogger("reasond.storage")
 _READERS: Final = 2
 _PAGE_BYTES: Final = 4096
 # Every connection would take 2 MB: the system keeps the pages of the file anyway.
-_WRITER_CACHE_KIB: Final = 1024
+_WRITER_CACHE_KIB: Final = 512
 _READER_CACHE_KIB: Final = 256
 _RETRY_AFTER_S: Final = 1.0
 _CHECKED_BYTES: Final = 64 * 2**20

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall
 
 _PIECES_PER_TURN = 8
+# As many are read in a millisecond, and threads for them would keep 2 MB.
+_SHORT_CHARACTERS = 2048
 _WARNING = (
     "answered by the embedded demo model, which follows fixed rules; provider in the [llm] section of config.toml "
     "selects a language model"
@@ -83,8 +85,7 @@ class DemoModel:
         Raises:
             ContextExhaustedError: the prompt alone is larger than the window.
         """
-        # Ranking a long text takes many milliseconds, in which every other call would stand still.
-        prompt_tokens, room, pieces, call = await asyncio.to_thread(self._prepare, request)
+        prompt_tokens, room, pieces, call = await self._prepared(request)
         stop = StopFilter(request.stop)
         written = 0
         for piece in pieces[:room]:
@@ -108,6 +109,12 @@ class DemoModel:
             usage=Usage(input_tokens=prompt_tokens, output_tokens=written + self._tokens_of(call), model_calls=1),
             matched_stop=stop.matched,
         )
+
+    async def _prepared(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
+        if sum(len(message.content) for message in request.messages) <= _SHORT_CHARACTERS:
+            return self._prepare(request)
+        # Ranking a long text takes many milliseconds, in which every other call would stand still.
+        return await asyncio.to_thread(self._prepare, request)
 
     def _prepare(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
         """Return the prompt's tokens, the most that may be written, the pieces of the whole reply, and a call in it."""
