@@ -6,7 +6,7 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, StoreUnavailableError, error_of
+from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError, error_of
 from reasond_server.executions.admission import draining
 from reasond_server.executions.mailbox import Mailbox
 from reasond_server.executions.run import Stop
@@ -62,6 +62,7 @@ class Follower:
             ExecutionNotFoundError: it was deleted meanwhile.
             DrainingError: this process is shutting down and another one goes on; `execution_id` is set.
             StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
+            StoreFullError: the store has no room for the end of the run; `execution_id` is set.
         """
         mailbox = Mailbox(wants_deltas=include_deltas, flush_interval_s=self._flush_interval_s)
         source = _Source(
@@ -184,6 +185,8 @@ class _Source:
                 self._leave()
                 if run.stop_reason is Stop.FENCED:
                     raise _fenced(self._id)
+                if isinstance(run.log.error, StoreFullError):
+                    raise _unkept(self._id)
                 self._watch()
         try:
             events = await self._read_store(after)
@@ -274,6 +277,16 @@ def _fenced(execution_id: str) -> StoreUnavailableError:
         "The server was out of touch with its store for longer than it may work alone, and has left the execution",
         remedy="Resume it: this server or another one on the same store goes on with it.",
         retry_after_s=1.0,
+    )
+    error.execution_id = execution_id
+    return error
+
+
+def _unkept(execution_id: str) -> StoreFullError:
+    """Return what followers of a run are told whose end the store had no room for, however long it waited."""
+    error = StoreFullError(
+        "The store has no room for what the execution did last",
+        remedy="Free space, or raise [store] max_file_bytes; then resume it: a server goes on from what is kept.",
     )
     error.execution_id = execution_id
     return error

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from reasond_server.errors import ReasondError, StoreFullError, StoreUnavailableError
+from reasond_server.executions.following import Follower
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.executions.store import Append, Lease, Renewal
 from reasond_server.llm.model import ChatRequest, Message, Role, Text
 from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConfig, StrategyEvent, Wrote
-from reasond_server.types import Budget, CustomMetrics, Execution, ExecutionState, FinishReason, Result, Task
+from reasond_server.types import Budget, CustomMetrics, Execution, ExecutionState, FinishReason, Heartbeat, Result, Task
 from tests.unit.executions.conftest import EchoModel, ManualClock, Script, Scripted, in_virtual_time, passed_s
 
 Assign = Callable[..., Assignment]
@@ -112,6 +113,20 @@ async def test_a_store_that_stays_full_does_not_keep_a_run_for_ever(assign: Assi
     assert await end_of(store, runner, execution) is None
     assert passed_s() == pytest.approx(0.5 + 2.0 + 8.0)
     assert runner.live(execution.execution_id) is None
+
+
+@in_virtual_time
+async def test_who_follows_a_run_whose_end_finds_no_room_is_told_so_and_not_kept_waiting(assign: Assign) -> None:
+    store = TroubledStore(full=99)
+    runner = runner_on(store)
+    follower = Follower(store=store, runner=runner, clock=ManualClock().clock(), heartbeat_interval_s=30)
+    execution = await runner.start(assign())
+    seen = []
+    with pytest.raises(StoreFullError, match="no room for what the execution did last") as told:
+        async with aclosing(follower.follow(execution, after=0, include_deltas=False)) as events:
+            seen += [event.sequence async for event in events if not isinstance(event.event, Heartbeat)]
+    assert told.value.execution_id == execution.execution_id
+    assert passed_s() == pytest.approx(0.5 + 2.0 + 8.0)
 
 
 @pytest.mark.parametrize("limit_s", [None, 5.0])
