@@ -120,7 +120,7 @@ async def test_whoever_a_certificate_does_not_let_in_is_refused_before_a_message
 ) -> None:
     identity = secured.clients.issue("stranger", uri)
     async with secured.channel(identity) as channel:
-        call = channel.stream_unary("/reasond.v1.ReasoningService/Reason")()
+        call: Any = channel.stream_unary("/reasond.v1.ReasoningService/Reason")()
         # Nothing is ever sent: an answer comes only from a server that does not wait for it.
         code = await asyncio.wait_for(call.code(), 20)
     assert code is (grpc.StatusCode.PERMISSION_DENIED if uri == READER else grpc.StatusCode.UNAUTHENTICATED)
@@ -133,7 +133,7 @@ async def test_a_caller_by_certificate_gets_streams_and_is_told_of_faulty_messag
         task = execution_pb2.ReasoningTask(query="What is 6 times 7?", strategy="chain_of_thought")
         events = stub.ReasonIterations(reasoning_service_pb2.ReasonIterationsRequest(task=task), timeout=20)
         assert [event.WhichOneof("event") async for event in events][-1] == "completed"
-        ended = channel.stream_unary("/reasond.v1.ReasoningService/Reason")(iter(()), timeout=20)
+        ended: Any = channel.stream_unary("/reasond.v1.ReasoningService/Reason")(iter(()), timeout=20)
         assert await ended.code() is grpc.StatusCode.INVALID_ARGUMENT
         for message, code in ((b"\xff", "INVALID_ARGUMENT"), (bytes(5 * 1024 * 1024), "RESOURCE_EXHAUSTED")):
             call: Any = channel.unary_unary("/reasond.v1.ReasoningService/Reason")(message, timeout=20)  # type: ignore[arg-type]  # bytes pass as they are

@@ -16,11 +16,15 @@ QUESTION = "What is the code of the north vault?"
 
 async def test_a_text_of_one_run_is_found_by_no_other_not_even_of_the_same_caller() -> None:
     async with running_server() as listening, reasond.AsyncClient(listening.grpc, token=listening.token) as client:
-        knowing = await client.reason(QUESTION, strategy="bounded_context", material=TEXT, trace_view="TRACE_VIEW_FULL")
+        knowing = await client.reason(
+            QUESTION, strategy="bounded_context", material=TEXT, trace_view=reasond.TraceView.TRACE_VIEW_FULL
+        )
         texts = [TEXT, OTHER, OTHER, ""]
         found = await asyncio.gather(
             *(
-                client.reason(QUESTION, strategy="bounded_context", material=text, trace_view="TRACE_VIEW_FULL")
+                client.reason(
+                    QUESTION, strategy="bounded_context", material=text, trace_view=reasond.TraceView.TRACE_VIEW_FULL
+                )
                 for text in texts
             )
         )

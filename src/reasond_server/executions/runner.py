@@ -6,13 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailableError, StrategyNotFoundError, shown
 from reasond_server.executions.admission import Admission, Leavable, Place
+from reasond_server.executions.bounds import Load, RunnerLimits
 from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
 from reasond_server.executions.fencing import Tenure
@@ -51,40 +50,6 @@ _NATURAL_SHARE_OF_GRACE = 0.8
 _LAST_COMMITS_S = 5.0
 # Each is lost to another caller who made the same request at the same moment.
 _MOST_ATTEMPTS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerLimits:
-    """How much a runner does at once, and how long what it leaves is kept or waited for.
-
-    `max_concurrent` executions run and `max_queued` wait, `queue_timeout_s` at most. A lease lasts `lease_s`; a run
-    that was taken over and that nobody asked to keep is given `reattach_s` for somebody to come back, and so is one
-    whose calls are not on record and whose caller may ask again. What ended is
-    kept for `retention_s`, or what `tenant_retention_s` says. Without `records_content` no text is kept.
-    """
-
-    max_concurrent: int
-    retention_s: float
-    tenant_retention_s: Mapping[str, float] = field(default_factory=dict)
-    max_queued: int = 0
-    queue_timeout_s: float = 0.0
-    lease_s: float = 15.0
-    reattach_s: float = 30.0
-    unwinding_s: float = 2.0
-    records_content: bool = True
-
-    def retention_of(self, tenant: str) -> timedelta:
-        """Return how long executions of `tenant` are kept after their end."""
-        return timedelta(seconds=self.tenant_retention_s.get(tenant, self.retention_s))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Executions that hold a place, those that wait for one, and how many places there are."""
-
-    running: int
-    queued: int
-    places: int
 
 
 async def _nothing_to_carry(_tenant: str, _subject: str, _permit: str, _fence: int) -> None:

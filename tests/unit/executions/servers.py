@@ -12,7 +12,7 @@ from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.llm.tracing import traced
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-from reasond_server.telemetry.observers import UNOBSERVED, RunObserver
+from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
 from reasond_server.types import (
     Execution,
     Result,
@@ -53,7 +53,7 @@ class Servers:
         self.tracing: Tracing | None = None
         self._assign = assign
 
-    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS, *, observer: RunObserver = UNOBSERVED) -> Runner:
+    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS, *, observer: WorkObserver = UNOBSERVED) -> Runner:
         clock = replace(self.time.clock(), new_nonce=lambda: "n" * 28)
         called = traced(model, tracing=self.tracing)
         runner = Runner(

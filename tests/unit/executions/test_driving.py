@@ -185,7 +185,7 @@ def cancel_own_task_soon() -> None:
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
-    loop.call_soon(loop.call_soon, task.cancel)
+    loop.call_soon(lambda: loop.call_soon(task.cancel))
 
 
 @in_virtual_time
