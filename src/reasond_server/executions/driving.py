@@ -20,7 +20,7 @@ from reasond_server.executions.payloads import carriable, require_outcome, requi
 from reasond_server.executions.replay.journal import JournaledModel, JournaledToolbox
 from reasond_server.executions.replay.recorded import ReplayError
 from reasond_server.executions.run import Stop
-from reasond_server.executions.stored.codec import detail_json
+from reasond_server.executions.stored.codec import detail_digest
 from reasond_server.executions.traced_runs import enter_run, leave_run, reenter_run
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
 from reasond_server.tools.toolbox import NO_TOOLS
@@ -213,7 +213,7 @@ class Driver:
         run.metrics = kept.metrics
         index = run.step_count
         if run.is_replaying:
-            if detail_json(kept.detail) != detail_json(run.known[index].detail):
+            if detail_digest(kept.detail) != run.known[index]:
                 raise _differs(f"its step {index} is another one than before")
             run.step_count += 1
             if run.trace is not None:

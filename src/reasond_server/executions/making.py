@@ -17,6 +17,7 @@ from reasond_server.executions.replay.journal import Journal
 from reasond_server.executions.replay.plan import Plan, PlanError, decode_plan, encode_plan, nonces, without_plan
 from reasond_server.executions.replay.spending import NOTHING, Spending
 from reasond_server.executions.run import Assignment, Run
+from reasond_server.executions.stored.codec import detail_digest
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import (
@@ -185,7 +186,9 @@ class Maker:
             records=recovery.records,
             before=execution.usage,
             is_recoverable=True,
-            known=[logged.event for logged in recovery.events if isinstance(logged.event, Iteration)],
+            known=[
+                detail_digest(logged.event.detail) for logged in recovery.events if isinstance(logged.event, Iteration)
+            ],
             is_takeover=True,
         )
         if not recovery.events:
@@ -224,7 +227,7 @@ class Maker:
         records: Sequence[Record],
         before: Usage,
         is_recoverable: bool,
-        known: Sequence[Iteration] = (),
+        known: Sequence[bytes] = (),
         inherited: Sequence[str] = (),
         links: Sequence[str] = (),
         is_takeover: bool = False,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.metering import MeteredModel
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.telemetry.scope import Scope
-    from reasond_server.types import Execution, Iteration, Json, Result, StrategyMetrics, StrategySource, Task, Usage
+    from reasond_server.types import Execution, Json, Result, StrategyMetrics, StrategySource, Task, Usage
 
 _MAX_HELD_CHARACTERS = 65_536
 # Another process that was asked again says so within that; who comes later finds the calls on record.
@@ -92,9 +92,9 @@ class Run:
     on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
     waits `patience_s` for that instead. `identity` is the execution as this life of it began: its ids and names, which
     never change. `result` is what callers may be told, before it is committed. `on_over` is called at once when
-    the run is stopped, fails or has no time left while its strategy is at work. `known` are the steps that are logged
-    from an earlier life, `inherited` says what was taken over from another execution. `links` are places in the traces
-    of executions whose place it takes. `tenure` is None where no other process can go on with the run.
+    the run is stopped, fails or has no time left while its strategy is at work. `known` are digests of the steps that
+    are logged from an earlier life, `inherited` says what was taken over from another execution. `links` are places in
+    the traces of executions whose place it takes. `tenure` is None where no other process can go on with the run.
     """
 
     __slots__ = (
@@ -151,7 +151,7 @@ class Run:
         began_s: float,
         journal: Journal | None = None,
         tenure: Tenure | None = None,
-        known: Sequence[Iteration] = (),
+        known: Sequence[bytes] = (),
         inherited: Sequence[str] = (),
         links: Sequence[str] = (),
         is_takeover: bool = False,

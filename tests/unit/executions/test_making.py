@@ -21,9 +21,11 @@ from reasond_server.types import (
     ExecutionStarted,
     ExecutionState,
     FinishReason,
+    Iteration,
     LoggedEvent,
     Result,
     StrategySource,
+    Thought,
     Usage,
 )
 from tests.unit.executions.conftest import EchoModel, ManualClock, Script, Scripted
@@ -86,6 +88,23 @@ async def test_a_run_that_left_no_event_begins_its_log(assign: Assign) -> None:
     assert (first.version, first.fence) == (0, 2)
     assert [type(entry.event) for entry in first.entries if isinstance(entry, LoggedEvent)] == [ExecutionStarted]
     assert run.usage == SPENT
+
+
+async def test_of_the_steps_of_an_earlier_life_a_run_holds_digests_and_no_text(assign: Assign) -> None:
+    steps = [
+        LoggedEvent(
+            sequence=number + 1,
+            create_time=NOW,
+            event=Iteration(
+                index=number, answer_found=False, usage=SPENT, elapsed_s=0.1, detail=Thought(text=text * 10_000)
+            ),
+        )
+        for number, text in enumerate("aba")
+    ]
+    run = maker(Again(Script())).revived(recovery(plan_of(assign), *steps))
+    assert [len(each) for each in run.known] == [16, 16, 16]
+    assert run.known[0] == run.known[2] != run.known[1]
+    assert run.is_replaying
 
 
 async def test_a_log_that_is_written_off_has_its_beginning_and_its_end(assign: Assign) -> None:

@@ -8,6 +8,7 @@ read is logged: nothing of it but its sequence, kind and version.
 
 from __future__ import annotations
 
+import hashlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -128,6 +129,11 @@ def decode_execution(text: str) -> Execution:
 def detail_json(detail: StepDetail) -> str:
     """Return a step's detail as it is kept: two that are kept alike are the same step. Raises as `encode_event`."""
     return _json({"of": _name_of(_DETAILS, detail), "body": detail})
+
+
+def detail_digest(detail: StepDetail) -> bytes:
+    """Return 128 bits that tell a step from others that are not kept alike. Raises as `encode_event`."""
+    return hashlib.blake2b(detail_json(detail).encode(), digest_size=16).digest()
 
 
 def _json(row: Mapping[str, object]) -> str:
