@@ -7,6 +7,7 @@ that is gone on with asks the same again, and is answered from the records.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall, ToolResult
 
 _MODEL, _COUNT, _STARTED, _RESULT, _CUT = "model", "count", "tool-started", "tool-result", "cut"
+_OF_TOOLS = (_STARTED, _RESULT)
 
 
 class Recorder(Protocol):
@@ -65,6 +67,8 @@ class Journal:
     def __init__(self, *, records: Iterable[Record] = (), write: Callable[[Record], None], recorder: Recorder) -> None:
         self._kept = {record.key: record.body for record in records}
         self._asked = Occurrences()
+        # Exact for ever: a tool that runs twice cannot be taken back.
+        self._acted: Counter[str] = Counter()
         self._has_tool_calls = any(key.startswith(_STARTED) for key in self._kept)
         self._write = write
         self._recorder = recorder
@@ -113,8 +117,11 @@ class Journal:
 
     def next_key(self, kind: str, digest: str) -> str:
         """Return the key of a call that begins now."""
-        self._has_tool_calls = self._has_tool_calls or kind == _STARTED
         asked = f"{kind}:{digest}"
+        if kind in _OF_TOOLS:
+            self._has_tool_calls = True
+            self._acted[asked] += 1
+            return f"{asked}:{self._acted[asked]}"
         return f"{asked}:{self._asked.next_of(asked)}"
 
     def take(self, key: str) -> str | None:

@@ -340,3 +340,10 @@ async def test_a_call_that_fails_or_is_broken_off_is_no_longer_under_way() -> No
     call.cancel()
     await asyncio.wait([call])
     assert idle == [1]
+
+
+def test_tool_calls_are_counted_exactly_however_many_there_were() -> None:
+    journal = Memory().journal()
+    for time in (1, 2):
+        keys = [journal.next_key("tool-started", f"call {number}") for number in range(2000)]
+        assert keys == [f"tool-started:call {number}:{time}" for number in range(2000)]
