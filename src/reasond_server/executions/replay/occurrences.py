@@ -1,4 +1,4 @@
-"""How often a run asked its model the same before: a number that tells alike calls apart, in memory that does not grow."""
+"""How often a run asked its model the same before: a number for each asking, in memory that does not grow."""
 
 from __future__ import annotations
 
