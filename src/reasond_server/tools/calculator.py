@@ -21,7 +21,7 @@ from reasond_server.errors import shown
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 MAX_EXPRESSION_CHARACTERS: Final = 500
 _MAX_NODES = 300
@@ -116,9 +116,7 @@ def _parsed(text: str) -> ast.Expression:
         tree = ast.parse(" ".join(text.split()), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise Uncalculable("it is no arithmetic expression") from None
-    if sum(1 for _ in ast.walk(tree)) > _MAX_NODES or _depth(tree) > _MAX_DEPTH:
-        raise Uncalculable("it has too many parts")
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         _require(node)
     return tree
 
@@ -139,12 +137,15 @@ def _require(node: ast.AST) -> None:
         raise Uncalculable(f"the name {shown(node.id)} is not known; functions are {', '.join(sorted(_FUNCTIONS))}")
 
 
-def _depth(tree: ast.AST) -> int:
-    depth, level = 0, [tree]
-    while level:
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+def _nodes(tree: ast.AST) -> Sequence[ast.AST]:
+    """Return all nodes, level by level."""
+    nodes, level, depth = [tree], [tree], 1
+    while level := [child for node in level for child in ast.iter_child_nodes(node)]:
+        nodes += level
         depth += 1
-    return depth
+        if len(nodes) > _MAX_NODES or depth > _MAX_DEPTH:
+            raise Uncalculable("it has too many parts")
+    return nodes
 
 
 def _bounded(value: Any) -> Number:  # noqa: ANN401 - whatever an operator gave
