@@ -22,13 +22,14 @@ PEER_URIS_KEY: Final = "reasond.peer_uris"
 class Exchange:
     """What is known of a request; the access log is written from it, so it holds no content.
 
-    `peer_uris` are those that the client's verified certificate names; `methods` are JSON-RPC methods, `code` and
-    `reason` those of the last error among its calls.
+    `peer_uris` are those that the client's verified certificate names; `route` is the path where something is served;
+    `methods` are JSON-RPC methods, `code` and `reason` those of the last error among its calls.
     """
 
     request_id: str
     headers: RequestHeaders
     peer_uris: Sequence[str] = ()
+    route: str = ""
     methods: list[str] = field(default_factory=list)
     subject: str = ""
     code: int = 0

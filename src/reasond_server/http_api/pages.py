@@ -25,7 +25,13 @@ class Addresses:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        await self._served.get(scope["path"], self._otherwise)(scope, receive, send)
+        path = scope["path"]
+        app = self._served.get(path)
+        if app is None:
+            app = self._otherwise
+        else:
+            exchange_of(scope).route = path
+        await app(scope, receive, send)
 
 
 class OnlyMethods:

@@ -136,9 +136,9 @@ def _arrived(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None:
 def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
     """End the span of a request with how that ended; what strangers may name at will does not become its name."""
     attributes: dict[str, Any] = {"http.response.status_code": exchange.status}
-    if "endpoint" in scope:  # the router found a place for it
-        attributes["http.route"] = scope["path"]
-        span.rename(f"{_method(scope)} {scope['path']}")
+    if exchange.route:
+        attributes["http.route"] = exchange.route
+        span.rename(f"{_method(scope)} {exchange.route}")
     if exchange.methods:
         attributes |= {"rpc.system.name": "jsonrpc", "rpc.method": ",".join(exchange.methods)}
     if work.execution_id:
