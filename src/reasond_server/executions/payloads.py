@@ -128,7 +128,7 @@ def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
             raise InternalError(f"strategy {strategy!r} yielded a {kind} that cannot be kept: {error}") from None
     flat = _flat_copy(value.data)
     if flat is not None:
-        return replace(value, data=flat)
+        return type(value)(data=flat)
     try:
         text = json.dumps(value.data, allow_nan=False, ensure_ascii=False)
         # Only to be refused with a lone surrogate: read from text, JSON takes two thirds of the time.

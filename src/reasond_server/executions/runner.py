@@ -16,6 +16,7 @@ from reasond_server.executions.clock import Clock
 from reasond_server.executions.driving import Driver
 from reasond_server.executions.fencing import Tenure
 from reasond_server.executions.leases import Upkeep
+from reasond_server.executions.leaving import log_end, tell_left
 from reasond_server.executions.making import AccountOf, Maker, failure_of, no_account, no_tenure
 from reasond_server.executions.replay.plan import PlanError
 from reasond_server.executions.replay.recorded import ReplayError
@@ -373,21 +374,8 @@ class Runner:
             if run.place is not None:
                 run.place.leave()
             run.end()
-            self._tell_left(run)
-            _log_end(run)
-
-    def _tell_left(self, run: Run) -> None:
-        """Tell the observer, from what callers were told: a store that took nothing does not know how a run ended."""
-        result = run.result
-        if result is None and run.stop_reason is not None:
-            self._observer.run_handed(run.stop_reason.value)
-        self._observer.run_left(
-            run.identity.strategy,
-            "" if result is None or result.finish_reason is None else result.finish_reason.value,
-            steps=run.step_count - len(run.known),
-            duration_s=0.0 if result is None else result.metrics.execution_time_s,
-            metrics=run.metrics,
-        )
+            tell_left(run, self._observer)
+            log_end(run)
 
     def _heard(self, run: Run, change: Change) -> None:
         if change is Change.CANCEL_REQUESTED:
@@ -465,24 +453,3 @@ class Runner:
             await self._give_back(name, recovery.fence)
         elif name not in self._runs:
             self._adopt(recovery, since_s)
-
-
-def _log_end(run: Run) -> None:
-    """Log how a run ended; only for debugging where the access log says it, in the line of the one call it was for."""
-    if run.stop_reason in {Stop.LOST, Stop.FENCED, Stop.HANDED_OVER}:
-        left = {"execution_id": run.identity.execution_id, "stop_reason": run.stop_reason.value}
-        _log.info("execution left to another process", extra=left)
-        return
-    is_logged = run.assignment.can_be_resumed or run.told is None or run.error is not None
-    if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
-        return
-    execution = run.execution
-    facts = {
-        "execution_id": execution.execution_id,
-        "strategy": execution.strategy,
-        "finish_reason": str(execution.finish_reason or ""),
-        "total_tokens": execution.usage.total_tokens,
-        "model_calls": execution.usage.model_calls,
-        "steps": run.step_count,
-    }
-    _log.log(level, "execution ended", extra=facts)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -70,6 +71,12 @@ def test_the_json_of_a_step_is_kept_as_a_copy(data: dict[str, Any]) -> None:
     assert kept.data == data
     assert kept.data is not data
     assert depth_of(data) <= MAX_DEPTH
+
+
+@pytest.mark.parametrize("data", [None, [1], "text", MappingProxyType({})])
+def test_what_is_no_object_of_json_is_refused(data: Any) -> None:
+    with pytest.raises(InternalError, match="no JSON object"):
+        require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s")
 
 
 class Word(str):

@@ -84,6 +84,27 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
 
 
 @in_virtual_time
+async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
+    store = SlowStore()
+    store.gate.clear()
+    run = await begun(store, assign)
+    steps_only, reader = Mailbox(wants_deltas=False), Mailbox(wants_deltas=True)
+    run.attach(steps_only)
+    run.wrote("unread")
+    run.attach(reader)
+    run.wrote("read")
+    store.gate.set()
+    await run.log.settled()
+    assert await taken(reader) == [None, delta(0, "read")]
+    run.detach(reader)
+    run.wrote("unread again")
+    assert await taken(reader) == []
+    assert await taken(steps_only) == [None]
+    run.cancel()
+    await run.ended()
+
+
+@in_virtual_time
 async def test_what_is_held_is_bounded(assign: Assign) -> None:
     store = SlowStore()
     store.gate.clear()
