@@ -58,6 +58,10 @@ CHANGES: Final = (
     ("3f1293c", "Lines of every call go straight to the handler that writes JSON."),
     ("a0cd87b", "Headers are read once, before the message; handlers are wrapped once, results written in place."),
     ("1e614aa", "A series of a metric is found by a look into a dictionary."),
+    ("47dc015", "A run works in one task; another one sees it out only where it has to be stopped from outside."),
+    ("2880139", "Model calls are watched where they are metered: two generators fewer."),
+    ("fc5f15d", "What no request changes is resolved once, text that nobody reads is not kept."),
+    ("4fd716f", "Plain JSON of a step is copied without being written; sizes ask a class for its fields once."),
 )
 """Commit and what it changed, in the order in which they were made."""
 

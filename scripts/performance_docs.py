@@ -240,7 +240,7 @@ def made(reports: Mapping[str, Report]) -> str:
     """Return the page for the reports by name."""
     intro = [
         "Figures of one machine, to be compared with each other and not with other machines. `make bench` measures",
-        "everything again in a few minutes and writes `benchmarks/results/`; what other programs are part of is",
+        "everything again in about half an hour and writes `benchmarks/results/`; what other programs are part of is",
         "measured by `make bench-peers`, which first makes environments for them. `make docs` makes this page.",
         "[Decision 0015](decisions/0015-transport-under-create.md) says what follows from the first table.",
         "",

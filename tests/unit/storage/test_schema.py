@@ -14,10 +14,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from reasond_server import storage
-from reasond_server.errors import SettingsError
+from reasond_server.errors import SettingsError, StoreUnavailableError
 from reasond_server.executions.opening import examine_stores, migrate_stores, open_stores
 from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
 from reasond_server.storage.schema import state_of, upgrade
+from reasond_server.storage.sqlite import SqliteFile
 from reasond_server.storage.tables import METADATA
 from tests.unit.executions.stored.conftest import Time
 
@@ -166,3 +167,41 @@ def schema_of(path: Path) -> tuple[list[tuple[str, str, str | None]], list[tuple
         rows = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
         revision = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     return [(kind, name, sql and re.sub(r"\s*([(),])\s*|\s+", r" \1 ", sql)) for kind, name, sql in rows], revision
+
+
+def test_a_file_whose_migration_fails_keeps_what_it_had_and_is_refused_in_our_words(tmp_path: Path) -> None:
+    path = tmp_path / "reasond.db"
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        upgrade(connection, "0001")
+        connection.exec_driver_sql("CREATE TABLE agents (mine TEXT)")
+    engine.dispose()
+    before = schema_of(path)
+    with pytest.raises(SettingsError, match="cannot be opened") as caught:
+        migrate_stores(url="", data_dir=str(tmp_path))
+    assert "already exists" not in caught.value.full_message
+    assert schema_of(path) == before
+
+
+def test_a_file_that_was_migrated_down_to_nothing_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "reasond.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+    assert "made at the first start" in examine_stores(url="", data_dir=str(tmp_path))
+    migrate_stores(url="", data_dir=str(tmp_path))
+    assert "made at the first start" not in examine_stores(url="", data_dir=str(tmp_path))
+
+
+async def test_a_file_that_cannot_be_written_any_more_says_when_to_retry(tmp_path: Path) -> None:
+    file = await SqliteFile.open(tmp_path / "reasond.db")
+    try:
+        with closing(sqlite3.connect(tmp_path / "reasond.db", isolation_level=None)) as other:
+            other.execute("DROP TABLE forgotten")
+        with pytest.raises(StoreUnavailableError) as caught:
+            await file.write(
+                lambda connection: connection.execute("DELETE FROM forgotten").close(), then=lambda _: None
+            )
+        assert "forgotten" not in caught.value.full_message
+        assert await file.read(lambda connection: connection.execute("SELECT count(*) FROM agents").fetchone()) == (0,)
+    finally:
+        await file.aclose()
