@@ -125,4 +125,5 @@ def _remedy(error: reasond.ReasondError) -> str:
 
 def _sentence(error: Exception) -> str:
     text = str(error)
-    return text[:1].upper() + text[1:]
+    # The name of a parameter stays as it is written.
+    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]

@@ -302,6 +302,8 @@ def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | 
             "The disk, or the file of the store, is full",
             remedy="Free space, or raise [store] max_file_bytes.",
         )
+    # Its text may hold a statement; the name tells whether it is the disk, a quota, or another program.
+    _log.warning("the file of the store failed", extra={"error": getattr(error, "sqlite_errorname", "unknown")})
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailableError(
             "The file of the store cannot be reached",

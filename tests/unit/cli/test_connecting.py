@@ -82,6 +82,7 @@ def test_the_reason_decides_where_the_class_does_not(error: reasond.ReasondError
         (reasond.ModelError("Broke", execution_id="abc"), "Broke", "reasond ask --resume abc"),
         (reasond.NotFoundError("Gone", execution_id="abc"), "Gone", ""),
         (ValueError("config needs `strategy`"), "Config needs `strategy`", ""),
+        (ValueError("max_tokens cannot be 'x'"), "max_tokens cannot be 'x'", ""),
     ],
 )
 def test_a_failed_call_says_what_and_what_to_do(error: Exception, message: str, remedy: str) -> None:

@@ -54,6 +54,12 @@ def test_a_token_does_not_leave_the_machine_in_plain_text(client: type[AsyncClie
         client("reasond.example:443", token="secret")
 
 
+@pytest.mark.parametrize("target", ["http://127.0.0.1:50051", "HTTPS://reasond.example"])
+def test_a_url_is_no_target(target: str) -> None:
+    with pytest.raises(ValueError, match="a host and a port"):
+        connection(target=target)
+
+
 def test_plain_text_can_be_allowed_where_a_mesh_encrypts() -> None:
     assert connection(target="reasond.svc:1", has_token=True, allow_plaintext_token=True).credentials() is None
 

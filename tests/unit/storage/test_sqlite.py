@@ -1,5 +1,6 @@
 """When a file is read whole at the start, and what is found then."""
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from sqlite3 import Connection
 
 import pytest
 
-from reasond_server.errors import InternalError, SettingsError
+from reasond_server.errors import InternalError, SettingsError, StoreUnavailableError
 from reasond_server.storage.sqlite import SqliteFile
 
 PAGE = 4096
@@ -49,6 +50,23 @@ async def test_a_large_file_that_was_closed_opens_without_being_read(damaged: Pa
     file = await SqliteFile.open(damaged, checked_bytes=1)
     with pytest.raises(InternalError):
         await file.read(lambda connection: connection.execute("SELECT * FROM forgotten").fetchall())
+    await file.aclose()
+
+
+async def test_why_a_file_cannot_be_written_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The system refuses the write, as a quota does; that is no full disk for SQLite."""
+    file = await SqliteFile.open(tmp_path / "reasond.db")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(StoreUnavailableError, match="cannot be reached") as refused:
+            await file.write(fill, then=lambda _: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "in the server's log" in refused.value.remedy
+    (told,) = [record for record in caplog.records if record.message == "the file of the store failed"]
+    assert vars(told)["error"] == "SQLITE_IOERR_WRITE"
+    await file.write(fill, then=lambda _: None)
     await file.aclose()
 
 

@@ -72,6 +72,9 @@ class Connection:
     def __post_init__(self) -> None:
         if not self.target.strip():
             raise ValueError("target must be an address such as '127.0.0.1:50051' or 'dns:///host:443'")
+        if self.target.lower().startswith(("http://", "https://")):
+            # gRPC would take the scheme for a name, and ask for the address of that.
+            raise ValueError(f"target is a host and a port, such as '127.0.0.1:50051', not the URL {self.target!r}")
         checked_timeout(self.timeout_s)
         if self.has_token and self.tls is False and not (self.allow_plaintext_token or is_local(self.target)):
             message = (
