@@ -6,11 +6,10 @@ import socket
 import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from reasond_server.errors import SettingsError
 from reasond_server.llm.openai import faults
+from reasond_server.llm.openai.proxies import environment_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +31,7 @@ class ConnectionPool:
     Proxies are those of the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) when the backend is made.
 
     Raises:
-        SettingsError: aiohttp is not installed.
+        SettingsError: aiohttp is not installed, or the proxy speaks no HTTP.
     """
 
     def __init__(self, *, options: BackendOptions) -> None:
@@ -46,7 +45,7 @@ class ConnectionPool:
             ) from None
         self._options = options
         self._session: aiohttp.ClientSession | None = None
-        self._proxy = _proxy_to(options.base_url)
+        self._proxy = environment_proxy(options.base_url)
         # The package's own choice of authorities, SSL_CERT_FILE and SSL_CERT_DIR included; reading them takes a while.
         self._tls = create_ssl_context() if options.base_url.lower().startswith("https:") else True
 
@@ -137,13 +136,3 @@ def _opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
         return made
 
     return opened
-
-
-def _proxy_to(base_url: str) -> str | None:
-    """Return the proxy that the environment names for an address, if any."""
-    parts = urlsplit(base_url)
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or not parts.hostname or proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
