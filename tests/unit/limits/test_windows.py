@@ -1,10 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 
 from reasond_server.limits.memory_windows import MemoryWindows
 from reasond_server.limits.requests import RequestLimits
-from reasond_server.limits.windows import WindowRates
+from reasond_server.limits.windows import PerHour, PerMinute, WindowRates
 
 
 class Hand:
@@ -80,6 +81,24 @@ async def test_what_the_hour_refuses_is_not_counted_by_the_minute() -> None:
     assert denial.limit == "3 requests in an hour"
     hand.now_s = 7200.0
     assert await taken(counter, "a", tries=5) == 2
+
+
+async def test_what_the_minute_refuses_is_not_counted_by_the_hour() -> None:
+    hand = Hand()
+    counter = rates(hand, minute=1, hour=2)
+    assert await taken(counter, "a", tries=5) == 1
+    hand.now_s = 120.0
+    assert await taken(counter, "a", tries=5) == 1
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(PerMinute, RateLimitItemPerMinute), (PerHour, RateLimitItemPerHour)])
+@given(name=st.text(), amount=st.integers(1, 10**9))
+def test_keys_are_those_of_the_library(
+    ours: type[PerMinute | PerHour], theirs: type[RateLimitItem], name: str, amount: int
+) -> None:
+    own, known = ours(amount, 1, "requests"), theirs(amount, 1, "requests")
+    assert (own.key_for(name), own.get_expiry()) == (known.key_for(name), known.get_expiry())
+    assert own == known
 
 
 async def test_whoever_waits_as_long_as_told_passes_with_a_weight_too() -> None:
