@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +41,9 @@ class Message:
 
     Messages of the assistant may carry the calls it made and its `reasoning`, which is sent back only to
     providers that want it. Messages of a tool name the call that they answer.
+
+    A history is sent again with every call, so a message keeps the form in which it was sent, which is no part of its
+    value: `kept_form` is empty until `keep_form`.
     """
 
     role: Role
@@ -48,6 +51,11 @@ class Message:
     tool_calls: Sequence[ToolCall] = ()
     tool_call_id: str = ""
     reasoning: str = ""
+    kept_form: bytes = field(default=b"", init=False, repr=False, compare=False)
+
+    def keep_form(self, form: bytes) -> None:
+        """Keep how this message is written for the provider."""
+        object.__setattr__(self, "kept_form", form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ class StopFilter:
 
     def feed(self, piece: str) -> str:
         """Take the next piece and return what may be shown now; after a match nothing is shown any more."""
+        if not self._stop:
+            return piece
         if self.matched is not None:
             return ""
         text = self._held + piece

@@ -70,15 +70,18 @@ class Answering:
         if reader.is_stopped:
             return self._ended()
         try:
-            data = await self._patience.wait(self._read)
+            self._patience.check()
+            data = self._upstream.ready(granted=self._granted)
+            if data is None:
+                data = await self._patience.wait(self._read)
         except (UpstreamFaultError, WaitedTooLongError) as trouble:
             # What goes wrong after its finish was told does not matter.
             return self._failed(trouble, []) if reader.ending().reason is None else self._ended()
         return self._taken(data) if data else self._ended()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Let go of the answer; a server that still writes it sees the connection end at once."""
-        await self._upstream.close()
+        self._upstream.close()
 
     async def _read(self) -> bytes:
         return await self._upstream.read(granted=self._granted)
@@ -88,14 +91,10 @@ class Answering:
 
     def _taken(self, data: bytes) -> Sequence[ModelEvent]:
         reader = self._reader
-        events: list[ModelEvent] = []
         before = reader.progress
-        try:
-            # One by one, because what came before a fault counts.
-            for event in reader.take(data):
-                events.append(event)  # noqa: PERF402 - see above
-        except (UpstreamReportError, ModelProtocolError) as trouble:
-            return self._failed(trouble, events)
+        events: list[ModelEvent] = [*reader.take(data)]
+        if reader.fault is not None:
+            return self._failed(reader.fault, events)
         if reader.progress > before:
             self._patience.content_came()
         if reader.is_done:

@@ -12,7 +12,7 @@ from reasond_server.llm.counting import EstimatingCounter, counter_for
 from reasond_server.llm.counting.tiktoken_counter import TiktokenCounter
 from reasond_server.llm.model import ChatRequest
 from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.chat_request import body_of
+from reasond_server.llm.openai.chat_request import messages_of
 from reasond_server.llm.openai.model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.server_count import ServerCount
@@ -102,8 +102,7 @@ def _server_count(options: BackendOptions, transport: Transport, monotonic: Call
         return None
 
     def wire(messages: Sequence[Message]) -> list[dict[str, Any]]:
-        sent: list[dict[str, Any]] = body_of(ChatRequest(messages=messages, max_tokens=1), options).data["messages"]
-        return sent
+        return messages_of(ChatRequest(messages=messages, max_tokens=1), options)
 
     return ServerCount(
         transport=transport,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.llm.model import ModelFinish, ReasoningText, Text
@@ -75,8 +76,8 @@ class ChatDecoder:
     """
 
     def __init__(self, *, profile: ModelProfile) -> None:
-        self._reasoning_fields = tuple(dict.fromkeys((*profile.reasoning_fields, *_REASONING_FIELDS)))
-        self._stop_fields = tuple(dict.fromkeys((*profile.stop_match_fields, *_STOP_FIELDS)))
+        self._reasoning_fields = _merged(tuple(profile.reasoning_fields), _REASONING_FIELDS)
+        self._stop_fields = _merged(tuple(profile.stop_match_fields), _STOP_FIELDS)
         self._called_characters = 0
         self._thinking = ThinkSplitter()
         self._calls: dict[int, list[_OpenCall]] = {}
@@ -91,10 +92,15 @@ class ChatDecoder:
         chunk = json_object(data)
         if chunk.get("error"):
             raise UpstreamReportError(chunk)
-        self._note_usage(chunk.get("usage"))
+        usage = chunk.get("usage")
+        if usage is not None:
+            self._note_usage(usage)
         pieces: list[_Piece] = []
-        for choice in _choices(chunk):
-            self._choice(choice, pieces)
+        choices = chunk.get("choices")
+        if isinstance(choices, list):
+            for choice in choices:
+                if isinstance(choice, dict) and not choice.get("index"):
+                    self._choice(choice, pieces)
         return pieces
 
     def ending(self) -> Ending:
@@ -111,16 +117,17 @@ class ChatDecoder:
         return self._called_characters
 
     def _note_usage(self, reported: object) -> None:
-        if reported is not None:
-            self._usage = usage_of(reported) or self._usage
+        self._usage = usage_of(reported) or self._usage
 
     def _choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
         """Add what one choice brings; this and the next run for every token, so they make no generators."""
-        self._note_usage(choice.get("usage"))
+        usage = choice.get("usage")
+        if usage is not None:
+            self._note_usage(usage)
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = choice.get("message")
-        if isinstance(delta, dict):
+        if isinstance(delta, dict) and delta:
             self._delta(delta, pieces)
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
@@ -129,14 +136,17 @@ class ChatDecoder:
             pieces.extend(self._ended(finish.lower(), choice))
 
     def _delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
-        for name in self._reasoning_fields:
-            thought = delta.get(name)
-            if thought and isinstance(thought, str):
-                pieces.append(ReasoningText(text=thought))
-                break
         content = delta.get("content")
+        if len(delta) > 1 or content is None:
+            for name in self._reasoning_fields:
+                thought = delta.get(name)
+                if thought and isinstance(thought, str):
+                    pieces.append(ReasoningText(text=thought))
+                    break
         if content and (text := _content(content)):
             pieces.extend(self._thinking.feed(text))
+        if content is not None and len(delta) == 1:
+            return
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._is_refusal = True
@@ -195,12 +205,9 @@ class ChatDecoder:
                 yield ToolCall(call_id=call.call_id or f"call_{at}", name=call.name, arguments_json=arguments or "{}")
 
 
-def _choices(chunk: dict[str, Any]) -> Sequence[dict[str, Any]]:
-    """Return the chunk's parts of the first choice."""
-    choices = chunk.get("choices")
-    if not isinstance(choices, list):
-        return ()
-    return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
+@lru_cache(maxsize=64)
+def _merged(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *then)))
 
 
 def _content(content: object) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import shown
 from reasond_server.llm.model import Message, Role
+from reasond_server.llm.openai.json_values import json_of_texts
 from reasond_server.llm.openai.protocol import Body
 from reasond_server.llm.profiles import SchemaLevel
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_TEMPERATURE = 1.0
 _SCHEMA_NAME = "answer"
+_LONGEST_KEPT = 16_384
 TOOL_CHOICES = frozenset({"auto", "none", "required"})
 """What may be said of tools; anything else is the name of one."""
 
@@ -34,20 +36,38 @@ def body_of(request: ChatRequest, options: BackendOptions) -> Body:
     warnings: list[str] = []
     data: dict[str, Any] = {
         "model": options.model,
-        "messages": _messages(request, profile),
         "stream": True,
         profile.limit_field.value: request.max_tokens,
     }
     if profile.stream_usage:
         data["stream_options"] = {"include_usage": True}
     data |= _sampling(request, profile, warnings)
-    data |= _stops(request, profile, warnings)
-    data |= _tools(request, profile, warnings)
-    data |= _schema(request, profile, warnings)
-    return Body(data=data, warnings=tuple(warnings))
+    if request.stop:
+        data |= _stops(request, profile, warnings)
+    if request.tools:
+        data |= _tools(request, profile, warnings)
+    if request.json_schema is not None:
+        data |= _schema(request, profile, warnings)
+    messages = [message.kept_form or _written(message, profile) for message in _messages(request, profile)]
+    return Body(data=data, messages=messages, warnings=tuple(warnings))
 
 
-def _messages(request: ChatRequest, profile: ModelProfile) -> list[dict[str, Any]]:
+def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:
+    """Return the messages of a call as they are sent."""
+    return [_message(message, options.profile) for message in _messages(request, options.profile)]
+
+
+def _written(message: Message, profile: ModelProfile) -> bytes:
+    """Return a message as JSON; it is kept where it is the same for all servers, and short: long ones are few."""
+    form = json_of_texts(_message(message, profile))
+    if not message.reasoning and len(form) <= _LONGEST_KEPT:
+        message.keep_form(form)
+    return form
+
+
+def _messages(request: ChatRequest, profile: ModelProfile) -> Sequence[Message]:
+    if request.json_schema is None and profile.several_system_messages:
+        return request.messages
     messages = list(request.messages)
     if request.json_schema is not None and profile.json_schema is not SchemaLevel.STRICT:
         schema = json.dumps(request.json_schema, ensure_ascii=False)
@@ -56,7 +76,7 @@ def _messages(request: ChatRequest, profile: ModelProfile) -> list[dict[str, Any
         messages.insert(at, Message(role=Role.SYSTEM, content=told))
     if not profile.several_system_messages:
         messages = _merged(messages)
-    return [_message(message, profile) for message in messages]
+    return messages
 
 
 def _leading_system(messages: Sequence[Message]) -> Iterable[Message]:
@@ -118,8 +138,6 @@ def _stops(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> 
 
 
 def _tools(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
-    if not request.tools:
-        return {}
     if not profile.tools:
         warnings.append("tools were left out: the model does not take them")
         return {}
@@ -150,8 +168,6 @@ def demanded(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -
 
 
 def _schema(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
-    if request.json_schema is None:
-        return {}
     level = profile.json_schema
     if level in {SchemaLevel.STRICT, SchemaLevel.GUIDED}:
         wanted = {"name": _SCHEMA_NAME, "schema": request.json_schema, "strict": True}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
 
 
 class NoRoomError(Exception):
@@ -22,16 +21,22 @@ class ConcurrencyCap:
         self._on_wait = on_wait
         self._room = asyncio.Semaphore(limit)
 
-    def room(self, *, wait_s: float) -> AbstractAsyncContextManager[None]:
-        """Hold a place, after waiting for it no longer than `wait_s` seconds.
+    async def take(self, *, wait_s: float) -> None:
+        """Take a place, after waiting for it no longer than `wait_s` seconds.
 
         Raises:
             NoRoomError: there was none in time.
         """
-        return _Room(self, self._room, wait_s)
+        if self._room.locked():
+            await self._waited(wait_s)
+        else:
+            await self._room.acquire()
 
-    async def waited(self, wait_s: float) -> None:
-        """Take a place that is not free yet."""
+    def give_back(self) -> None:
+        """Give a place back."""
+        self._room.release()
+
+    async def _waited(self, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         since_s = loop.time()
         try:
@@ -41,23 +46,3 @@ class ConcurrencyCap:
             raise NoRoomError from None
         finally:
             self._on_wait(loop.time() - since_s)
-
-
-class _Room:
-    """A place for as long as the context lasts."""
-
-    __slots__ = ("_cap", "_room", "_wait_s")
-
-    def __init__(self, cap: ConcurrencyCap, room: asyncio.Semaphore, wait_s: float) -> None:
-        self._cap = cap
-        self._room = room
-        self._wait_s = wait_s
-
-    async def __aenter__(self) -> None:
-        if self._room.locked():
-            await self._cap.waited(self._wait_s)
-        else:
-            await self._room.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._room.release()

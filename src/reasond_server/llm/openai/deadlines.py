@@ -71,15 +71,24 @@ class Patience:
             "did not begin to answer", seconds=timeouts.first_token_s, setting="timeouts.first_token_s"
         )
 
+    def check(self) -> float:
+        """Return the seconds that may still be waited.
+
+        Raises:
+            WaitedTooLongError: none.
+        """
+        left = min(self._left_s, self._deadline.left_s())
+        if left <= 0:
+            raise self._too_late()
+        return left
+
     async def wait(self, begin: Callable[[], Awaitable[_T]]) -> _T:
         """Await what `begin` returns.
 
         Raises:
             WaitedTooLongError: it took longer than may be; it was cancelled.
         """
-        left = min(self._left_s, self._deadline.left_s())
-        if left <= 0:
-            raise self._too_late()
+        left = self.check()
         began = self._monotonic()
         try:
             async with asyncio.timeout(left):

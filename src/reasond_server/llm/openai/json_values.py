@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from reasond_server.errors import ModelProtocolError
 
@@ -38,6 +38,14 @@ def json_object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _malformed()
     return value
+
+
+def json_of_texts(value: dict[str, Any]) -> bytes:
+    """Return an object that holds nothing but texts as JSON in UTF-8; of characters that UTF-8 does not have, "?"."""
+    try:
+        return to_json(value)
+    except ValueError:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def is_object(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import count as counted
 from typing import TYPE_CHECKING
@@ -22,9 +21,10 @@ from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from types import TracebackType
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
-    from reasond_server.llm.openai.breaker import BreakerState
+    from reasond_server.llm.openai.breaker import BreakerState, Permit
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.openai.protocol import Body, WireProtocol
     from reasond_server.llm.openai.transport import Transport
@@ -134,16 +134,17 @@ class OpenAIModel:
         self._retries.note_call()
         given_up = 0
         for attempt in counted(1):
-            is_accepted = False
+            one = _Attempt(self, call)
             try:
-                async with aclosing(self._attempt(call)) as events:
-                    async for event in events:
-                        is_accepted = True
-                        if given_up and isinstance(event, Finished):
-                            event = replace(event, warnings=(*event.warnings, *faults.given_up(given_up)))  # noqa: PLW2901 - it is the same event
-                        yield event
+                async with one as answering:
+                    while not answering.is_over:
+                        for event in await answering.events():
+                            one.is_accepted = True
+                            if given_up and isinstance(event, Finished):
+                                event = replace(event, warnings=(*event.warnings, *faults.given_up(given_up)))  # noqa: PLW2901 - it is the same event
+                            yield event
             except UpstreamFaultError as fault:
-                if is_accepted:
+                if one.is_accepted:
                     raise fault.error from None
                 given_up += fault.may_cost
                 wait_s = self._wait_s(fault, attempt=attempt, deadline=deadline)
@@ -161,36 +162,35 @@ class OpenAIModel:
         except ModelError as error:
             raise error from None
 
-    async def _attempt(self, call: _Call) -> AsyncGenerator[ModelEvent, None]:
-        """Make one attempt as the breaker and the cap allow, and tell the breaker how it went."""
+    async def _admitted(self, call: _Call) -> tuple[Answering, Permit]:
+        """Begin an attempt as the breaker and the cap allow. What it took is given back with `_ended`."""
         permit = self._breaker.admit()
         if permit is None:
             raise self._resting()
-        outcome = Outcome.UNKNOWN
         try:
-            async with self._cap.room(wait_s=call.deadline.left_s()):
-                answering = await self._opened(call)
-                try:
-                    while not answering.is_over:
-                        for event in await answering.events():
-                            # Callers that have what they want leave before the end; the backend did its part by then.
-                            outcome = Outcome.HEALTHY
-                            yield event
-                finally:
-                    await answering.close()
-        except NoRoomError:
-            raise self._crowded() from None
-        except UpstreamFaultError as fault:
-            outcome = Outcome.UNHEALTHY if fault.is_unhealthy else Outcome.UNKNOWN
+            await self._cap.take(wait_s=call.deadline.left_s())
+        except BaseException as error:
+            self._breaker.report(permit, Outcome.UNKNOWN)
+            if isinstance(error, NoRoomError):
+                raise self._crowded() from None
             raise
-        finally:
-            self._breaker.report(permit, outcome)
+        try:
+            return await self._opened(call), permit
+        except BaseException as error:
+            self._ended(permit, _outcome(error))
+            raise
+
+    def _ended(self, permit: Permit, outcome: Outcome) -> None:
+        self._cap.give_back()
+        self._breaker.report(permit, outcome)
 
     async def _opened(self, call: _Call) -> Answering:
         options, request = self._options, call.request
         patience = Patience(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
         try:
-            upstream = await patience.wait(lambda: self._transport.open(self._protocol.path, call.body.data))
+            upstream = await patience.wait(
+                lambda: self._transport.open(self._protocol.path, call.body.data, messages=call.body.messages)
+            )
         except WaitedTooLongError as waited:
             raise late(options, waited) from None
         reader = AnswerReader(
@@ -226,3 +226,35 @@ class OpenAIModel:
             metadata={"max_concurrency": str(limit)},
         )
         return UpstreamFaultError(error)
+
+
+class _Attempt:
+    """One attempt of a call, whose answer it opens and closes; no generator, because each costs every event.
+
+    `is_accepted` once the caller was given something: then it is not tried again, and the backend did its part, also
+    where the caller has what it wants and leaves before the end.
+    """
+
+    __slots__ = ("_answering", "_call", "_model", "_permit", "is_accepted")
+
+    def __init__(self, model: OpenAIModel, call: _Call) -> None:
+        self._model = model
+        self._call = call
+        self.is_accepted = False
+
+    async def __aenter__(self) -> Answering:
+        self._answering, self._permit = await self._model._admitted(self._call)  # noqa: SLF001 - a part of it
+        return self._answering
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._answering.close()
+        accepted = Outcome.HEALTHY if self.is_accepted else Outcome.UNKNOWN
+        outcome = _outcome(error) if isinstance(error, UpstreamFaultError) else accepted
+        self._model._ended(self._permit, outcome)  # noqa: SLF001 - a part of it
+
+
+def _outcome(error: BaseException) -> Outcome:
+    is_unhealthy = isinstance(error, UpstreamFaultError) and error.is_unhealthy
+    return Outcome.UNHEALTHY if is_unhealthy else Outcome.UNKNOWN

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """The JSON object of a call; `warnings` name the parameters that the profile made us leave out or alter."""
+    """The JSON object of a call; `warnings` name the parameters that the profile made us leave out or alter.
+
+    `messages` are those of its field of that name, each as JSON, where they were written already; `data` lacks it then.
+    """
 
     data: dict[str, Any]
+    messages: Sequence[bytes] = ()
     warnings: tuple[str, ...] = ()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import ModelProtocolError
@@ -13,7 +12,7 @@ from reasond_server.llm.openai.sse import SseReader
 from reasond_server.llm.stopping import StopFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from reasond_server.llm.openai.options import BackendOptions
     from reasond_server.llm.openai.protocol import Decoder
@@ -32,6 +31,7 @@ class AnswerReader:
         is_done: nothing that matters can come any more; `is_stopped` if that is so because of a stop string.
         is_accepted: something of the answer came, be it held back or not.
         characters: how much text was let through, reasoning included.
+        fault: what the server said or did wrong; nothing is read after it.
     """
 
     def __init__(self, *, decoder: Decoder, stop: Sequence[str], options: BackendOptions) -> None:
@@ -39,7 +39,7 @@ class AnswerReader:
         self._stop = StopFilter(stop)
         self._events = SseReader(max_line_bytes=options.max_line_bytes)
         self._written: list[str] = []
-        self._fault: ModelProtocolError | UpstreamReportError | None = None
+        self.fault: ModelProtocolError | UpstreamReportError | None = None
         self._taken = 0
         self.is_done = False
         self.is_accepted = False
@@ -67,45 +67,66 @@ class AnswerReader:
         """Everything that the model wrote, as far as it was let through."""
         return "".join(self._written)
 
-    def take(self, data: bytes) -> Iterator[Text | ReasoningText | ToolCall]:
-        """Take the bytes of one read and yield what they hold: of text that follows upon text, one event.
+    def take(self, data: bytes) -> list[Text | ReasoningText | ToolCall]:
+        """Take the bytes of one read and return what they hold: of text that follows upon text, one event.
 
-        Raises:
-            UpstreamReportError: the server tells an error; what came before it was yielded.
-            ModelProtocolError: the server broke the protocol; what came before it was yielded.
+        Where the server tells an error or breaks the protocol, `fault` is set, and what came before it is returned.
         """
-        yield from self._merged(data)
+        found: list[Text | ReasoningText | ToolCall] = []
+        try:
+            for event in self._events.feed(data):
+                if event.data == _DONE:
+                    self.is_done = True
+                    break
+                if event.name == b"error":
+                    raise UpstreamReportError(json_value(event.data))  # noqa: TRY301 - kept until all before it is told
+                found.extend(self._decoder.feed(event.data))
+            else:
+                self.fault = self._events.fault
+        except (ModelProtocolError, UpstreamReportError) as fault:
+            self.fault = fault
+        events = self._merged(found)
+        if self.is_stopped:
+            # What comes after a stop string does not matter.
+            self.fault = None
         self.is_accepted = self.is_accepted or self.progress > 0
-        if self._fault is not None:
-            yield from self.rest()
-            raise self._fault
+        if self.fault is not None:
+            events.extend(self.rest())
+        return events
 
-    def _merged(self, data: bytes) -> Iterator[Text | ReasoningText | ToolCall]:
-        for kind, run in groupby(self._pieces(data), type):
+    def _merged(self, pieces: Sequence[Text | ReasoningText | ToolCall]) -> list[Text | ReasoningText | ToolCall]:
+        events: list[Text | ReasoningText | ToolCall] = []
+        end, count = 0, len(pieces)
+        while end < count and not self.is_stopped:
+            start, kind = end, type(pieces[end])
+            while end < count and type(pieces[end]) is kind:
+                end += 1
+            run = pieces[start:end]
             if kind is Text:
-                yield from self._shown("".join(piece.text for piece in run if isinstance(piece, Text)))
+                self._show("".join([piece.text for piece in run if isinstance(piece, Text)]), events)
             elif kind is ReasoningText:
-                thought = "".join(piece.text for piece in run if isinstance(piece, ReasoningText))
+                thought = "".join([piece.text for piece in run if isinstance(piece, ReasoningText)])
                 self._taken += len(thought)
-                yield ReasoningText(text=self._noted(thought))
+                events.append(ReasoningText(text=self._noted(thought)))
             else:
                 self._taken += 1
-                yield from run
-            if self.is_stopped:
-                self.is_done = True
-                return
+                events.extend(run)
+        self.is_done = self.is_done or self.is_stopped
+        return events
 
-    def rest(self) -> Iterator[Text | ReasoningText]:
-        """Yield the text that was held back because a tag or a stop string might have come of it."""
+    def rest(self) -> list[Text | ReasoningText | ToolCall]:
+        """Return the text that was held back because a tag or a stop string might have come of it."""
+        events: list[Text | ReasoningText | ToolCall] = []
         for piece in () if self.is_stopped else self._decoder.rest():
             self.is_accepted = True
             if isinstance(piece, Text):
-                yield from self._shown(piece.text)
+                self._show(piece.text, events)
             else:
-                yield ReasoningText(text=self._noted(piece.text))
+                events.append(ReasoningText(text=self._noted(piece.text)))
         held = self._stop.flush()
         if held:
-            yield Text(text=self._noted(held))
+            events.append(Text(text=self._noted(held)))
+        return events
 
     def ending(self) -> Ending:
         """Return what is known of the end."""
@@ -114,25 +135,11 @@ class AnswerReader:
             return Ending(reason=ModelFinish.STOP, usage=None, matched_stop=self._stop.matched)
         return ending
 
-    def _pieces(self, data: bytes) -> Iterator[Text | ReasoningText | ToolCall]:
-        try:
-            for event in self._events.feed(data):
-                if self.is_done:
-                    return
-                if event.data == _DONE:
-                    self.is_done = True
-                    return
-                if event.name == b"error":
-                    raise UpstreamReportError(json_value(event.data))  # noqa: TRY301 - kept until all before it was yielded
-                yield from self._decoder.feed(event.data)
-        except (ModelProtocolError, UpstreamReportError) as fault:
-            self._fault = fault
-
-    def _shown(self, text: str) -> Iterator[Text]:
+    def _show(self, text: str, events: list[Text | ReasoningText | ToolCall]) -> None:
         self._taken += len(text)
         shown = self._stop.feed(text)
         if shown:
-            yield Text(text=self._noted(shown))
+            events.append(Text(text=self._noted(shown)))
 
     def _noted(self, text: str) -> str:
         self.characters += len(text)

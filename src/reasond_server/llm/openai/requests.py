@@ -16,6 +16,8 @@ from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.telemetry.propagation import outgoing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from openai import AsyncOpenAI
 
     from reasond_server.llm.openai.options import BackendOptions
@@ -103,17 +105,19 @@ class RequestWriter:
         return f"{self._options.base_url.rstrip('/')}/{path}"
 
 
-def encoded(options: BackendOptions, body: dict[str, Any]) -> bytes:
-    """Return `body` as JSON in UTF-8; of characters that UTF-8 does not have, "?".
+def encoded(options: BackendOptions, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> bytes:
+    """Return `body` as JSON in UTF-8; of characters that UTF-8 does not have, "?". `messages` are JSON already.
 
     Raises:
         UpstreamFaultError: it has no form in JSON, such as a number that is none in a schema of the caller.
     """
+    content = b""
     with suppress(ValueError):
         content = to_json(body)
-        if b"NaN" not in content and b"Infinity" not in content:
-            return content
-    return _encoded_with_care(options, body)
+    if not content or b"NaN" in content or b"Infinity" in content:
+        content = _encoded_with_care(options, body)
+    # There is always something else in a body with messages.
+    return b'{"messages":[%s],%s' % (b",".join(messages), content[1:]) if messages else content
 
 
 def _encoded_with_care(options: BackendOptions, body: dict[str, Any]) -> bytes:

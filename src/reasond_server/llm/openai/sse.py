@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from reasond_server.errors import ModelProtocolError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BOM = b"\xef\xbb\xbf"
 _CR = b"\r"
 _LF = b"\n"
 _ENDS = b"\r\n"
 _USUAL_DATA = b"data: "
+_USUAL_START = len(_USUAL_DATA)
+_END_OF_EVENT = b"\n\n"
 
 
 class ServerEvent(NamedTuple):
@@ -31,6 +30,9 @@ class SseReader:
 
     Args:
         max_line_bytes: longest line that is taken.
+
+    Attributes:
+        fault: a longer line came; the events before it were returned.
     """
 
     def __init__(self, *, max_line_bytes: int) -> None:
@@ -41,20 +43,47 @@ class SseReader:
         self._is_first_line = True
         self._data: list[bytes] = []
         self._name = b""
+        self.fault: ModelProtocolError | None = None
 
-    def feed(self, piece: bytes) -> Iterator[ServerEvent]:
-        """Take the next bytes and yield the events that they complete; must be read to the end.
+    def feed(self, piece: bytes) -> list[ServerEvent]:
+        """Take the next bytes and return the events that they complete.
 
         Raises:
-            ModelProtocolError: a line is longer than `max_line_bytes`.
+            ModelProtocolError: `fault`, of the bytes that were taken before.
         """
+        if self.fault is not None:
+            raise self.fault
+        events: list[ServerEvent] = []
+        is_plain = not (self._data or self._name or self._is_after_cr) and _LF in piece and _CR not in piece
+        if not is_plain or self._begun_bytes + len(piece) > self._max_line_bytes:
+            self._lines(piece, events)
+            return events
+        if self._begun:
+            piece = b"".join((*self._begun, piece))
+            self._begun, self._begun_bytes = [], 0
+        # What nearly all servers send: lines of data, each followed by a blank one.
+        blocks = piece.split(_END_OF_EVENT)
+        rest = blocks.pop()
+        for block in blocks:
+            if block.startswith(_USUAL_DATA) and _LF not in block:
+                events.append(ServerEvent(block[_USUAL_START:]))
+                self._is_first_line = False
+            else:
+                self._lines(block + _END_OF_EVENT, events)
+        if rest:
+            self._lines(rest, events)
+        return events
+
+    def _lines(self, piece: bytes, events: list[ServerEvent]) -> None:
+        """Take the next bytes line by line and add the events that they complete."""
         if self._is_after_cr and piece:
             self._is_after_cr = False
             piece = piece.removeprefix(_LF)
         for line in piece.splitlines(keepends=True):
             whole = line.rstrip(_ENDS)
             if self._begun_bytes + len(whole) > self._max_line_bytes:
-                raise self._too_long()
+                self.fault = self._too_long()
+                return
             if len(whole) == len(line):
                 self._begun.append(line)
                 self._begun_bytes += len(line)
@@ -62,12 +91,12 @@ class SseReader:
             if self._begun or self._is_first_line:
                 whole = self._completed(whole)
             if whole.startswith(_USUAL_DATA):
-                self._data.append(whole[len(_USUAL_DATA) :])
+                self._data.append(whole[_USUAL_START:])
             elif whole:
                 self._field(whole)
             elif self._data:
                 data, name, self._data, self._name = self._data, self._name, [], b""
-                yield ServerEvent(data[0] if len(data) == 1 else _LF.join(data), name)
+                events.append(ServerEvent(data[0] if len(data) == 1 else _LF.join(data), name))
             else:
                 self._name = b""
         self._is_after_cr = self._is_after_cr or piece.endswith(_CR)

@@ -17,7 +17,7 @@ from reasond_server.llm.openai.requests import RequestWriter, encoded
 from reasond_server.llm.openai.retrying import retry_after_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import aiohttp
 
@@ -38,8 +38,8 @@ class Upstream(Protocol):
         """Headers of the answer, found by their names in lower case."""
         ...
 
-    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
-        """Return what came of the body, at most 16 KiB, as soon as anything did; nothing at its end.
+    def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+        """Return what came of the body, at most 16 KiB; nothing at its end; None while nothing came.
 
         `granted` tells how many bytes beyond `max_response_bytes` the answer has earned so far; by default none.
 
@@ -48,7 +48,11 @@ class Upstream(Protocol):
         """
         ...
 
-    async def close(self) -> None:
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        """Wait for what `ready` returns, and return it. Raises what it does."""
+        ...
+
+    def close(self) -> None:
         """Let go of the answer; a server that still writes it sees the connection end at once."""
         ...
 
@@ -56,8 +60,8 @@ class Upstream(Protocol):
 class Transport(Protocol):
     """Requests to one backend. Paths are relative to its base URL, or with a leading slash to its root."""
 
-    async def open(self, path: str, body: dict[str, Any]) -> Upstream:
-        """Send `body` and return the answer once its headers came.
+    async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
+        """Send `body`, with `messages` that are JSON already, and return the answer once its headers came.
 
         Raises:
             UpstreamFaultError: there is no answer, or one without success.
@@ -108,15 +112,15 @@ class OpenAITransport:
         self._has_answered = False
         self._keeps_connections = True
 
-    async def open(self, path: str, body: dict[str, Any]) -> Upstream:
-        """Send `body` and return the answer once its headers came."""
-        answer = await self._send("POST", path, body)
+    async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
+        """Send `body`, with `messages` that are JSON already, and return the answer once its headers came."""
+        answer = await self._send("POST", path, body, messages)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _OTHER_CONTENT:
             try:
                 raise await self._no_stream(answer, _OTHER_CONTENT[kind])
             finally:
-                await answer.close()
+                answer.close()
         return answer
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
@@ -141,12 +145,14 @@ class OpenAITransport:
                     while piece := await answer.read():
                         content += piece
                 finally:
-                    await answer.close()
+                    answer.close()
         except TimeoutError:
             raise faults.late(self._options, "did not answer", timeout_s, "timeout_s") from None
         return json_value(bytes(content))
 
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
+    async def _send(
+        self, method: str, path: str, body: dict[str, Any] | None, messages: Sequence[bytes] = ()
+    ) -> _Answer:
         """Send a request and return its answer, whose body is still to come.
 
         llama.cpp promises to keep a connection and drops it after a stream, so that the next call fails on it. Then the
@@ -154,7 +160,7 @@ class OpenAITransport:
         of a call.
         """
         request = await self._writer.written(method, path, body)
-        content = None if body is None else encoded(self._options, body)
+        content = None if body is None else encoded(self._options, body, messages=messages)
         while True:
             keeps = self._keeps_connections
             try:
@@ -175,7 +181,7 @@ class OpenAITransport:
         try:
             body = await answer.beginning()
         finally:
-            await answer.close()
+            answer.close()
         wait = retry_after_s(answer.headers, now=self._now)
         return faults.refused(self._options, status=status, body=body, retry_after_s=wait)
 
@@ -205,11 +211,22 @@ class _Answer:
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
+    def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+        content = self._response.content
+        try:
+            piece = content.read_nowait(_READ_BYTES)
+        except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
+            raise faults.connection_lost(self._options) from None
+        return self._counted(piece, granted) if piece or content.is_eof() else None
+
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         try:
             piece = await self._response.content.read(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
             raise faults.connection_lost(self._options) from None
+        return self._counted(piece, granted)
+
+    def _counted(self, piece: bytes, granted: Callable[[], int]) -> bytes:
         self._came += len(piece)
         most = self._options.max_response_bytes
         if self._came > most and self._came > most + granted():
@@ -227,7 +244,7 @@ class _Answer:
             return bytes(body)
         return bytes(body[:_MAX_REFUSAL_BYTES])
 
-    async def close(self) -> None:
+    def close(self) -> None:
         # Ends the connection, unless the body was read to its end: then the pool has it back by now.
         self._response.close()
 

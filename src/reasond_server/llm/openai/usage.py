@@ -37,7 +37,7 @@ def settled(reported: Usage | None, *, messages: Sequence[Message], written: str
         )
     is_output_missing = bool(written) and reported.output_tokens <= _less_than_any(written, counter)
     if reported.input_tokens and not is_output_missing:
-        return replace(reported, model_calls=1)
+        return reported if reported.model_calls == 1 else replace(reported, model_calls=1)
     return replace(
         reported,
         input_tokens=reported.input_tokens or counter.count_prompt(messages),
@@ -68,7 +68,7 @@ def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], c
     if counter.is_exact:
         expected = counter.count_prompt(messages)
     else:
-        expected = sum(len(_utf8(message.content)) for message in messages) // _BYTES_PER_TOKEN
+        expected = len(_utf8("".join([message.content for message in messages]))) // _BYTES_PER_TOKEN
         if reported.input_tokens < expected * least:
             # The estimate can only lower what is expected, and making it takes longer than all else here.
             expected = min(expected, counter.count_prompt(messages))
@@ -108,7 +108,9 @@ def usage_of(reported: object) -> Usage | None:
 
 def _count(reported: object, *names: str) -> int:
     """Return the first of the named fields that is a believable count, else 0."""
-    if not isinstance(reported, dict):
-        return 0
-    values = (reported.get(name) for name in names)
-    return next((one for one in values if type(one) is int and 0 < one <= _MAX_TOKENS_REPORTED), 0)
+    if isinstance(reported, dict):
+        for name in names:
+            value = reported.get(name)
+            if type(value) is int and 0 < value <= _MAX_TOKENS_REPORTED:
+                return value
+    return 0

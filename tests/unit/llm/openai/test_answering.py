@@ -32,15 +32,24 @@ class Pieces:
         self.headers: dict[str, str] = {}
         self._pieces = deque(pieces)
         self._breaks = breaks
+        self._is_told = False
         self.is_closed = False
 
-    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+    def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
         assert granted() >= 0
         if not self._pieces and self._breaks:
             raise connection_lost(OPTIONS)
+        self._is_told = not self._is_told
+        if self._is_told:
+            return None
         return self._pieces.popleft() if self._pieces else b""
 
-    async def close(self) -> None:
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        piece = self.ready(granted=granted)
+        assert piece is not None
+        return piece
+
+    def close(self) -> None:
         self.is_closed = True
 
 
@@ -106,7 +115,7 @@ async def test_an_end_without_a_reason_returns_the_held_text_and_then_raises() -
         await one.events()
 
 
-async def test_closing_lets_go_of_the_answer() -> None:
+def test_closing_lets_go_of_the_answer() -> None:
     pieces = Pieces()
-    await answering(pieces).close()
+    answering(pieces).close()
     assert pieces.is_closed

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.openai.requests import encoded
 from reasond_server.llm.profiles import LimitField, ModelProfile, SchemaLevel
 from reasond_server.types import ToolCall
 
@@ -19,7 +21,8 @@ def body(request: dict[str, Any], **profile: Any) -> tuple[dict[str, Any], tuple
     options = BackendOptions(name="main", model="m", base_url="http://x/v1", profile=ModelProfile(**profile))
     asked: dict[str, Any] = {"messages": [HELLO], "max_tokens": 9} | request
     made = ChatCompletions().body(ChatRequest(**asked), options)
-    return made.data, made.warnings
+    sent: dict[str, Any] = json.loads(encoded(options, made.data, messages=made.messages))
+    return sent, made.warnings
 
 
 def test_a_plain_call_streams_with_a_limit_and_asks_for_its_usage() -> None:
@@ -128,3 +131,31 @@ def test_a_turn_with_tools_is_told_in_full_and_its_reasoning_only_where_it_is_wa
     assert body({"messages": messages})[0]["messages"] == [assistant, told]
     data, _ = body({"messages": messages}, sends_reasoning_back=True, reasoning_fields=("reasoning_content",))
     assert data["messages"][0] == assistant | {"reasoning_content": "hm"}
+
+
+def test_a_message_is_written_once_and_the_same_whoever_sends_it_next() -> None:
+    asked = Message(role=Role.USER, content="What is it?")
+    said = Message(role=Role.ASSISTANT, content="hm", reasoning="well")
+    for _ in range(2):
+        data, _ = body({"messages": [asked, said]}, sends_reasoning_back=True)
+        assert data["messages"][1] == {"role": "assistant", "content": "hm", "reasoning": "well"}
+        data, _ = body({"messages": [asked, said]})
+        assert data["messages"] == [
+            {"role": "user", "content": "What is it?"},
+            {"role": "assistant", "content": "hm"},
+        ]
+    assert json.loads(asked.kept_form) == {"role": "user", "content": "What is it?"}
+    assert asked == Message(role=Role.USER, content="What is it?")
+    assert "kept" not in repr(asked)
+    assert not said.kept_form
+
+
+def test_a_long_message_is_not_kept_twice() -> None:
+    long = Message(role=Role.USER, content="x" * 20_000)
+    body({"messages": [long]})
+    assert not long.kept_form
+
+
+def test_half_a_character_in_a_message_is_sent_as_a_question_mark() -> None:
+    data, _ = body({"messages": [Message(role=Role.USER, content="a\ud83db NaN")]})
+    assert data["messages"][0]["content"] == "a?b NaN"

@@ -37,7 +37,7 @@ async def read(one: OpenAITransport, path: str = "chat/completions") -> bytes:
             content += piece
         return content
     finally:
-        await answer.close()
+        answer.close()
 
 
 async def test_the_body_comes_as_the_server_wrote_it() -> None:
@@ -168,7 +168,7 @@ async def test_later_requests_differ_from_the_first_in_their_body_and_nothing_el
     async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
         for text in ("a", "b", "ümlaut"):
             answer = await one.open("chat/completions", {"model": "m-1", "text": text})
-            await answer.close()
+            answer.close()
         first, second, third = server.conversations
     assert [asked.json["text"] for asked in (first, second, third)] == ["a", "b", "ümlaut"]
     assert headers_of(first) == headers_of(second)
@@ -178,7 +178,7 @@ async def test_later_requests_differ_from_the_first_in_their_body_and_nothing_el
 async def test_what_the_first_caller_asked_does_not_stay_in_memory() -> None:
     async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
         answer = await one.open("chat/completions", {"model": "m-1", "text": "of the first caller"})
-        await answer.close()
+        answer.close()
         assert "of the first caller" not in repr(one._writer._written)
         await read(one)
         assert server.conversations[-1].json == {"model": "m-1"}
