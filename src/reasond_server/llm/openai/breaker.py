@@ -83,7 +83,8 @@ class Breaker:
             self._change(is_open=outcome is Outcome.UNHEALTHY)
             return
         self._failures.append(outcome is Outcome.UNHEALTHY)
-        if sum(self._failures) >= max(1.0, self._policy.breaker_window * self._policy.breaker_ratio):
+        most = max(1.0, self._policy.breaker_window * self._policy.breaker_ratio)
+        if outcome is Outcome.UNHEALTHY and sum(self._failures) >= most:
             self._change(is_open=True)
 
     def _change(self, *, is_open: bool) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import aiohttp
+    from yarl import URL
 
     from reasond_server.llm.openai.faults import UpstreamFaultError
     from reasond_server.llm.openai.options import BackendOptions
@@ -45,25 +46,31 @@ class ConnectionPool:
             ) from None
         self._options = options
         self._session: aiohttp.ClientSession | None = None
+        self._urls: dict[str, URL] = {}
         self._proxy = environment_proxy(options.base_url)
         # The package's own choice of authorities, SSL_CERT_FILE and SSL_CERT_DIR included; reading them takes a while.
         self._tls = create_ssl_context() if options.base_url.lower().startswith("https:") else True
 
     async def send(self, request: WrittenRequest, content: bytes | None, *, keeps: bool) -> aiohttp.ClientResponse:
         """Send a request and return its answer, whose body is still to come. Raises what aiohttp raises."""
-        from yarl import URL  # noqa: PLC0415 - only when used
-
         session = self._session
         if session is None:
             session = self._session = _session(self._options, tls=self._tls)
         return await session.request(
             request.method,
-            URL(request.url, encoded=True),
+            self._urls.get(request.url) or self._parsed(request.url),
             data=content,
             headers=request.headers_now(keeps=keeps),
             allow_redirects=False,
             proxy=self._proxy,
         )
+
+    def _parsed(self, url: str) -> URL:
+        """Return one of the few addresses of the server as it is, quoted by whoever wrote the request."""
+        from yarl import URL  # noqa: PLC0415 - only when used
+
+        self._urls[url] = parsed = URL(url, encoded=True)
+        return parsed
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -48,7 +48,11 @@ class _Seen:
 
 @dataclass(slots=True, kw_only=True)
 class _Cycle:
-    """What the model wrote, the calls in it under the ids of the wire, what came of them, and what was said then."""
+    """What the model wrote, the calls in it under the ids of the wire, what came of them, and what was said then.
+
+    `made` are its messages as they were made last, None once something of it changed: all cycles are sent again with
+    every call, and what is the same message stays written as the provider is sent it.
+    """
 
     text: str
     reasoning: str
@@ -56,6 +60,7 @@ class _Cycle:
     seen: list[_Seen]
     said: str = ""
     is_left_out: bool = False
+    made: Sequence[Message] | None = None
 
 
 class WireIds:
@@ -109,13 +114,16 @@ class Transcript:
     def observe(self, call: ToolCall, result: ToolResult, *, handle: str) -> None:
         """Add what came of the next call of the last cycle."""
         tokens = self.model.counter.count_text(observation(result, nonce=self.nonce))
-        self._cycles[-1].seen.append(_Seen(call=call, result=result, handle=handle, tokens=tokens))
+        last = self._cycles[-1]
+        last.seen.append(_Seen(call=call, result=result, handle=handle, tokens=tokens))
+        last.made = None
 
     def say(self, text: str) -> None:
         """Add a word of ours after the last cycle."""
         if self._cycles:
             last = self._cycles[-1]
             last.said = f"{last.said}\n{text}".strip()
+            last.made = None
         else:
             *before, user = self.opening
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
@@ -146,7 +154,12 @@ class Transcript:
 
     def messages(self) -> Sequence[Message]:
         """Return the conversation as it is sent."""
-        return (*self.opening, *(message for cycle in self._cycles for message in self._messages_of(cycle)))
+        messages = list(self.opening)
+        for cycle in self._cycles:
+            if cycle.made is None:
+                cycle.made = tuple(self._messages_of(cycle))
+            messages.extend(cycle.made)
+        return tuple(messages)
 
     @property
     def has_native_calls(self) -> bool:
@@ -177,32 +190,35 @@ class Transcript:
 
     def _mask_old(self, share: int) -> None:
         """Mask the oldest observations, down to half their share, once they exceed it; never the newest cycle's."""
-        old = [one for cycle in self._cycles[:-1] for one in cycle.seen if not one.is_masked]
+        old = [(cycle, one) for cycle in self._cycles[:-1] for one in cycle.seen if not one.is_masked]
         newest = sum(one.tokens for cycle in self._cycles[-1:] for one in cycle.seen)
-        total = newest + sum(one.tokens for one in old)
+        total = newest + sum(one.tokens for _, one in old)
         if total <= share:
             return
-        for one in old:
+        for cycle, one in old:
             if total <= share // 2:
                 break
-            self._mask(one)
+            self._mask(cycle, one)
             total -= one.tokens if one.is_masked else 0
 
     def _mask_all_old(self) -> None:
         for cycle in self._cycles[:-1]:
-            for one in cycle.seen:
-                self._mask(one)
+            self._mask_all(cycle)
 
     def _mask_newest(self) -> None:
         for cycle in self._cycles[-1:]:
-            for one in cycle.seen:
-                self._mask(one)
+            self._mask_all(cycle)
 
-    def _mask(self, one: _Seen) -> None:
-        """Mask a result, unless it is as short as what would stand in its place."""
+    def _mask_all(self, cycle: _Cycle) -> None:
+        for one in cycle.seen:
+            self._mask(cycle, one)
+
+    def _mask(self, cycle: _Cycle, one: _Seen) -> None:
+        """Mask a result of `cycle`, unless it is as short as what would stand in its place."""
         if not one.is_masked and len(one.line) < len(one.result.result_json):
             self.masked += 1
             one.is_masked = True
+            cycle.made = None
 
     def _leave_out_thoughts(self) -> None:
         """Leave out the older half of the thoughts that still stand; the second time all but the newest."""
@@ -211,6 +227,7 @@ class Transcript:
         for cycle in standing if is_second else standing[: (len(standing) + 1) // 2]:
             cycle.is_left_out = True
             cycle.reasoning = ""
+            cycle.made = None
 
     async def _tokens(self) -> int:
         """Return the tokens of the messages, with those of the calls, which counters of messages do not see."""

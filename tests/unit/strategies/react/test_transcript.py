@@ -135,3 +135,39 @@ async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_th
     prompt, tight = await native.fitted(window=with_call + 60, writing_tokens=100, least_tokens=10)
     assert tight < 60
     assert prompt + tight == with_call + 60
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_what_did_not_change_is_the_same_message_in_every_call(is_native: bool) -> None:  # noqa: FBT001 - a parameter
+    conversation = transcript(is_native=is_native)
+    look(conversation, words=1, number=1)
+    first = conversation.messages()
+    look(conversation, words=1, number=2)
+    second = conversation.messages()
+    assert all(one is other for one, other in zip(first, second[: len(first)], strict=True))
+    conversation.say("Go on.")
+    third = conversation.messages()
+    assert all(one is other for one, other in zip(second[:-1], third[:-1], strict=True))
+    assert third[-1].content == f"{second[-1].content}\nGo on."
+
+
+@given(
+    st.lists(st.sampled_from(["look", "say", "fit", "fit small", "read"]), max_size=12),
+    st.booleans(),
+)
+async def test_messages_are_those_of_a_conversation_that_keeps_none(steps: list[str], is_native: bool) -> None:  # noqa: FBT001 - a parameter
+    conversation = transcript(is_native=is_native)
+    for number, step in enumerate(steps):
+        if step == "look":
+            look(conversation, words=40 + number, number=number)
+        elif step == "say":
+            conversation.say("Go on.")
+        elif step == "read":
+            conversation.messages()
+        else:
+            window = 200 if step == "fit small" else 4_000
+            await conversation.fitted(window=window, writing_tokens=20, least_tokens=5)
+    kept = conversation.messages()
+    for cycle in conversation._cycles:
+        cycle.made = None
+    assert kept == conversation.messages()
