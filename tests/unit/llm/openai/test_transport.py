@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.openai.transport import OpenAITransport
 from reasond_server.telemetry.propagation import Telling, TraceContext
 from tests.faults.backend import KEY, NOW
-from tests.faults.upstream import GOOD, Conversation, refusing, streaming, upstream
+from tests.faults.upstream import GOOD, STREAM_HEAD, Conversation, refusing, streaming, upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,6 +49,36 @@ async def test_the_body_comes_as_the_server_wrote_it() -> None:
         assert f"authorization: Bearer {KEY}" in asked.head
         assert "accept-encoding: identity" in asked.head
         assert asked.json == {"model": "m-1"}
+
+
+async def test_what_is_there_is_had_without_waiting_and_a_break_is_told_either_way() -> None:
+    may_break = asyncio.Event()
+
+    async def broken(conversation: Conversation) -> None:
+        await conversation.send(STREAM_HEAD + b"content-length: 100\r\n\r\n" + GOOD[0])
+        await may_break.wait()
+        conversation.abort()
+
+    async with upstream(broken) as server, transport(server.address) as one:
+        answer = await one.open("chat/completions", {"model": "m-1"})
+        first = answer.ready() or await answer.read()
+        assert GOOD[0].startswith(first)
+        while len(first) < len(GOOD[0]):
+            first += await answer.read()
+        assert answer.ready() is None
+        may_break.set()
+        with pytest.raises(UpstreamFaultError) as waited:
+            await answer.read()
+        with pytest.raises(UpstreamFaultError) as asked:
+            answer.ready()
+        assert str(asked.value.error) == str(waited.value.error)
+        answer.close()
+    async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
+        answer = await one.open("chat/completions", {"model": "m-1"})
+        while await answer.read():
+            pass
+        assert answer.ready() == b""
+        answer.close()
 
 
 async def test_without_a_key_none_is_sent_whatever_the_environment_holds(monkeypatch: pytest.MonkeyPatch) -> None:
