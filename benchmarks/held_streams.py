@@ -35,7 +35,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2
-from reasond_server.app import spare_collector
+from reasond_server import app
 from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
@@ -219,7 +219,7 @@ async def serve(kind: str, gate: str, base_url: str) -> None:
         model = PacedModel(pieces=PIECES, gap_s=GAP_S) if kind == ACTIVE else HeldModel(Path(gate))
     async with running_server(model=model, environ=environ) as listening:
         # As `reasond serve` does.
-        spare_collector()
+        app.spare_collector()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

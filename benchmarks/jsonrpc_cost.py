@@ -29,7 +29,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from benchmarks.unary import ANSWER_BYTES, PATH, QUESTION_BYTES, request_message
 from benchmarks.upstream import text_of
-from reasond_server.app import spare_collector
+from reasond_server import app
 from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
@@ -72,7 +72,7 @@ async def serve_reasond() -> None:
     """Serve both wires."""
     async with running_server(model=InstantModel(), environ=SETTINGS) as listening:
         # As `reasond serve` does.
-        spare_collector()
+        app.spare_collector()
         http = listening.http.removeprefix("http://")
         await serve_until_told(target=listening.grpc, http=http, token=listening.token)
 

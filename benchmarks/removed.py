@@ -61,7 +61,11 @@ CHANGES: Final = (
     ("47dc015", "A run works in one task; another one sees it out only where it has to be stopped from outside."),
     ("2880139", "Model calls are watched where they are metered: two generators fewer."),
     ("fc5f15d", "What no request changes is resolved once, text that nobody reads is not kept."),
+    ("1da605c", "A JSON-RPC call runs in its request's task; headers are taken apart once, an answer is one write."),
+    ("cb41518", "A dictionary of six addresses instead of Starlette's router."),
     ("4fd716f", "Plain JSON of a step is copied without being written; sizes ask a class for its fields once."),
+    ("14ede98", "Plain fields of what a strategy reports are looked at once."),
+    ("d92c2da", "A model call is one generator; what came of an answer is read at once, a message is written once."),
 )
 """Commit and what it changed, in the order in which they were made."""
 

@@ -28,7 +28,7 @@ import grpc
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
-from reasond_server.app import spare_collector
+from reasond_server import app
 from reasond_server.executions.opening import migrate_stores
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
 from reasond_server.testing import running_server
@@ -116,7 +116,7 @@ async def serve(store_url: str) -> None:
     environ = {"REASOND__STORE__URL": store_url, "REASOND__SERVER__HTTP_ADDRESS": ""}
     async with running_server(strategies=[Steps()], environ=environ) as listening:
         # As `reasond serve` does.
-        spare_collector()
+        app.spare_collector()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

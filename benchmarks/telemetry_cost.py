@@ -28,7 +28,7 @@ from benchmarks.instant import InstantModel
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import running, serve_until_told
 from benchmarks.unary import SETTINGS, measured
-from reasond_server.app import spare_collector
+from reasond_server import app
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, Role, Text
 from reasond_server.llm.tracing import TracedModel
@@ -74,7 +74,7 @@ async def serve_reasond(settings: str) -> None:
     """Serve reasond with these settings as JSON."""
     environ: Mapping[str, str] = json.loads(settings)
     async with running_server(model=InstantModel(), environ={**SETTINGS, **environ}) as listening:
-        spare_collector()
+        app.spare_collector()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

@@ -35,7 +35,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from benchmarks.upstream import running_upstream, text_of
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
-from reasond_server.app import spare_collector
+from reasond_server import app
 from reasond_server.executions.opening import migrate_stores
 from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
@@ -111,7 +111,7 @@ async def serve_reasond(settings: str) -> None:
     model = None if "REASOND__LLM__BASE_URL" in environ else InstantModel()
     async with running_server(model=model, environ={**SETTINGS, **environ}) as listening:
         # As `reasond serve` does.
-        spare_collector()
+        app.spare_collector()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 

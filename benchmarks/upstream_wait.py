@@ -23,7 +23,7 @@ from benchmarks.machine import circumstances, new_event_loop, pin, two_processor
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from benchmarks.unary import PATH, request_message
 from benchmarks.upstream import running_upstream, text_of
-from reasond_server.app import spare_collector
+from reasond_server import app
 from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
@@ -82,7 +82,7 @@ async def serve(base_url: str) -> None:
     }
     async with running_server(environ=environ) as listening:
         # As `reasond serve` does.
-        spare_collector()
+        app.spare_collector()
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 
