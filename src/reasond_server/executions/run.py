@@ -270,8 +270,8 @@ class Run:
         self._be_over()
 
     def tell(self, ending: Ending | ReasondError) -> None:
-        """Note how the strategy's work ended; what was told first counts, unless the run was stopped before."""
-        if self.told is None and self.stop_reason is None:
+        """Note how the strategy's work ended; what was told first counts, unless the run was stopped or over before."""
+        if self.told is None and self.stop_reason is None and not self.is_ending:
             self.told = ending
 
     def limit(self, within_s: float | None) -> None:

@@ -347,8 +347,14 @@ class Runner:
         run.on_over = partial(self._take_over, run)
         with self._store.watch(run.identity.execution_id, partial(self._heard, run)):
             await self._driver.work(run)
-        if run.driver is own:
-            await self._see_out(run, has_stopped=True)
+        if run.driver is not own or own is None:
+            return
+        seeing_out = self._see_out(run, has_stopped=True)
+        if own.cancelling():
+            # By the strategy, or because the loop ends: neither may cut short what comes now, or be kept waiting by it.
+            run.driver = asyncio.create_task(seeing_out, name=f"end of {run.identity.execution_id}")
+        else:
+            await seeing_out
 
     def _take_over(self, run: Run) -> None:
         """Stop the strategy of `run` from a task that it cannot keep waiting."""

@@ -315,8 +315,9 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     async def _unbounded(self, request: ChatRequest) -> _Call:
         """Return the call where no budget bounds its tokens."""
-        self._require_calls()
         prompt = await self._prompt_tokens(request.messages)
+        # Nothing is awaited after this: other calls of the run may begin while a long prompt is counted.
+        self._require_calls()
         return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=request.max_tokens)
 
     def _require_calls(self) -> None:

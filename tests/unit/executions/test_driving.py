@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.errors import ReasondError, StoreFullError, StoreUnavailableError
+from reasond_server.errors import ModelTimeoutError, ReasondError, StoreFullError, StoreUnavailableError
 from reasond_server.executions.following import Follower
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
@@ -175,6 +175,33 @@ class Ending(Scripted):
                     self.cuts += 1
 
 
+class Late(Scripted):
+    """Cancels its own task, waits for nothing any more, and gives its outcome."""
+
+    def __init__(self) -> None:
+        super().__init__(Script())
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        del task, context
+        cancel_own_task()
+        yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+
+
+class Sore(Scripted):
+    """Works until it is cancelled, and fails then."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(Script(waits_for=asyncio.Event()))
+        self._error = error
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        try:
+            async for event in super().run(task, context):
+                yield event
+        except asyncio.CancelledError:
+            raise self._error from None
+
+
 def cancel_own_task() -> None:
     task = asyncio.current_task()
     assert task is not None
@@ -198,6 +225,31 @@ async def test_a_strategy_that_cancels_its_own_task_fails_and_is_written_down(as
     assert result.error is not None
     assert (result.finish_reason, result.error.reason) == (FinishReason.FAILED, "INTERNAL")
     assert passed_s() < 1
+
+
+@in_virtual_time
+async def test_a_strategy_that_cancels_its_own_task_and_then_gives_its_outcome_is_written_down(assign: Assign) -> None:
+    store = TroubledStore(full=1)
+    runner = runner_on(store)
+    execution = await runner.start(replace(assign(), strategy=Late()))
+    result = await end_of(store, runner, execution)
+    assert result is not None
+    assert (result.answer, result.finish_reason) == ("done", FinishReason.ANSWERED)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), StoreUnavailableError("no")], ids=repr)
+@in_virtual_time
+async def test_a_strategy_that_fails_when_its_time_is_over_has_run_out_of_time(
+    assign: Assign, error: Exception
+) -> None:
+    store = TroubledStore()
+    runner = runner_on(store)
+    execution = await runner.start(replace(assign(time_limit_s=5.0), strategy=Sore(error)))
+    result = await end_of(store, runner, execution)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.reason == ModelTimeoutError.reason
+    assert passed_s() == pytest.approx(5.0)
 
 
 @in_virtual_time

@@ -21,6 +21,7 @@ from reasond_server.limits.tokens import Reservation
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter, fork_of
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (
+    LONG_TEXT_CHARACTERS,
     ChatModel,
     ChatRequest,
     Finished,
@@ -316,6 +317,14 @@ async def test_a_recalled_call_is_spent_as_if_it_had_been_made() -> None:
     await played(again)
     assert again.is_clamped is made.is_clamped is True
     assert again.usage == made.usage
+
+
+async def test_calls_at_one_time_whose_prompts_are_long_share_the_bound_of_calls() -> None:
+    long = replace(ASK, messages=[Message(role=Role.USER, content="why " * LONG_TEXT_CHARACTERS)])
+    model = metered(ScriptedModel(["a", "b", "c"]), max_model_calls=1)
+    told = await asyncio.gather(*(played(model, long) for _ in range(3)), return_exceptions=True)
+    assert sum(isinstance(one, TokenBudgetExhaustedError) for one in told) == 2
+    assert model.usage.model_calls == 1
 
 
 async def test_recalled_calls_count_towards_the_bound_of_calls_and_are_not_refused_by_it() -> None:
