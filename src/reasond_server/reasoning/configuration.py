@@ -107,7 +107,7 @@ class StrategyConfiguration:
                 raise SettingsError(f"{key} is a ceiling of {name!r}, which takes no numbers", remedy="Remove the key.")
 
     def _check_defaults(self, strategy: ReasoningStrategy[Any]) -> None:
-        """Check what applies where a request sets nothing; keep it, unless a run could change it for the next one."""
+        """Check what applies where a request sets nothing; keep it, unless the next run might need another one."""
         try:
             config, shown_config = self.resolve(strategy, request={})
         except InvalidConfigError as error:
@@ -115,8 +115,16 @@ class StrategyConfiguration:
                 f"[reasoning.strategies.{strategy.name}] does not work: {error.message}",
                 remedy="Mend the default_* value, or set one at or below its max_allowed_* ceiling.",
             ) from None
-        if not config.__private_attributes__ and all(isinstance(value, _UNCHANGEABLE) for _, value in config):
+        if _is_fixed(config):
             self._settled[strategy.name] = config, shown_config
+
+
+def _is_fixed(config: StrategyConfig) -> bool:
+    """Return whether no run can change it for the next one, and nothing in it is made anew for each."""
+    if not config.model_config.get("frozen") or config.__private_attributes__:
+        return False
+    has_made = any(field.default_factory is not None for field in type(config).model_fields.values())
+    return not has_made and all(isinstance(value, _UNCHANGEABLE) for _, value in config)
 
 
 def _is_number(value: object) -> bool:

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from reasond_server.errors import InvalidConfigError, SettingsError
 from reasond_server.reasoning.configuration import StrategyConfiguration
@@ -52,7 +52,16 @@ class Hidden(StrategyConfig):
     _seen: int = PrivateAttr(default=0)
 
 
-@pytest.mark.parametrize("kind", [Lists, Hidden])
+class Thawed(StrategyConfig):
+    model_config = ConfigDict(frozen=False)
+    most: int = 1
+
+
+class Made(StrategyConfig):
+    seed: int = Field(default_factory=lambda: 7)
+
+
+@pytest.mark.parametrize("kind", [Lists, Hidden, Thawed, Made])
 def test_a_configuration_that_a_run_can_change_is_made_anew_for_each(kind: type[StrategyConfig]) -> None:
     class Changing(Quick):
         name = "changing"
