@@ -159,7 +159,7 @@ class Driver:
                     await self._append_step(run, event, used=used - spent, elapsed_s=now - since)
                     spent, since = used, now
                     if run.stops_at_step is not None:
-                        _stop_at_step(run, run.stops_at_step)
+                        self._stop_at_step(run, run.stops_at_step)
                         return
                 else:
                     self._take_outcome(run, event)
@@ -168,17 +168,31 @@ class Driver:
                 # A strategy that never waits for anything would keep all others from working.
                 if not turn % _EVENTS_PER_TURN:
                     await asyncio.sleep(0)
+        except ReasondError as error:
+            if run.told is None and run.stop_reason is None:
+                self._take_ending(run, carriable(error))
+            raise
         finally:
             await events.aclose()
         raise InternalError(f"strategy {name!r} ended without an outcome")
 
     def _take_outcome(self, run: Run, outcome: Outcome) -> None:
-        """Tell how the strategy ended; from now on nothing counts that it does, and it has a while to clean up."""
+        """Tell how the strategy ended by itself."""
         kept = require_outcome(outcome, strategy=run.identity.strategy, before=run.metrics)
         run.metrics = kept.metrics
         if run.is_replaying:
             raise _differs(f"it ended after {run.step_count} of {len(run.known)} steps that it had made before")
-        run.tell(ending_of_outcome(kept, is_clamped=run.model.is_clamped))
+        self._take_ending(run, ending_of_outcome(kept, is_clamped=run.model.is_clamped))
+
+    def _stop_at_step(self, run: Run, reason: Stop) -> None:
+        if reason is Stop.HANDED_OVER:
+            run.stop(reason)
+        else:
+            self._take_ending(run, cancelled("The server was shut down; the steps until then are kept."))
+
+    def _take_ending(self, run: Run, ending: Ending | ReasondError) -> None:
+        """Tell how the run ends; nothing counts that its strategy does from now on, and it has a while to clean up."""
+        run.tell(ending)
         self._close(run)
         run.limit(self._unwinding_s)
 
@@ -267,13 +281,6 @@ class Driver:
 
     def _elapsed_s(self, run: Run) -> float:
         return self._clock.monotonic() - run.began_s
-
-
-def _stop_at_step(run: Run, reason: Stop) -> None:
-    if reason is Stop.HANDED_OVER:
-        run.stop(reason)
-    else:
-        run.tell(cancelled("The server was shut down; the steps until then are kept."))
 
 
 def _differs(how: str) -> ReplayError:

@@ -155,8 +155,15 @@ async def test_a_strategy_that_does_not_stop_is_left_behind_and_its_run_ends(
 class Ending(Scripted):
     """Gives its outcome; what it does to its own task, and what it does afterwards, a test says."""
 
-    def __init__(self, *, before: Callable[[], object] = bool, after: Callable[[], object] = bool) -> None:
+    def __init__(
+        self,
+        *,
+        before: Callable[[], object] = bool,
+        after: Callable[[], object] = bool,
+        reason: FinishReason = FinishReason.ANSWERED,
+    ) -> None:
         super().__init__(Script())
+        self._reason = reason
         self._before = before
         self._after = after
         self.cuts = 0
@@ -166,7 +173,7 @@ class Ending(Scripted):
         self._before()
         try:
             await asyncio.sleep(0)
-            yield Outcome(answer="done", finish_reason=FinishReason.ANSWERED, metrics=CustomMetrics(data={}))
+            yield Outcome(answer="done", finish_reason=self._reason, metrics=CustomMetrics(data={}))
         finally:
             while self._after():
                 try:
@@ -200,6 +207,18 @@ class Sore(Scripted):
                 yield event
         except asyncio.CancelledError:
             raise self._error from None
+
+
+class Slow(Scripted):
+    """Takes 810 seconds for its first step, and for ever to clean up."""
+
+    async def run(self, task: Task, context: RunContext[StrategyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        await asyncio.sleep(810)
+        try:
+            async for event in super().run(task, context):
+                yield event
+        finally:
+            await asyncio.Event().wait()
 
 
 def cancel_own_task() -> None:
@@ -286,6 +305,29 @@ async def test_a_strategy_has_a_while_to_clean_up_after_its_outcome_and_again_on
     assert (result.answer, result.finish_reason) == ("done", FinishReason.ANSWERED)
     assert ("left behind" in result.warnings[-1]) is is_left_behind
     assert passed_s() == pytest.approx(4.0 if is_left_behind else 2.0)
+
+
+@in_virtual_time
+async def test_a_strategy_whose_outcome_is_refused_has_no_longer_to_clean_up(assign: Assign) -> None:
+    store = TroubledStore()
+    runner = runner_on(store)
+    strategy = Ending(after=lambda: strategy.cuts < 1, reason=FinishReason.FAILED)
+    result = await end_of(store, runner, await runner.start(replace(assign(), strategy=strategy)))
+    assert result is not None
+    assert result.error is not None
+    assert (result.error.reason, result.warnings) == ("INTERNAL", ("the echo model only repeats",))
+    assert passed_s() == pytest.approx(2.0)
+
+
+@in_virtual_time
+async def test_a_strategy_that_is_stopped_at_its_step_has_no_longer_to_clean_up(assign: Assign) -> None:
+    store = MemoryExecutionStore(max_executions=9, max_bytes=10**7, now=ManualClock().now, monotonic=bool)
+    runner = runner_on(store)
+    strategy = Slow(Script())
+    execution = await runner.start(replace(assign(), strategy=strategy))
+    await runner.drain(grace_s=1000)
+    assert (await store.find("acme", execution.execution_id)).state is ExecutionState.CANCELLED
+    assert passed_s() == pytest.approx(810 + 2.0)
 
 
 @in_virtual_time
