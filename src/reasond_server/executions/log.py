@@ -317,7 +317,13 @@ class RunLog:
         """Wait until something was committed or refused."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        await waiter
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            # Else everybody who asks while the store takes nothing would leave one behind.
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            raise
 
     def _tell(self) -> None:
         if self._waiters:

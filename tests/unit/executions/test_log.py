@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from dataclasses import fields, replace
 from datetime import timedelta
 
@@ -48,3 +50,42 @@ def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() 
     part = log.take()
     assert part is not None
     assert part.size == sum(map(size_of, part.entries))
+
+
+async def test_who_waits_no_longer_for_a_commit_leaves_nothing_behind() -> None:
+    log = RunLog(
+        execution=Execution(
+            execution_id="x",
+            tenant="acme",
+            state=ExecutionState.RUNNING,
+            strategy="s",
+            strategy_source=StrategySource.REQUEST,
+            model="m",
+            create_time=START,
+        ),
+        submit=lambda _: None,
+    )
+    detail = Thought(text="why", answer="because")
+    log.append(
+        Iteration(index=0, answer_found=False, usage=Usage(), elapsed_s=0.0, detail=detail), now=START, usage=Usage()
+    )
+    before = futures()
+    for _ in range(20):
+        waiting = asyncio.create_task(log.settled())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    del waiting
+    await asyncio.sleep(0)
+    assert futures() == before
+    waiting = asyncio.create_task(log.settled())
+    await asyncio.sleep(0)
+    assert log.take() is not None
+    log.was_committed()
+    await waiting
+
+
+def futures() -> int:
+    """Return how many futures there are."""
+    gc.collect()
+    return sum(type(one) is asyncio.Future for one in gc.get_objects())
