@@ -256,6 +256,17 @@ async def test_a_strategy_that_cancels_its_own_task_and_then_gives_its_outcome_i
     assert (result.answer, result.finish_reason) == ("done", FinishReason.ANSWERED)
 
 
+def test_a_loop_that_ends_with_a_run_at_work_does_not_wait_for_its_store(assign: Assign) -> None:
+    async def leave() -> None:
+        store = TroubledStore()
+        script = Script(waits_for=asyncio.Event())
+        await runner_on(store).start(replace(assign(script), request_id="r"))
+        await asyncio.sleep(0)
+        store.is_down = True
+
+    asyncio.run(leave())
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), StoreUnavailableError("no")], ids=repr)
 @in_virtual_time
 async def test_a_strategy_that_fails_when_its_time_is_over_has_run_out_of_time(
