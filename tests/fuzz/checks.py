@@ -22,7 +22,7 @@ from reasond_server.access.verifying import TokenRules, TokenVerifier
 from reasond_server.config import load
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import neutralize, restore
-from reasond_server.errors import ModelProtocolError, ReasondError, SettingsError, TokenInvalidError
+from reasond_server.errors import ReasondError, SettingsError, TokenInvalidError
 from reasond_server.http_api.counting import holds_more_values
 from reasond_server.http_api.credentials import take_token
 from reasond_server.http_api.failures import error_object
@@ -123,13 +123,12 @@ def sse(data: bytes) -> None:
 
 def _events(pieces: list[bytes]) -> tuple[list[Any], bool]:
     reader, found = SseReader(max_line_bytes=LINE_BYTES), []
-    try:
-        for piece in pieces:
-            for event in reader.feed(piece):
-                assert b"\r" not in event.data
-                found.append(event)
-    except ModelProtocolError:
-        return found, True
+    for piece in pieces:
+        for event in reader.feed(piece):
+            assert b"\r" not in event.data
+            found.append(event)
+        if reader.fault is not None:
+            return found, True
     return found, False
 
 
