@@ -31,9 +31,12 @@ def with_detail(
     # An empty message does not choose an alternative of a oneof when it is copied; SetInParent does.
     match detail:
         case Thought():
-            message.thought.SetInParent()
+            thought = message.thought
+            thought.SetInParent()
             if has_texts:
-                message.thought.text, message.thought.answer = detail.text, detail.answer
+                thought.text = detail.text
+                if detail.answer:
+                    thought.answer = detail.answer
             return message
         case BoundedContextStep():
             message.bounded_context.CopyFrom(_window(detail, has_texts=has_texts))
