@@ -76,7 +76,7 @@ def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
 
 def require_step(
     step: Step, *, strategy: str, before: StrategyMetrics | None = None
-) -> tuple[StepDetail, StrategyMetrics | None]:
+) -> tuple[StepDetail, StrategyMetrics]:
     """Return what `step` shows and its metrics, as they are kept: the strategy cannot change their JSON any more.
 
     `before` are the metrics of the step before, as they were kept.
