@@ -110,9 +110,12 @@ def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsR
     message = reasoning_service_pb2.ReasonIterationsResponse()
     message.execution_id, message.sequence = event.execution_id, event.sequence
     fill_timestamp(message.create_time, event.create_time)
-    match event.event:
-        case Iteration() as iteration:
-            _fill_iteration(message.iteration, iteration)
+    happening = event.event
+    # Nearly all are steps, and a match takes longer to say so.
+    if isinstance(happening, Iteration):
+        _fill_iteration(message.iteration, happening)
+        return message
+    match happening:
         case ExecutionStarted() as started:
             message.started.CopyFrom(_started(started))
         case TextDelta() as delta:

@@ -32,11 +32,12 @@ def with_detail(
     match detail:
         case Thought():
             thought = message.thought
-            thought.SetInParent()
-            if has_texts:
+            if has_texts and detail.text:
                 thought.text = detail.text
-                if detail.answer:
-                    thought.answer = detail.answer
+            else:
+                thought.SetInParent()
+            if has_texts and detail.answer:
+                thought.answer = detail.answer
             return message
         case BoundedContextStep():
             message.bounded_context.CopyFrom(_window(detail, has_texts=has_texts))
