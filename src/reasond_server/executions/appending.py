@@ -41,11 +41,7 @@ def events_of(part: Append) -> list[LoggedEvent]:
 
 def ends(part: Append) -> bool:
     """Return whether a Result is among the entries."""
-    return _holds_result(events_of(part))
-
-
-def _holds_result(events: Sequence[LoggedEvent]) -> bool:
-    return any(isinstance(event.event, Result) for event in events)
+    return any(isinstance(event.event, Result) for event in events_of(part))
 
 
 def may_repeat(part: Append, head: Head) -> bool:
@@ -67,7 +63,8 @@ def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> Reas
             f"version {part.version} is not that of the log of {execution_id}, which {state} at {head.version}"
         )
     events = events_of(part)
-    has_result = _holds_result(events)
+    # One that is followed by other events is no end, and a gap.
+    has_result = bool(events) and isinstance(events[-1].event, Result)
     if wrong := _first_gap(part, events, head.last_sequence, has_result=has_result):
         return InternalError(f"{wrong} does not continue the log of {execution_id}")
     if head.size + size > largest and not has_result:
@@ -106,7 +103,7 @@ def _first_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_re
         last += 1
         if event.sequence != last:
             return f"event {event.sequence}"
-        if has_result and isinstance(event.event, Result) and event is not events[-1]:
+        if isinstance(event.event, Result) and event is not events[-1]:
             return "an event after the result"
     if part.execution.last_sequence != last:
         return f"an execution whose last event is {part.execution.last_sequence}"

@@ -156,7 +156,9 @@ class Driver:
                     run.wrote(require_wrote(event, strategy=name).text)
                 elif isinstance(event, Step):
                     used, now = model.usage, self._clock.monotonic()
-                    await self._append_step(run, event, used=used - spent, elapsed_s=now - since)
+                    self._append_step(run, event, used=used - spent, elapsed_s=now - since)
+                    if not run.log.has_room:
+                        await run.log.room()
                     spent, since = used, now
                     if run.stops_at_step is not None:
                         self._stop_at_step(run, run.stops_at_step)
@@ -216,31 +218,29 @@ class Driver:
             new_nonce=run.new_nonce,
         )
 
-    async def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
+    def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
         """Append the step, unless it is logged from an earlier life of the run.
 
         Raises:
             ReplayError: another step is logged in its place.
-            ReasondError: nothing can be appended any more.
+            InternalError: it cannot be kept.
         """
-        kept = require_step(step, strategy=run.identity.strategy, before=run.metrics)
-        run.metrics = kept.metrics
+        detail, run.metrics = require_step(step, strategy=run.identity.strategy, before=run.metrics)
         index = run.step_count
         if run.is_replaying:
-            if detail_digest(kept.detail) != run.known[index]:
+            if detail_digest(detail) != run.known[index]:
                 raise _differs(f"its step {index} is another one than before")
             run.step_count += 1
             if run.trace is not None:
                 run.trace.step_left()
             return
         iteration = Iteration(
-            index=index, answer_found=kept.answer_found, usage=used, elapsed_s=elapsed_s, detail=kept.detail
+            index=index, answer_found=step.answer_found, usage=used, elapsed_s=elapsed_s, detail=detail
         )
         run.step_count += 1
         if run.trace is not None:
             run.trace.step_made(iteration)
         run.log.append(iteration, now=self._clock.now(), usage=run.usage)
-        await run.log.room()
 
     async def _write_end(self, run: Run, ending: Ending) -> None:
         """Append the result, and wait until it is committed; whoever waits for the answer is told before."""

@@ -90,7 +90,8 @@ class Follower:
                             create_time=logged.create_time,
                             event=logged.event,
                         )
-                        source.raise_failure(logged)
+                        if isinstance(logged.event, Result):
+                            source.end_with(logged.event)
                 if source.has_ended:
                     return
                 if is_silent and not has_news:
@@ -196,14 +197,11 @@ class _Source:
         self.is_out_of_reach = False
         return events
 
-    def raise_failure(self, logged: LoggedEvent) -> None:
-        """Note whether `logged` is the last event, and raise what went wrong, if anything did.
+    def end_with(self, result: Result) -> None:
+        """Note that the log has ended with `result`, and raise what went wrong, if anything did.
 
         That is the error itself while it is at hand, else what was kept of it.
         """
-        result = logged.event
-        if not isinstance(result, Result):
-            return
         self.has_ended = True
         if result.error is not None:
             kept = error_of(result.error.reason, result.error.message)
@@ -229,9 +227,10 @@ class _Source:
         elif found.last_sequence <= after:
             self.has_ended = True
             last = await self._store.read(self._tenant, self._id, after=after - 1, limit=1)
-            if not last or not isinstance(last[-1].event, Result):
+            result = last[-1].event if last else None
+            if not isinstance(result, Result):
                 raise InternalError("the execution ended without a result")
-            self.raise_failure(last[-1])
+            self.end_with(result)
         else:
             self._mailbox.log_grew()
 

@@ -142,6 +142,11 @@ class RunLog:
         return self.creation is None
 
     @property
+    def has_room(self) -> bool:
+        """Whether `room` returns at once."""
+        return self.error is None and not self._is_full()
+
+    @property
     def is_late(self) -> bool:
         """Whether the store does not know the beginning or the end of what callers may know."""
         return not self.is_created or self.has_ended
@@ -247,7 +252,12 @@ class RunLog:
         for each in committed:
             self._pending_bytes -= each.size
             if each.event is not None:
-                self._remember(each.event, each.size)
+                self.committed = each.event.sequence
+                self._tail.append(each.event)
+                self._tail_sizes.append(each.size)
+                self._tail_bytes += each.size
+        if self._store_as is None:
+            self._forget_the_first()
         if self._pending:
             self._submit(self)
         self._tell()
@@ -273,21 +283,18 @@ class RunLog:
         if self.is_open:
             self._submit(self)
 
-    def _remember(self, event: LoggedEvent, size: int) -> None:
-        self.committed = event.sequence
-        self._tail.append(event)
-        self._tail_sizes.append(size)
-        self._tail_bytes += size
-        if self._store_as is not None:
+    def _forget_the_first(self) -> None:
+        """Let go of the events that are over the bounds, but for the last one."""
+        most, most_bytes = (len(self._tail), _ANSWER_BYTES) if self.is_for_one_answer else (_MAX_TAIL, _MAX_TAIL_BYTES)
+        left = len(self._tail)
+        if left <= most and self._tail_bytes <= most_bytes:
             return
-        while self._remembers_too_much() and len(self._tail) > 1:
-            self._tail.pop(0)
-            self._tail_bytes -= self._tail_sizes.pop(0)
-
-    def _remembers_too_much(self) -> bool:
-        if self.is_for_one_answer:
-            return self._tail_bytes > _ANSWER_BYTES
-        return len(self._tail) > _MAX_TAIL or self._tail_bytes > _MAX_TAIL_BYTES
+        for size in self._tail_sizes[:-1]:
+            self._tail_bytes -= size
+            left -= 1
+            if left <= most and self._tail_bytes <= most_bytes:
+                break
+        del self._tail[:-left], self._tail_sizes[:-left]
 
     def _is_full(self) -> bool:
         if self.is_for_one_answer:

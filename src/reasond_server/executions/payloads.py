@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError
 from reasond_server.executions.shapes import ShapeError, is_unicode, settled
-from reasond_server.strategies.strategy import Step
 from reasond_server.types import (
     BoundedContextMetrics,
     BoundedContextStep,
@@ -28,11 +27,12 @@ from reasond_server.types import (
 
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
-    from reasond_server.strategies.strategy import Outcome, Wrote
-    from reasond_server.types import StrategyMetrics
+    from reasond_server.strategies.strategy import Outcome, Step, Wrote
+    from reasond_server.types import StepDetail, StrategyMetrics
 
 MAX_DEPTH = 16
 _DETAILS: Final = (Thought, BoundedContextStep, ReactStep, TreeStep, Sample, CustomStep)
+_CUSTOM: Final = (CustomStep, CustomMetrics)
 _METRICS: Final = (
     ChainOfThoughtMetrics,
     BoundedContextMetrics,
@@ -74,8 +74,10 @@ def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:
     return wrote
 
 
-def require_step(step: Step, *, strategy: str, before: StrategyMetrics | None = None) -> Step:
-    """Return `step` as it is kept: JSON and sequences are copies, which the strategy cannot change any more.
+def require_step(
+    step: Step, *, strategy: str, before: StrategyMetrics | None = None
+) -> tuple[StepDetail, StrategyMetrics]:
+    """Return what `step` shows and its metrics, as they are kept: the strategy cannot change their JSON any more.
 
     `before` are the metrics of the step before, as they were kept.
 
@@ -86,10 +88,7 @@ def require_step(step: Step, *, strategy: str, before: StrategyMetrics | None = 
         raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
     if not isinstance(step.answer_found, bool):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose answer_found is neither True nor False")
-    detail, metrics = _kept(step.detail, strategy), _kept(step.metrics, strategy, before)
-    if detail is step.detail and metrics is step.metrics:
-        return step
-    return Step(detail=detail, answer_found=step.answer_found, metrics=metrics)
+    return _kept(step.detail, strategy), _kept(step.metrics, strategy, before)
 
 
 def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics | None = None) -> Outcome:
@@ -120,11 +119,11 @@ def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
     """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
     if value is None or (value is before and not isinstance(value, CustomMetrics)):
         return value
-    kind = type(value).__name__
-    if not isinstance(value, CustomStep | CustomMetrics):
+    if not isinstance(value, _CUSTOM):
         try:
             return settled(value, before=before)
         except ShapeError as error:
+            kind = type(value).__name__
             raise InternalError(f"strategy {strategy!r} yielded a {kind} that cannot be kept: {error}") from None
     flat = _flat_copy(value.data)
     if flat is not None:
@@ -137,6 +136,7 @@ def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
     except (TypeError, ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or depth_of(data) > MAX_DEPTH:
+        kind = type(value).__name__
         raise InternalError(
             f"strategy {strategy!r} yielded a {kind} that is no JSON object of {MAX_DEPTH} levels at most"
         )

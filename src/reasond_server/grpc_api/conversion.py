@@ -53,7 +53,9 @@ def iteration_message(iteration: Iteration, *, has_texts: bool = True) -> execut
 
 
 def _fill_iteration(message: execution_pb2.Iteration, iteration: Iteration, *, has_texts: bool = True) -> None:
-    message.index, message.answer_found = iteration.index, iteration.answer_found
+    message.index = iteration.index
+    if iteration.answer_found:
+        message.answer_found = True
     fill_usage(message.usage, iteration.usage)
     fill_duration(message.elapsed, iteration.elapsed_s)
     with_detail(message, iteration.detail, has_texts=has_texts)
@@ -108,11 +110,14 @@ def event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsR
     message = reasoning_service_pb2.ReasonIterationsResponse()
     message.execution_id, message.sequence = event.execution_id, event.sequence
     fill_timestamp(message.create_time, event.create_time)
-    match event.event:
+    happening = event.event
+    # Nearly all are steps, and a match takes longer to say so.
+    if isinstance(happening, Iteration):
+        _fill_iteration(message.iteration, happening)
+        return message
+    match happening:
         case ExecutionStarted() as started:
             message.started.CopyFrom(_started(started))
-        case Iteration() as iteration:
-            _fill_iteration(message.iteration, iteration)
         case TextDelta() as delta:
             # Setting fields to their defaults does not choose an alternative of a oneof; this does.
             message.delta.SetInParent()

@@ -30,10 +30,19 @@ _BASELINES: Final = {
 
 
 def fill_usage(message: execution_pb2.Usage, usage: Usage) -> None:
-    """Write what was spent."""
-    message.input_tokens, message.output_tokens = usage.input_tokens, usage.output_tokens
-    message.cached_input_tokens, message.reasoning_tokens = usage.cached_input_tokens, usage.reasoning_tokens
-    message.model_calls, message.source = usage.model_calls, _USAGE_SOURCES[usage.source]
+    """Write what was spent into a message that is empty."""
+    message.source = _USAGE_SOURCES[usage.source]
+    # What is nothing says the same unwritten, and a field takes longer to write than to look at.
+    if usage.model_calls:
+        message.model_calls = usage.model_calls
+    if usage.input_tokens:
+        message.input_tokens = usage.input_tokens
+    if usage.output_tokens:
+        message.output_tokens = usage.output_tokens
+    if usage.cached_input_tokens:
+        message.cached_input_tokens = usage.cached_input_tokens
+    if usage.reasoning_tokens:
+        message.reasoning_tokens = usage.reasoning_tokens
 
 
 def metrics_message(metrics: Metrics) -> execution_pb2.Metrics:

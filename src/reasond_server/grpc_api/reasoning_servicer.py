@@ -90,7 +90,11 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             with _request_fields(request.task), StallWatch(limit_s=self._write_timeout_s) as watch:
                 async with aclosing(self._events(request, context)) as events:
                     async for event in events:
-                        await self._send(context, event, watch)
+                        try:
+                            # Waits while the client's flow-control window is full.
+                            await watch.bound(context.write(event_message(event)))
+                        except TimeoutError:
+                            raise self._cut_off(event) from None
         finally:
             self._observer.stream_closed(TRANSPORT)
 
@@ -167,28 +171,19 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             deadline_s=remaining_s(context),
         )
 
-    async def _send(self, context: Context, event: StreamEvent, watch: StallWatch) -> None:
-        """Write one event; the write waits while the client's flow-control window is full.
-
-        Raises:
-            SlowConsumerError: it waited too long.
-        """
-        try:
-            await watch.bound(context.write(event_message(event)))
-        except TimeoutError:
-            self._observer.slow_consumer(TRANSPORT)
-            # Said now: the status waits behind what the client has not read, and with it the access log.
-            facts = {"execution_id": event.execution_id, "undelivered_sequence": event.sequence}
-            _log.info(
-                "a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._write_timeout_s, extra=facts
-            )
-            error = SlowConsumerError(
-                f"The client took no message for {self._write_timeout_s:g} s",
-                remedy="Resume with the execution_id and the last sequence that was read.",
-                metadata={"undelivered_sequence": str(event.sequence)},
-            )
-            error.execution_id = event.execution_id
-            raise error from None
+    def _cut_off(self, event: StreamEvent) -> SlowConsumerError:
+        """Tell of a client that did not take `event` in time; return what it is told itself."""
+        self._observer.slow_consumer(TRANSPORT)
+        # Said now: the status waits behind what the client has not read, and with it the access log.
+        facts = {"execution_id": event.execution_id, "undelivered_sequence": event.sequence}
+        _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._write_timeout_s, extra=facts)
+        error = SlowConsumerError(
+            f"The client took no message for {self._write_timeout_s:g} s",
+            remedy="Resume with the execution_id and the last sequence that was read.",
+            metadata={"undelivered_sequence": str(event.sequence)},
+        )
+        error.execution_id = event.execution_id
+        return error
 
     def _fill_traced(
         self, message: execution_pb2.Reasoning, found: ExecutionView, view: pb.TraceView.ValueType

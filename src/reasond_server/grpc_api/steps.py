@@ -31,9 +31,13 @@ def with_detail(
     # An empty message does not choose an alternative of a oneof when it is copied; SetInParent does.
     match detail:
         case Thought():
-            message.thought.SetInParent()
-            if has_texts:
-                message.thought.text, message.thought.answer = detail.text, detail.answer
+            thought = message.thought
+            if has_texts and detail.text:
+                thought.text = detail.text
+            else:
+                thought.SetInParent()
+            if has_texts and detail.answer:
+                thought.answer = detail.answer
             return message
         case BoundedContextStep():
             message.bounded_context.CopyFrom(_window(detail, has_texts=has_texts))

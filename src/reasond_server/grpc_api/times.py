@@ -28,8 +28,11 @@ def fill_timestamp(message: timestamp_pb2.Timestamp, moment: datetime) -> None:
 
 def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
     """Write seconds into a Duration, rounded to nanoseconds; less than nothing, where clocks differ, as nothing."""
-    nanos = max(0, round(seconds * _NANOS))
-    message.seconds, message.nanos = nanos // _NANOS, nanos % _NANOS
+    nanos = round(seconds * _NANOS)
+    if nanos >= _NANOS:
+        message.seconds, nanos = divmod(nanos, _NANOS)
+    # Written even where it is nothing: the message is there then.
+    message.nanos = max(0, nanos)
 
 
 def duration(seconds: float) -> duration_pb2.Duration:

@@ -376,7 +376,8 @@ class StrategyConformance:
             if isinstance(event, Wrote):
                 require_wrote(event, strategy=name)
             elif isinstance(event, Step):
-                carry_step(require_step(event, strategy=name))
+                detail, metrics = require_step(event, strategy=name)
+                carry_step(Step(detail=detail, answer_found=event.answer_found, metrics=metrics))
             elif isinstance(event, Outcome):
                 carry_metrics(require_outcome(event, strategy=name))
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class UsageSource(StrEnum):
@@ -41,6 +42,9 @@ class Usage:
         )
 
     def __sub__(self, other: Usage) -> Usage:
+        if other is self:
+            # What a step costs that calls no model.
+            return _NONE[self.source]
         return Usage(
             input_tokens=self.input_tokens - other.input_tokens,
             output_tokens=self.output_tokens - other.output_tokens,
@@ -49,6 +53,9 @@ class Usage:
             model_calls=self.model_calls - other.model_calls,
             source=self.source,
         )
+
+
+_NONE: Final = {source: Usage(source=source) for source in UsageSource}
 
 
 def _joined(one: Usage, other: Usage) -> UsageSource:

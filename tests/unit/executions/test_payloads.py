@@ -41,7 +41,7 @@ def test_only_text_can_be_written(text: Any) -> None:
 
 @pytest.mark.parametrize("changes", [{"detail": "a text"}, {"metrics": {"n": 1}}, {"detail": None}])
 def test_a_step_of_no_known_kind_is_refused(changes: dict[str, Any]) -> None:
-    assert require_step(STEP, strategy="s") == STEP
+    assert require_step(STEP, strategy="s") == (STEP.detail, STEP.metrics)
     with pytest.raises(InternalError, match="yielded a Step whose detail or metrics are of no known kind"):
         require_step(replace(STEP, **changes), strategy="s")
 
@@ -66,7 +66,7 @@ def test_a_text_that_is_no_unicode_is_found_wherever_it_stands(detail: Thought |
 
 @given(st.dictionaries(st.text("ab", max_size=3), JSON, max_size=3))
 def test_the_json_of_a_step_is_kept_as_a_copy(data: dict[str, Any]) -> None:
-    kept = require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s").detail
+    kept, _ = require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s")
     assert isinstance(kept, CustomStep)
     assert kept.data == data
     assert kept.data is not data
@@ -104,7 +104,7 @@ def test_plain_json_is_kept_as_if_it_had_been_written_and_read(data: dict[Any, A
         with pytest.raises(InternalError, match="no JSON object"):
             require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s")
         return
-    kept = require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s").detail
+    kept, _ = require_step(replace(STEP, detail=CustomStep(data=data)), strategy="s")
     assert isinstance(kept, CustomStep)
     assert repr(kept.data) == repr(json.loads(text))
 
