@@ -233,7 +233,7 @@ class Transcript:
         messages = self.messages()
         calls = [call for message in messages for call in message.tool_calls]
         count = self.model.counter
-        extra = sum(count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls)
-        if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
+        extra = sum([count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls])
+        if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
             return extra + await asyncio.to_thread(count.count_prompt, messages)
         return extra + count.count_prompt(messages)
