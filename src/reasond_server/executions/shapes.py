@@ -49,6 +49,7 @@ def settled(value: ValueT, *, before: object = None) -> ValueT:
             (hint is str and given.isascii())
             or (hint is int and -_INT32_MAX <= given <= _INT32_MAX)
             or (hint is float and 0.0 <= given <= _MAX_SECONDS)
+            or hint is bool
         ):
             continue
         kept = _settled(given, hint, items, name, None if known is None else getattr(known, name))
@@ -72,6 +73,7 @@ def _fields(kind: type) -> Sequence[tuple[str, Any, Any]]:
     return [(field.name, hints[field.name], _items_of(hints[field.name])) for field in fields(kind)]
 
 
+@cache
 def _items_of(hint: Any) -> Any:  # noqa: ANN401 - an annotation
     return get_args(hint)[0] if get_origin(hint) is Sequence else None
 
@@ -83,6 +85,8 @@ def _settled(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any: 
     if items is not None:
         return _settled_items(value, items, name, before if isinstance(before, tuple) else ())
     if isinstance(hint, UnionType):
+        if value is None:
+            return None
         chosen = _chosen(value, hint, name)
         return _settled(value, chosen, _items_of(chosen), name, before)
     complaint = _complaint(value, hint, name)
@@ -103,9 +107,7 @@ def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...])
 
 
 def _chosen(value: object, hint: UnionType, name: str) -> Any:  # noqa: ANN401 - an annotation
-    """Return the alternative of an optional field that `value` is meant to be."""
-    if value is None:
-        return NoneType
+    """Return the alternative of an optional field that `value`, which is not None, is meant to be."""
     (kind,) = (each for each in get_args(hint) if each is not NoneType)
     if isinstance(value, kind):
         return kind

@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 import re
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
@@ -89,9 +89,9 @@ def calculate(expression: str) -> Number:
         Uncalculable: it is no expression of the grammar, or has no result within the limits.
     """
     tree = _parsed(expression.replace("^", "**").replace("\N{MULTIPLICATION SIGN}", "*").replace("\u2212", "-"))
-    evaluator = SimpleEval(operators=dict(_OPERATORS), functions=dict(_FUNCTIONS), names=dict(_NAMES))
     try:
-        return _bounded(evaluator.eval(expression, previously_parsed=tree.body))
+        # It keeps the text that it is given, for words of its own that nobody is shown.
+        return _bounded(_evaluator().eval("", previously_parsed=tree.body))
     except Uncalculable:
         raise
     except ZeroDivisionError:
@@ -100,6 +100,12 @@ def calculate(expression: str) -> Number:
         raise Uncalculable("a number on the way is too large") from None
     except (InvalidExpression, TypeError, ValueError, ArithmeticError, RecursionError):
         raise Uncalculable("a function is unknown, or not defined for these arguments") from None
+
+
+# Made for every call, each would be a cycle of references, and change the filters of warnings of the process.
+@cache
+def _evaluator() -> SimpleEval:
+    return SimpleEval(operators=dict(_OPERATORS), functions=dict(_FUNCTIONS), names=dict(_NAMES))
 
 
 def _parsed(text: str) -> ast.Expression:

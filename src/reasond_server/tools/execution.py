@@ -78,14 +78,17 @@ class RunToolbox:
         self._memory = ResultMemory(most_bytes=limits.max_kept_bytes)
         own: Sequence[Tool] = (ReadToolResult(memory=self._memory),) if tools else ()
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in (*tools, *own)}
+        self._specs: Sequence[ToolSpec] | None = None
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
         """The tools by name; with any tool comes the one that reads results."""
-        return tuple(
-            ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
-            for _, tool in sorted(self._tools.items())
-        )
+        if self._specs is None:
+            self._specs = tuple(
+                ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
+                for _, tool in sorted(self._tools.items())
+            )
+        return self._specs
 
     def is_idempotent(self, name: str) -> bool:
         """Return what the tool says of itself; False for an unknown one."""

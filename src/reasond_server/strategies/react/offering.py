@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import ContextExhaustedError
+from reasond_server.strategies.react.prompts import bounded_specs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +35,41 @@ _BARE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Tools as a model is told of them; `each` and `whole` are the texts by which their tokens are counted."""
+
+    specs: Sequence[ToolSpec] = ()
+    each: Sequence[str] = ()
+    whole: str = ""
+
+
+class Offers:
+    """Makes the offers of a server's runs, and keeps the last one: from run to run the tools are mostly the same.
+
+    Most of what a run does before its first call would otherwise be reading and writing the same schemas again.
+    """
+
+    def __init__(self) -> None:
+        self._tools: Sequence[ToolSpec] = ()
+        self._offer = Offer()
+
+    def of(self, tools: Sequence[ToolSpec]) -> Offer:
+        """Return the offer of `tools`, bounded as `prompts.bounded_specs` does."""
+        if tools != self._tools:
+            self._offer = _offer_of(bounded_specs(tools))
+            self._tools = tools
+        return self._offer
+
+
+def fitting(offer: Offer, *, counter: TokenCounter, window: int | None) -> Offer:
+    """Return `offer` itself if it fits as `fitting_specs` demands, else one of shortened tools. Raises as that does."""
+    tokens = [counter.count_text(text) for text in offer.each]
+    if sum(tokens) <= _share_of(window) and all(one <= MOST_TOOL_TOKENS for one in tokens):
+        return offer
+    return _offer_of(fitting_specs(offer.specs, counter=counter, window=window))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
     """A tool as it is told: `level` 0 is whole, 3 bare."""
 
@@ -51,7 +87,7 @@ def fitting_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: i
     Raises:
         ContextExhaustedError: even without any schema they take more.
     """
-    most = MOST_TOKENS if window is None else min(MOST_TOKENS, window // _SHARE_OF_WINDOW)
+    most = _share_of(window)
     shown = [_within(spec, counter) for spec in specs]
     while sum(one.tokens for one in shown) > most:
         open_places = [place for place, one in enumerate(shown) if one.level < _BARE]
@@ -60,6 +96,20 @@ def fitting_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: i
         largest = max(open_places, key=lambda place: shown[place].tokens)
         shown[largest] = _shown(shown[largest].whole, shown[largest].level + 1, counter)
     return tuple(one.told for one in shown)
+
+
+def _share_of(window: int | None) -> int:
+    """Return the most tokens that all tools together may take."""
+    return MOST_TOKENS if window is None else min(MOST_TOKENS, window // _SHARE_OF_WINDOW)
+
+
+def _offer_of(specs: Sequence[ToolSpec]) -> Offer:
+    shapes = [[spec.name, spec.description, spec.parameters] for spec in specs]
+    return Offer(specs=specs, each=[_text_of(spec) for spec in specs], whole=json.dumps(shapes))
+
+
+def _text_of(spec: ToolSpec) -> str:
+    return f"{spec.name}: {spec.description} {json.dumps(spec.parameters, ensure_ascii=False)}"
 
 
 def _within(spec: ToolSpec, counter: TokenCounter) -> _Shown:
@@ -74,8 +124,7 @@ def _shown(spec: ToolSpec, level: int, counter: TokenCounter) -> _Shown:
     if level:
         description = spec.description[:_SHORT_DESCRIPTION] if level == _BARE else spec.description
         told = replace(spec, description=description + _SHORTENED, parameters=_shortened(spec.parameters, level))
-    text = f"{told.name}: {told.description} {json.dumps(told.parameters, ensure_ascii=False)}"
-    return _Shown(whole=spec, level=level, told=told, tokens=counter.count_text(text))
+    return _Shown(whole=spec, level=level, told=told, tokens=counter.count_text(_text_of(told)))
 
 
 def _shortened(schema: Mapping[str, Any], level: int) -> dict[str, Any]:

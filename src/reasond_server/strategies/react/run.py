@@ -15,7 +15,7 @@ from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.calling import Calling, Due, handle_of
 from reasond_server.strategies.react.config import LEAST_TOKENS
-from reasond_server.strategies.react.offering import fitting_specs
+from reasond_server.strategies.react.offering import Offer, fitting
 from reasond_server.strategies.react.transcript import Transcript, WireIds
 from reasond_server.strategies.strategy import Outcome, Step
 from reasond_server.tools.execution import refusal
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from reasond_server.context.replies import Fragment
     from reasond_server.llm.model import Message, ToolSpec
     from reasond_server.strategies.react.config import ReactConfig
+    from reasond_server.strategies.react.offering import Offers
     from reasond_server.strategies.strategy import RunContext
     from reasond_server.types import Task, ToolResult
 
@@ -294,21 +295,22 @@ class Run:
         )
 
 
-async def started(task: Task, context: RunContext[ReactConfig]) -> Run:
-    """Return the run before its first call.
+async def started(task: Task, context: RunContext[ReactConfig], offers: Offers) -> Run:
+    """Return the run before its first call; `offers` are those of all runs of the server.
 
     Raises:
         ContextExhaustedError: the tools alone are too much for the window.
     """
     config, nonce = context.config, context.new_nonce()
     may_call = config.allow_tool_use and config.max_tool_calls > 0 and task.budget.max_tool_calls != 0
-    specs: Sequence[ToolSpec] = ()
+    offer = Offer()
     if may_call:
-        told = words.bounded_specs(context.tools.specs)
-        specs = fitting_specs(told, counter=context.model.counter, window=context.model.context_window)
+        told = offers.of(context.tools.specs)
+        offer = fitting(told, counter=context.model.counter, window=context.model.context_window)
+    specs = offer.specs
     is_native = bool(specs) and context.model.has_native_tools
     opening = await _opening(task, words.instructions(specs, is_native=is_native), nonce)
-    transcript = Transcript(opening=opening, nonce=nonce, is_native=is_native, model=context.model, specs=specs)
+    transcript = Transcript(opening=opening, nonce=nonce, is_native=is_native, model=context.model, offer=offer)
     allowed = task.budget.max_tool_calls
     calling = Calling(
         tools=context.tools,

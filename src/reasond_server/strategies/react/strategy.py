@@ -9,6 +9,7 @@ from reasond_server.context.calls import Reply
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.strategies.react.config import ReactConfig
+from reasond_server.strategies.react.offering import Offers
 from reasond_server.strategies.react.run import started
 from reasond_server.strategies.strategy import ReasoningStrategy, Wrote
 from reasond_server.types import CostClass, FinishReason
@@ -54,6 +55,9 @@ class React(ReasoningStrategy[ReactConfig]):
     cost_formula: ClassVar[str] = "at most max_iterations model calls and max_tool_calls tool calls"
     is_replayable: ClassVar[bool] = True
 
+    def __init__(self) -> None:
+        self._offers = Offers()
+
     async def run(self, task: Task, context: RunContext[ReactConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Go through the cycles; see the base class.
 
@@ -61,7 +65,7 @@ class React(ReasoningStrategy[ReactConfig]):
             ContextExhaustedError: the conversation does not fit the model's window.
             TokenBudgetExhaustedError: the budget does not cover the first call.
         """
-        run = await started(task, context)
+        run = await started(task, context, self._offers)
         outcome: Outcome | None = None
         while outcome is None:
             try:

@@ -9,18 +9,18 @@ A call and its result always stay together.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.strategies.react.offering import Offer
 from reasond_server.strategies.react.prompts import action_text, native_call, observation, placeholder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.llm.model import ChatModel, ToolSpec
+    from reasond_server.llm.model import ChatModel
     from reasond_server.types import ToolCall, ToolResult
 
 _MAX_SHOWN_TOKENS = 8_192
@@ -94,16 +94,15 @@ class Transcript:
     nonce: str
     is_native: bool
     model: ChatModel
-    specs: Sequence[ToolSpec] = ()
+    offer: Offer = field(default_factory=Offer)
     masked: int = 0
     _cycles: list[_Cycle] = field(default_factory=list)
     _spec_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if self.specs and self.is_native:
-            shapes = [[spec.name, spec.description, spec.parameters] for spec in self.specs]
-            text = json.dumps(shapes)
-            self._spec_tokens = self.model.counter.count_text(text) + _TOKENS_PER_CALL * len(self.specs)
+        if self.offer.specs and self.is_native:
+            tokens = self.model.counter.count_text(self.offer.whole)
+            self._spec_tokens = tokens + _TOKENS_PER_CALL * len(self.offer.specs)
 
     def add(self, *, text: str, reasoning: str = "", calls: Sequence[tuple[ToolCall, str]] = ()) -> None:
         """Add what the model wrote and the calls in it, each with its id on the wire."""
@@ -234,7 +233,7 @@ class Transcript:
         messages = self.messages()
         calls = [call for message in messages for call in message.tool_calls]
         count = self.model.counter
-        extra = sum(count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls)
-        if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
+        extra = sum([count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls])
+        if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
             return extra + await asyncio.to_thread(count.count_prompt, messages)
         return extra + count.count_prompt(messages)

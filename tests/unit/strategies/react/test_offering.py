@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # co
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import ToolSpec
-from reasond_server.strategies.react.offering import MOST_TOKENS, MOST_TOOL_TOKENS, fitting_specs
+from reasond_server.strategies.react.offering import MOST_TOKENS, MOST_TOOL_TOKENS, Offers, fitting, fitting_specs
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -38,6 +38,30 @@ def size(one: ToolSpec) -> int:
 def test_tools_that_fit_are_shown_as_they_are() -> None:
     specs = (spec("a"), spec("b"))
     assert fitting_specs(specs, counter=ByteCounter(), window=None) == specs
+
+
+def test_tools_are_made_ready_once_and_again_when_one_of_them_changed() -> None:
+    offers = Offers()
+    first = offers.of((spec("b"), spec("a")))
+    assert [one.name for one in first.specs] == ["a", "b"]
+    assert offers.of((spec("b"), spec("a"))) is first
+    other = offers.of((spec("b"), spec("a", names=2)))
+    assert "a1" in other.specs[0].parameters["properties"]
+    assert "a1" in other.each[0]
+    assert "a1" in other.whole
+    assert offers.of(()).specs == ()
+
+
+def test_an_offer_that_fits_is_taken_as_it_is_and_another_is_shortened_without_changing_it() -> None:
+    small, large = Offers().of([spec("a")]), Offers().of([spec("a", words=2000)])
+    assert fitting(small, counter=ByteCounter(), window=None) is small
+    shortened = fitting(large, counter=ByteCounter(), window=None)
+    assert shortened.specs == fitting_specs(large.specs, counter=ByteCounter(), window=None)
+    assert len(shortened.whole) < MOST_TOOL_TOKENS < len(large.whole)
+    # Each of them is within its bound, and they are together too large for a share of this window.
+    many = Offers().of([spec(f"t{place}", words=500) for place in range(3)])
+    told = fitting(many, counter=ByteCounter(), window=6_400)
+    assert told.specs == fitting_specs(many.specs, counter=ByteCounter(), window=6_400) != many.specs
 
 
 def test_a_schema_that_is_too_large_loses_its_words_first_and_says_so() -> None:

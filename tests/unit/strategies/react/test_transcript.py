@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from reasond_server.context.sections import build_prompt
 from reasond_server.llm.model import Message, Role, ToolSpec
+from reasond_server.strategies.react.offering import Offers
 from reasond_server.strategies.react.transcript import Transcript, WireIds
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import ToolCall, ToolResult
@@ -18,7 +19,8 @@ SPEC = ToolSpec(name="look", description="Looks.", parameters={"type": "object"}
 
 def transcript(*, is_native: bool = False) -> Transcript:
     opening = build_prompt(instructions="Work.", question="How high?", nonce=NONCE)
-    return Transcript(opening=opening, nonce=NONCE, is_native=is_native, model=ScriptedModel([]), specs=(SPEC,))
+    offer = Offers().of([SPEC])
+    return Transcript(opening=opening, nonce=NONCE, is_native=is_native, model=ScriptedModel([]), offer=offer)
 
 
 def look(conversation: Transcript, *, words: int, number: int, is_error: bool = False) -> None:
