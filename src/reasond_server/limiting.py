@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from reasond_server.config import LimitsSettings
     from reasond_server.limits.redis_places import RedisSlots
+    from reasond_server.limits.redis_tokens import RedisTokenLedger
     from reasond_server.limits.requests import Admission, RequestGate, RequestLimits
     from reasond_server.limits.tokens import TokenLedger
     from reasond_server.telemetry.observers import LimitObserver
@@ -30,12 +31,15 @@ class Limiting:
     health: SharedHealth
     redis: Redis | None = None
     places: RedisSlots | None = None
+    tokens: RedisTokenLedger | None = None
 
     async def aclose(self) -> None:
         """Give back what was left, and the connections."""
         await self.callers.aclose()
         if self.places is not None:
             await self.places.aclose()
+        if self.tokens is not None:
+            await self.tokens.aclose()
         if self.redis is not None:
             await self.redis.aclose()
 
@@ -49,15 +53,16 @@ def limiting_of(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVE
     health = SharedHealth(monotonic=time.monotonic)
     redis = _redis(settings) if settings.storage == "redis" else None
     places = None if redis is None else _places(settings, redis)
+    tokens = None if redis is None else _tokens(settings, redis)
     admission = None if redis is None else _shared(settings, redis, places)
     callers = CallerLimits(
         gate=_gate(settings, health, admission, observer),
-        ledger=_ledger(settings, health, redis),
+        ledger=_ledger(settings, health, tokens),
         weights=settings.weights,
         by=settings.by,
         observer=observer,
     )
-    return Limiting(callers=callers, health=health, redis=redis, places=places)
+    return Limiting(callers=callers, health=health, redis=redis, places=places, tokens=tokens)
 
 
 def _redis(settings: LimitsSettings) -> Redis:
@@ -87,18 +92,27 @@ def _share(amount: int, servers: int) -> int | None:
     return max(1, amount // servers) if amount else None
 
 
-def _ledger(settings: LimitsSettings, health: SharedHealth, redis: Redis | None) -> TokenLedger | None:
+def _tokens(settings: LimitsSettings, redis: Redis) -> RedisTokenLedger | None:
+    """Return the budgets that all servers share; None where tokens are not bounded."""
     limits = _token_limits(settings)
     if not limits.buckets:
         return None
-    if redis is None:
+    from reasond_server.limits.redis_tokens import RedisTokenLedger  # noqa: PLC0415 - needs the package redis
+
+    return RedisTokenLedger(redis=redis, limits=limits)
+
+
+def _ledger(settings: LimitsSettings, health: SharedHealth, shared: RedisTokenLedger | None) -> TokenLedger | None:
+    limits = _token_limits(settings)
+    if not limits.buckets:
+        return None
+    if shared is None:
         return MemoryTokenLedger(limits=limits, monotonic=time.monotonic)
     from reasond_server.limits.fallback import Fallback, FallbackLedger  # noqa: PLC0415 - needs the package redis
-    from reasond_server.limits.redis_tokens import RedisTokenLedger  # noqa: PLC0415 - as above
 
     alone = MemoryTokenLedger(limits=_token_limits(settings, share=settings.replicas), monotonic=time.monotonic)
     fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
-    return FallbackLedger(shared=RedisTokenLedger(redis=redis, limits=limits), local=alone, fallback=fallback)
+    return FallbackLedger(shared=shared, local=alone, fallback=fallback)
 
 
 def _gate(

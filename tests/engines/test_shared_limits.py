@@ -8,10 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from reasond_server.config import LimitsSettings
 from reasond_server.errors import RateLimitedError, StoreUnavailableError, TokenBudgetExhaustedError
+from reasond_server.limiting import limiting_of
 from reasond_server.limits.concurrency import MemorySlots
 from reasond_server.limits.fallback import Fallback, FallbackAdmission, FallbackLedger, OnFailure
 from reasond_server.limits.health import SharedHealth
@@ -96,6 +99,27 @@ async def test_a_settlement_that_nobody_waited_for_is_made(server: RedisServer, 
     server.process.send_signal(signal.SIGCONT)
     await asyncio.wait(ledger._leaving)
     assert 50 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 100
+
+
+async def test_what_is_settled_beside_is_settled_before_the_connections_are_closed(
+    server: RedisServer, redis: Redis
+) -> None:
+    settings = LimitsSettings(storage="redis", redis_url=SecretStr(server.url), tokens_per_minute=100)
+    limiting = limiting_of(settings)
+    account = limiting.callers.account("acme", "alice")
+    assert account is not None
+    assert server.process is not None
+    held = await account.reserve(least=1, most=100)
+    server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await account.settle(held, used=0)
+    closing = asyncio.create_task(limiting.aclose())
+    await asyncio.sleep(0)
+    server.process.send_signal(signal.SIGCONT)
+    await closing
+    ledger = RedisTokenLedger(redis=redis, limits=TokenLimits(per_minute=100, per_day=None))
+    assert (await ledger.reserve(held.caller, least=100, most=100)).tokens == 100
 
 
 async def test_tokens_that_nobody_can_give_back_stay_spent(server: RedisServer, redis: Redis) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from reasond_server.limits.tokens import TokenLimits
 
 _log = logging.getLogger("reasond.limits")
+# A server that stops must not wait for a Redis that does not answer.
+_LAST_S: Final = 1.0
 # KEYS: the caller's buckets (a hash), the reservation. ARGV: least, most, seconds that a reservation is kept, then
 # capacity and seconds of each bucket. Levels are kept in thousandths of a token, times in microseconds. A clock that
 # was set back fills nothing, but is noted also where a call is refused: no caller waits until it is where it was.
@@ -99,6 +101,11 @@ class RedisTokenLedger:
         self._settle = redis.register_script(_SETTLE)
         self._buckets = [str(number) for pair in limits.buckets for number in pair]
         self._leaving: set[asyncio.Task[None]] = set()
+
+    async def aclose(self) -> None:
+        """Wait until what is settled beside is, for `_LAST_S` at most: what is not counts as spent."""
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=_LAST_S)
 
     async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
         """See TokenLedger.
