@@ -110,14 +110,16 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         task, started = _this_task(), self._monotonic()
         self._running.add(task)
-        code = ""
+        code, failure = "", None
         try:
             try:
                 return await run(request, context)
-            except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:  # noqa: BLE001 - as `_failure_of` says
-                failure, status = _told(_failure_of(error, task), call.request_id)
+            except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
+                if _has_ended(error, task):
+                    raise
+                failure, status = _told(_failure_of(error), call.request_id)
             code = _announce(call, failure)
-            await _abort(context, call, failure, status)
+            await _abort(context, call, code_of(failure), status)
         except asyncio.CancelledError:
             code = code or _code_of_cancellation(context)
             raise
@@ -131,6 +133,8 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             self._note_end(call, code, self._monotonic() - started)
             if span is not None:
                 _end(span, call, scope, code)
+            # What is raised here lives until the collector comes round, and this frame with it: not so the request.
+            del failure, request
 
     def _note_end(self, call: RpcCall, code: str, duration_s: float) -> None:
         self._observer.call_ended(TRANSPORT, call.method[1:], code, duration_s)
@@ -162,23 +166,20 @@ def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
     span.end()
 
 
-def _failure_of(error: BaseException, task: asyncio.Task[Any]) -> ReasondError:
-    """Return what the peer of the call at work in `task` must be told; nothing foreign may reach it.
+def _has_ended(error: BaseException, task: asyncio.Task[Any]) -> bool:
+    """Whether nobody is to be told of `error`: the peer of the call in `task` has left, or has been told already."""
+    if isinstance(error, asyncio.CancelledError):
+        # grpc.aio cancels this very task when the peer leaves; any other CancelledError is a stray one.
+        return bool(task.cancelling())
+    return isinstance(error, (grpc.aio.InternalError, grpc.aio.AbortError))
 
-    Raises:
-        asyncio.CancelledError: the peer has left or its deadline has passed.
-        grpc.aio.InternalError: a write failed, because the peer has left.
-        grpc.aio.AbortError: a foreign servicer has sent a status already.
-    """
+
+def _failure_of(error: BaseException) -> ReasondError:
+    """Return what the peer must be told; nothing foreign may reach it."""
     if isinstance(error, ReasondError):
         return error
     if isinstance(error, asyncio.CancelledError):
-        # grpc.aio cancels this very task when the peer leaves; any other CancelledError is a stray one.
-        if task.cancelling():
-            raise error
         return _fault("a task inside the handler was cancelled", error)
-    if isinstance(error, (grpc.aio.InternalError, grpc.aio.AbortError)):
-        raise error
     return _fault("unexpected error in the handler", error)
 
 
@@ -215,9 +216,9 @@ def _told(failure: ReasondError, request_id: str) -> tuple[ReasondError, Status]
         return fault, status_of(fault, request_id=request_id)
 
 
-async def _abort(context: Context, call: RpcCall, failure: ReasondError, status: Status) -> None:
+async def _abort(context: Context, call: RpcCall, code: grpc.StatusCode, status: Status) -> None:
     trailers = ((REQUEST_ID_KEY, call.request_id), (STATUS_KEY, status.SerializeToString()))
-    await context.abort(code_of(failure), status.message, trailing_metadata=trailers)
+    await context.abort(code, status.message, trailing_metadata=trailers)
 
 
 async def _leave(context: Context) -> None:

@@ -35,7 +35,11 @@ def wrapped(handler: Handler, around: Around) -> Handler:
 
     # A plain function: grpc.aio asks what it is with every call, and takes longer to find out of anything else.
     async def serve(request: object, context: Context) -> object:
-        return await around(run, request, context)
+        try:
+            return await around(run, request, context)
+        finally:
+            # grpc.aio keeps what a refused call raises, and this frame with it, until the collector comes round.
+            del request
 
     return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
 

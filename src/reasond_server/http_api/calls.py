@@ -138,7 +138,7 @@ class Call:
 
     async def answer(self, params: Params) -> Mapping[str, Any]:
         """Run the call; return `{"result": ...}` or `{"error": ...}`."""
-        code, since_s = "CANCELLED", time.monotonic()
+        code, since_s, failure = "CANCELLED", time.monotonic(), None
         try:
             method = self._method()
             principal, arguments = await self._admitted(METHODS[self._name], params)
@@ -150,6 +150,8 @@ class Call:
             return {"error": await self.explain(failure)}
         finally:
             self._note_end(code, since_s)
+            # It leads back to this frame: the params would stay until the collector comes round.
+            del failure
         return answer
 
     async def events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
+import weakref
 from typing import Any
 
 import grpc
 import pytest
 
 from reasond.v1.reasoning_service_pb2 import GetExecutionRequest
-from reasond_server.errors import OverloadedError
+from reasond_server.errors import InvalidRequestError, OverloadedError
 from reasond_server.grpc_api.calls import current_call
 from reasond_server.grpc_api.guard import ErrorGuard
 from tests.unit.grpc_api.parts import AUTHORIZED, SOON, ScriptedReasoning, bare_server, refused, serving, status_in
@@ -176,3 +178,29 @@ async def test_an_error_that_no_status_can_hold_is_a_fault_and_does_not_show_its
     assert (code, message) == (grpc.StatusCode.INTERNAL, "internal error")
     assert details["ErrorInfo"].reason == "INTERNAL"
     assert "cannot convert float NaN" in caplog.text
+
+
+class Message:
+    """What a request was read into, which can be seen to go."""
+
+
+async def test_a_request_that_fails_goes_without_the_garbage_collector() -> None:
+    """A caller could fill the memory with large ones before the collector comes round."""
+    gone = asyncio.Event()
+
+    def read(_raw: bytes) -> Message:
+        message = Message()
+        weakref.finalize(message, gone.set)
+        return message
+
+    async def fail(_request: Message, _context: Any) -> bytes:
+        raise InvalidRequestError("no")
+
+    handlers: dict[str, Any] = {"Fail": grpc.unary_unary_rpc_method_handler(fail, read)}
+    gc.disable()
+    try:
+        async with bare_server(handlers, (guard(),)) as channel, asyncio.timeout(SOON):
+            await refused(channel.unary_unary("/test.Bare/Fail")(b""))
+            await gone.wait()
+    finally:
+        gc.enable()

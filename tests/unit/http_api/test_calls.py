@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,7 @@ from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.streaming import frames
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.testing import FunctionModel, Reply
+from reasond_server.types import Principal
 from tests.unit.http_api.parts import verifier
 
 if TYPE_CHECKING:
@@ -200,3 +203,26 @@ async def test_the_token_stands_in_no_answer_and_no_log(site: Site, caplog: pyte
     assert token not in str(answers)
     assert token not in caplog.text
     assert all(token not in str(record.__dict__) for record in caplog.records if record.name.startswith("reasond"))
+
+
+async def test_params_that_are_refused_go_without_the_garbage_collector(site: Site) -> None:
+    """A caller could fill the memory with large ones before the collector comes round."""
+
+    class Params(dict[str, Any]):
+        """Params that can be seen to go."""
+
+    async def known(_token: str) -> Principal:
+        return Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
+
+    exchange = Exchange(request_id="mine", headers=RequestHeaders([(b"authorization", b"Bearer good")]))
+    methods = Methods(service=site.core.reasoning, agents=site.agents)
+    calls = Calls(methods=methods, gate=Gate(authenticate=known, require=require), exchange=exchange)
+    params = Params(query="x" * 1_000_000)
+    seen = weakref.ref(params)
+    gc.disable()
+    try:
+        assert "error" in await calls.call("reasoning.execute", params)
+        del params
+        assert seen() is None
+    finally:
+        gc.enable()
