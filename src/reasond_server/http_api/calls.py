@@ -170,9 +170,7 @@ class Call:
                     yield event
             code = "OK"
         except Exception as error:
-            failure = failure_of(error)
-            code = row_of(failure).grpc_status
-            self._decide(failure)
+            code = self._failed(error)
             raise
         finally:
             self._observer.stream_closed(TRANSPORT)
@@ -212,6 +210,12 @@ class Call:
             partial = await self._left_by(self._principal, error.execution_id)
         self._observer.call_failed(TRANSPORT, row_of(error).reason)
         return note_failure(error, self._exchange, self._name, partial=partial)
+
+    def _failed(self, error: Exception) -> str:
+        """Return the code of how the call failed, which the audit log is told of."""
+        failure = failure_of(error)
+        self._decide(failure)
+        return row_of(failure).grpc_status
 
     def _decide(self, error: ReasondError) -> None:
         """Let the audit log say how the call failed, once somebody was let in."""

@@ -205,7 +205,8 @@ async def test_the_token_stands_in_no_answer_and_no_log(site: Site, caplog: pyte
     assert all(token not in str(record.__dict__) for record in caplog.records if record.name.startswith("reasond"))
 
 
-async def test_params_that_are_refused_go_without_the_garbage_collector(site: Site) -> None:
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_params_that_are_refused_go_without_the_garbage_collector(site: Site, *, is_stream: bool) -> None:
     """A caller could fill the memory with large ones before the collector comes round."""
 
     class Params(dict[str, Any]):
@@ -221,7 +222,11 @@ async def test_params_that_are_refused_go_without_the_garbage_collector(site: Si
     seen = weakref.ref(params)
     gc.disable()
     try:
-        assert "error" in await calls.call("reasoning.execute", params)
+        if is_stream:
+            (event,) = [event async for event in frames(calls.open("reasoning.execute"), params, None)]
+            assert event.startswith(b"event: error")
+        else:
+            assert "error" in await calls.call("reasoning.execute", params)
         del params
         assert seen() is None
     finally:
