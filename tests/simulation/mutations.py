@@ -70,8 +70,8 @@ MUTATIONS: Final = (
     Mutation(
         name="steps-appended-again",
         path="executions/driving.py",
-        old="        if run.is_replaying:\n            if detail_json",
-        new="        if False:\n            if detail_json",
+        old="        if run.is_replaying:\n            if detail_digest",
+        new="        if False:\n            if detail_digest",
     ),
     Mutation(
         name="calls-not-held",

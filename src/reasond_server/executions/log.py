@@ -252,10 +252,7 @@ class RunLog:
         for each in committed:
             self._pending_bytes -= each.size
             if each.event is not None:
-                self.committed = each.event.sequence
-                self._tail.append(each.event)
-                self._tail_sizes.append(each.size)
-                self._tail_bytes += each.size
+                self._remember(each.event, each.size)
         if self._store_as is None:
             self._forget_the_first()
         if self._pending:
@@ -282,6 +279,12 @@ class RunLog:
         self._pending_bytes += pending.size
         if self.is_open:
             self._submit(self)
+
+    def _remember(self, event: LoggedEvent, size: int) -> None:
+        self.committed = event.sequence
+        self._tail.append(event)
+        self._tail_sizes.append(size)
+        self._tail_bytes += size
 
     def _forget_the_first(self) -> None:
         """Let go of the events that are over the bounds, but for the last one."""

@@ -7,6 +7,9 @@ import gc
 from dataclasses import fields, replace
 from datetime import timedelta
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from reasond_server.executions.log import RunLog
 from reasond_server.executions.sizes import size_of
 from reasond_server.testing.logs import START
@@ -18,6 +21,16 @@ from reasond_server.types import (
     StrategySource,
     Thought,
     Usage,
+)
+
+BEGUN = Execution(
+    execution_id="x",
+    tenant="acme",
+    state=ExecutionState.RUNNING,
+    strategy="s",
+    strategy_source=StrategySource.REQUEST,
+    model="m",
+    create_time=START,
 )
 
 
@@ -89,3 +102,30 @@ def futures() -> int:
     """Return how many futures there are."""
     gc.collect()
     return sum(type(one) is asyncio.Future for one in gc.get_objects())
+
+
+@given(st.lists(st.lists(st.sampled_from([0, 20_000, 90_000, 300_000]), max_size=150), max_size=5))
+def test_a_log_remembers_the_last_committed_events_up_to_256_and_a_mebibyte(commits: list[list[int]]) -> None:
+    log = RunLog(execution=BEGUN, submit=lambda _: None)
+    lengths: list[int] = []
+    for added in commits:
+        for length in added:
+            thought = Thought(text="x" * length)
+            step = Iteration(index=len(lengths), answer_found=False, usage=Usage(), elapsed_s=0.0, detail=thought)
+            log.append(step, now=START, usage=Usage())
+            lengths.append(length)
+        log.take()
+        log.was_committed()
+
+        remembered = log.recent()
+
+        assert [event.sequence for event in remembered] == list(range(1, len(lengths) + 1))[
+            len(lengths) - len(remembered) :
+        ]
+        assert bool(remembered) is bool(lengths)
+        sizes = list(map(size_of, remembered))
+        assert len(sizes) <= 256
+        assert sum(sizes) <= 1024 * 1024 or len(sizes) == 1
+        if 0 < len(remembered) < min(len(lengths), 256):
+            forgotten = lengths[-len(remembered) - 1]
+            assert sum(sizes) + 4 * forgotten + 512 > 1024 * 1024

@@ -26,11 +26,14 @@ from reasond_server.types import (
     ExecutionFailure,
     ExecutionState,
     FinishReason,
+    Iteration,
     Metrics,
     ReadingProgress,
     Savings,
     SavingsBaseline,
     StrategySource,
+    Thought,
+    Usage,
     UsageSource,
     WindowMetrics,
 )
@@ -162,6 +165,15 @@ def test_a_step_of_a_third_party_is_a_struct() -> None:
     message = iteration_message(replace(STEP, detail=CustomStep(data={"score": 0.5})))
 
     assert dict(message.custom) == {"score": 0.5}
+
+
+def test_a_step_that_took_nothing_and_says_nothing_has_all_its_parts() -> None:
+    message = iteration_message(
+        Iteration(index=0, answer_found=False, usage=Usage(), elapsed_s=0.0, detail=Thought(text=""))
+    )
+
+    assert [field.name for field, _ in message.ListFields()] == ["usage", "elapsed", "thought"]
+    assert message.usage.source == execution_pb2.USAGE_SOURCE_REPORTED
 
 
 @pytest.mark.parametrize(
