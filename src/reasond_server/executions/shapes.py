@@ -79,6 +79,8 @@ def _items_of(hint: Any) -> Any:  # noqa: ANN401 - an annotation
 
 
 def _settled(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
+    if type(value) is hint and is_dataclass(hint):
+        return settled(value, before=before)
     if items is WindowMetrics and type(value) is WindowLines:
         # Checked line by line as it grew, and nobody can change it.
         return value
@@ -96,7 +98,11 @@ def _settled(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any: 
 
 
 def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    # A tuple is known at once; whether anything else is a sequence takes far longer to tell.
+    if type(value) is tuple:
+        if not value:
+            return value
+    elif isinstance(value, str) or not isinstance(value, Sequence):
         raise ShapeError(f"{name} is no sequence")
     pairs = zip_longest(value, before[: len(value)], fillvalue=_NOTHING)
     items = _items_of(kind)

@@ -70,6 +70,11 @@ def test_a_toolbox_offers_its_tools_by_name_and_the_one_that_reads_results() -> 
     assert box().specs == ()
 
 
+def test_a_run_hears_of_its_tools_once_whatever_they_say_of_themselves_later() -> None:
+    toolbox = box(Echo())
+    assert toolbox.specs is toolbox.specs
+
+
 def test_only_what_says_so_is_idempotent() -> None:
     class Once(Echo):
         name: ClassVar[str] = "once"

@@ -55,6 +55,7 @@ class Run:
     empty_in_a_row: int = 0
     used_tokens: int = 0
     wire_ids: WireIds = field(default_factory=WireIds)
+    _told: ReactMetrics | None = None
 
     async def call(self) -> AsyncGenerator[Fragment | Reply, None]:
         """Return the call of the next cycle, the answer asked for where it is due.
@@ -283,7 +284,7 @@ class Run:
 
     def _metrics(self) -> ReactMetrics:
         config = self.context.config
-        return ReactMetrics(
+        metrics = ReactMetrics(
             total_iterations=self.cycles,
             answer_found_at_iteration=self.answered_at,
             temperature=config.temperature,
@@ -293,6 +294,10 @@ class Run:
             corrections=self.corrections,
             masked_observations=self.transcript.masked,
         )
+        # The end mostly has those of the last step: the same object is not checked again.
+        if self._told is None or metrics != self._told:
+            self._told = metrics
+        return self._told
 
 
 async def started(task: Task, context: RunContext[ReactConfig], offers: Offers) -> Run:

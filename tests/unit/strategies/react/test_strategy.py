@@ -7,7 +7,7 @@ import pytest
 
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish, Role
-from reasond_server.strategies.strategy import Wrote
+from reasond_server.strategies.strategy import Outcome, Step, Wrote
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import (
     Budget,
@@ -378,3 +378,12 @@ async def test_an_answer_that_is_cut_is_asked_for_again_and_kept_at_the_end() ->
         _, outcome = await run(model, max_tokens_per_step=100, max_iterations=2)
     assert outcome.finish_reason is FinishReason.TRUNCATED
     assert outcome.answer.startswith("long long")
+
+
+async def test_the_end_has_the_metrics_of_the_last_step_themselves_where_nothing_changed_since() -> None:
+    with ScriptedModel([native(("w1", "look", "{}")), "<answer>Six.</answer>"], has_native_tools=True) as model:
+        events = await events_of(model, Recorder())
+    *_, step, outcome = events
+    assert isinstance(step, Step)
+    assert isinstance(outcome, Outcome)
+    assert outcome.metrics is step.metrics
