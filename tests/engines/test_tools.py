@@ -6,6 +6,7 @@ engine's part is real: the template, the grammar, the parser of the model's text
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
@@ -154,9 +155,9 @@ async def test_results_are_sent_back_under_the_ids_of_their_calls(
     text, again, end = await heard(model_on(engine_of("answer"), protocol), messages=sent)
     assert text.endswith("<answer>42</answer>")
     assert not again
-    prompt = engine_of("answer").call(
-        "/apply-template", body_of(ChatRequest(messages=sent, max_tokens=1), LLAMACPP).data
-    )
+    body = body_of(ChatRequest(messages=sent, max_tokens=1), LLAMACPP)
+    written = {**body.data, "messages": [json.loads(message) for message in body.messages]}
+    prompt = engine_of("answer").call("/apply-template", written)
     *_, last = prompt["prompt"].split("<|user|>")
     assert last.count("<tool_call>") == 2
     assert '{"name": "add", "arguments": {"a": 6, "b": 7}}' in last
