@@ -189,7 +189,7 @@ class Runner:
             StoreUnavailableError: the store cannot be reached.
         """
         self._admission.require_open()
-        self._writer.require_store()
+        await self._writer.caught_up()
         return await self._admission.enter(tenant, within_s=within_s)
 
     async def start(self, assignment: Assignment, *, place: Place | None = None) -> Execution:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reasond.executions")
 _MAX_PARTS = 256
+# Logs of unary runs, whose callers wait for no commit: more than that and the store is slower than the runs.
+_MOST_WAITING = 2 * _MAX_PARTS
 _MOMENT_S = 0.02
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 # Longer than the longest wait: whoever still tries renews the bad news.
 _TROUBLE_S = 3.0
+_LOOK_AGAIN_S = 1.0
 
 ResultT = TypeVar("ResultT")
 
@@ -53,6 +57,7 @@ class LogWriter:
         self._trouble: ReasondError | None = None
         self._trouble_s = 0.0
         self._asked_s: float | None = None
+        self._progress = asyncio.Event()
 
     def submit(self, log: RunLog) -> None:
         """Commit what is pending in `log` as soon as may be."""
@@ -109,6 +114,18 @@ class LogWriter:
                 trouble.message, remedy=trouble.remedy, metadata=trouble.metadata, retry_after_s=trouble.retry_after_s
             )
 
+    async def caught_up(self) -> None:
+        """Wait while more logs wait for the store than it takes at once: else they would fill the memory.
+
+        Raises: as `require_store`, which is asked before and again and again meanwhile.
+        """
+        self.require_store()
+        while len(self._waiting) + len(self._patient) > _MOST_WAITING:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    await self._progress.wait()
+            self.require_store()
+
     def report(self, trouble: ReasondError | None) -> None:
         """Take note that the store did not take something, because of `trouble`, or that it does again."""
         if (trouble is None) is not (self._trouble is None):
@@ -137,6 +154,8 @@ class LogWriter:
         try:
             while self._waiting:
                 await self._commit_next()
+                self._progress.set()
+                self._progress.clear()
         finally:
             self._task = None
 

@@ -38,7 +38,7 @@ class SlowStore(MemoryExecutionStore):
     """A memory store that commits when a test lets it, and fails as a test says."""
 
     def __init__(self) -> None:
-        super().__init__(max_executions=100, max_bytes=10**8, now=lambda: NOW, monotonic=lambda: 0.0)
+        super().__init__(max_executions=1000, max_bytes=10**8, now=lambda: NOW, monotonic=lambda: 0.0)
         self.gate = asyncio.Event()
         self.gate.set()
         self.batches: list[Sequence[Append]] = []
@@ -342,3 +342,38 @@ async def test_closing_the_writer_commits_what_it_can_and_waits_no_longer(store:
     add(log, "a")
     await writer.aclose(within_s=0.01)
     assert not log.is_settled
+
+
+async def test_who_begins_something_waits_while_a_slow_store_has_more_than_it_takes_at_once(
+    store: SlowStore, writer: LogWriter
+) -> None:
+    logs = [await new_log(store, writer) for _ in range(600)]
+    store.gate.clear()
+    add(logs[0], "under way")
+    await asyncio.sleep(0)
+    for log in logs[1:]:
+        add(log, "waits")
+    coming = asyncio.create_task(writer.caught_up())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not coming.done()
+    store.gate.set()
+    await coming
+    await logs[-1].settled()
+    await writer.caught_up()
+
+
+async def test_who_waits_for_a_store_that_fails_meanwhile_is_refused(store: SlowStore, writer: LogWriter) -> None:
+    logs = [await new_log(store, writer) for _ in range(600)]
+    store.gate.clear()
+    add(logs[0], "under way")
+    await asyncio.sleep(0)
+    for log in logs[1:]:
+        add(log, "waits")
+    coming = asyncio.create_task(writer.caught_up())
+    await asyncio.sleep(0)
+    writer.report(StoreUnavailableError("gone"))
+    with pytest.raises(StoreUnavailableError, match="gone"):
+        await coming
+    store.gate.set()
+    await logs[-1].settled()
