@@ -35,14 +35,8 @@ BEGUN = Execution(
 
 
 def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() -> None:
-    known = Execution(
-        execution_id="x",
-        tenant="acme",
-        state=ExecutionState.RUNNING,
-        strategy="s",
-        strategy_source=StrategySource.REQUEST,
-        model="m",
-        create_time=START,
+    known = replace(
+        BEGUN,
         request_id="r",
         finish_reason=FinishReason.ANSWERED,
         end_time=START + timedelta(seconds=1),
