@@ -49,6 +49,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+def pytest_configure() -> None:
+    """Hear Ctrl-C, also where a shell started the run in the background: it makes a run and its children deaf to it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _without_foreign_settings() -> Iterator[None]:
     """Hide the developer's own settings from the tests and from the programs that they start."""
