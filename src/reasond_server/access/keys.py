@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MIN_RSA_BITS: Final = 2048
 
-PublicAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 PUBLIC_ALGORITHMS: Final[tuple[str, ...]] = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),

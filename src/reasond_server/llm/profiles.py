@@ -198,11 +198,6 @@ _PORTS = {11434: "ollama", 1234: "lmstudio"}
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
-def profile_names() -> tuple[str, ...]:
-    """Return the names of all profiles, `generic` first."""
-    return tuple(PROFILES)
-
-
 def family_of(model: str) -> str:
     """Return the profile of the family that `model` belongs to by its name; empty where the name tells nothing."""
     own = model.rpartition("/")[2].lower()

@@ -51,13 +51,12 @@ class ConnectionPool:
         # The package's own choice of authorities, SSL_CERT_FILE and SSL_CERT_DIR included; reading them takes a while.
         self._tls = create_ssl_context() if options.base_url.lower().startswith("https:") else True
 
-    async def send(self, request: WrittenRequest, content: bytes | None, *, keeps: bool) -> aiohttp.ClientResponse:
+    async def send(self, request: WrittenRequest, content: bytes, *, keeps: bool) -> aiohttp.ClientResponse:
         """Send a request and return its answer, whose body is still to come. Raises what aiohttp raises."""
         session = self._session
         if session is None:
             session = self._session = _session(self._options, tls=self._tls)
-        return await session.request(
-            request.method,
+        return await session.post(
             self._urls.get(request.url) or self._parsed(request.url),
             data=content,
             headers=request.headers_now(keeps=keeps),

@@ -27,12 +27,11 @@ _OF_ONE_CALL = frozenset({"content-length", "connection", "traceparent", "traces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRequest:
-    """A request but for its body and for what belongs to one call: length, connection, trace.
+    """A POST request but for its body and for what belongs to one call: length, connection, trace.
 
     `url` is encoded and without credentials, the names of `headers` are in lower case.
     """
 
-    method: str
     url: str
     headers: dict[str, str]
 
@@ -54,43 +53,38 @@ class RequestWriter:
     def __init__(self, *, options: BackendOptions) -> None:
         self._options = options
         self._client = _client(options)
-        self._written: dict[tuple[str, str], WrittenRequest] = {}
+        self._written: dict[str, WrittenRequest] = {}
 
-    async def written(self, method: str, path: str, body: dict[str, Any] | None) -> WrittenRequest:
+    async def written(self, path: str, body: dict[str, Any]) -> WrittenRequest:
         """Return the request to `path`; of `body` only the name of the model matters, which Azure has in addresses.
 
         Raises:
             UpstreamFaultError: the package finds no request for the address.
         """
-        found = self._written.get((method, path))
+        found = self._written.get(path)
         if found is None:
             try:
-                found = await self._first(method, path, body)
+                found = await self._first(path, body)
             except Exception:  # noqa: BLE001 - whatever it objects to, the address is at fault
                 raise _unwritable(self._options) from None
-            self._written[method, path] = found
+            self._written[path] = found
         return found
 
     async def aclose(self) -> None:
         """Let go of the package's client."""
         await self._client.close()
 
-    async def _first(self, method: str, path: str, body: dict[str, Any] | None) -> WrittenRequest:
+    async def _first(self, path: str, body: dict[str, Any]) -> WrittenRequest:
         import openai  # noqa: PLC0415 - only when used
         from httpx2 import URL, Response  # noqa: PLC0415 - only when used
 
         # openai refuses to send what carries no key, unless each request says so.
         headers: dict[str, Any] = {} if self._options.api_key else {"Authorization": openai.Omit()}
         how: dict[str, Any] = {"cast_to": Response, "options": {"headers": headers}}
-        address = self._address(path)
-        if method == "GET":
-            answer: Any = await self._client.get(address, **how)
-        else:
-            answer = await self._client.post(address, body=body, **how)
+        answer: Any = await self._client.post(self._address(path), body=body, **how)
         request = answer.request
         url: URL = request.url
         return WrittenRequest(
-            method=method,
             url=str(url.copy_with(username="", password="")),
             headers={name: value for name, value in request.headers.items() if name not in _OF_ONE_CALL},
         )

@@ -76,14 +76,6 @@ class Transport(Protocol):
         """
         ...
 
-    async def get_json(self, path: str, *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
-        """Return the JSON at `path`.
-
-        Raises:
-            UpstreamFaultError: as `post_json`.
-        """
-        ...
-
     async def aclose(self) -> None:
         """Close all connections."""
         ...
@@ -114,7 +106,7 @@ class OpenAITransport:
 
     async def open(self, path: str, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> Upstream:
         """Send `body`, with `messages` that are JSON already, and return the answer once its headers came."""
-        answer = await self._send("POST", path, body, messages)
+        answer = await self._send(path, body, messages)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _OTHER_CONTENT:
             try:
@@ -125,22 +117,10 @@ class OpenAITransport:
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
         """Send `body` and return the JSON that comes back."""
-        return await self._json("POST", path, body, timeout_s)
-
-    async def get_json(self, path: str, *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
-        """Return the JSON at `path`."""
-        return await self._json("GET", path, None, timeout_s)
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._writer.aclose()
-        await self._pool.aclose()
-
-    async def _json(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         content = bytearray()
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._send(method, path, body)
+                answer = await self._send(path, body)
                 try:
                     while piece := await answer.read():
                         content += piece
@@ -150,17 +130,20 @@ class OpenAITransport:
             raise faults.late(self._options, "did not answer", timeout_s, "timeout_s") from None
         return json_value(bytes(content))
 
-    async def _send(
-        self, method: str, path: str, body: dict[str, Any] | None, messages: Sequence[bytes] = ()
-    ) -> _Answer:
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._writer.aclose()
+        await self._pool.aclose()
+
+    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> _Answer:
         """Send a request and return its answer, whose body is still to come.
 
         llama.cpp promises to keep a connection and drops it after a stream, so that the next call fails on it. Then the
         request is sent once more, and from then on no connection is kept; to others each new one would cost a third
         of a call.
         """
-        request = await self._writer.written(method, path, body)
-        content = None if body is None else encoded(self._options, body, messages=messages)
+        request = await self._writer.written(path, body)
+        content = encoded(self._options, body, messages=messages)
         while True:
             keeps = self._keeps_connections
             try:

@@ -35,7 +35,6 @@ _MAX_CORRECTIONS: Final = 2
 _MAX_EMPTY_REPLIES: Final = 2
 # A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
 _BYTES_PER_TOKEN: Final = 4
-_NO_MORE: Final = "the run had to answer, and makes no more calls"
 
 
 @dataclass(slots=True, kw_only=True)

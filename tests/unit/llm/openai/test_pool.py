@@ -33,7 +33,7 @@ async def pool(address: str) -> AsyncIterator[ConnectionPool]:
 
 
 def request_to(address: str) -> WrittenRequest:
-    return WrittenRequest(method="POST", url=f"{address}/chat/completions", headers={"accept": "*/*", "x-a": "1"})
+    return WrittenRequest(url=f"{address}/chat/completions", headers={"accept": "*/*", "x-a": "1"})
 
 
 async def first_line(one: ConnectionPool, address: str) -> bytes:

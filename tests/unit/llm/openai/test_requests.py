@@ -50,7 +50,7 @@ def test_what_is_nested_too_deeply_is_refused() -> None:
 async def test_credentials_in_the_address_become_a_header_and_leave_the_address() -> None:
     options = BackendOptions(name="main", model="m-1", base_url="https://me:secret@host.example/v1")
     writer = RequestWriter(options=options)
-    made = await writer.written("POST", "chat/completions", {"model": "m-1"})
+    made = await writer.written("chat/completions", {"model": "m-1"})
     assert made.url == "https://host.example/v1/chat/completions"
     assert made.headers["authorization"].startswith("Basic ")
     assert "secret" not in str(made)
@@ -59,9 +59,9 @@ async def test_credentials_in_the_address_become_a_header_and_leave_the_address(
 
 async def test_each_address_is_written_once_and_each_call_adds_its_own_headers() -> None:
     writer = RequestWriter(options=OPTIONS)
-    one = await writer.written("POST", "chat/completions", {"model": "m-1"})
-    assert await writer.written("POST", "chat/completions", {"model": "m-1"}) is one
-    assert (await writer.written("GET", "/props", None)).url == "https://host.example/props"
+    one = await writer.written("chat/completions", {"model": "m-1"})
+    assert await writer.written("chat/completions", {"model": "m-1"}) is one
+    assert (await writer.written("/tokenize", {"content": "x"})).url == "https://host.example/tokenize"
     with Telling(TraceContext(trace_id="1" * 32, span_id="2" * 16, is_sampled=True)):
         now = one.headers_now(keeps=False)
     assert now["connection"] == "close"
@@ -73,6 +73,6 @@ async def test_each_address_is_written_once_and_each_call_adds_its_own_headers()
 async def test_an_address_that_no_request_can_be_made_for_is_a_fault_that_is_not_tried_again() -> None:
     writer = RequestWriter(options=OPTIONS)
     with pytest.raises(UpstreamFaultError, match="no address") as caught:
-        await writer.written("POST", "x" * 70_000, {"model": "m-1"})
+        await writer.written("x" * 70_000, {"model": "m-1"})
     assert caught.value.retries == 0
     await writer.aclose()

@@ -104,10 +104,10 @@ async def test_azure_is_asked_at_its_deployment_with_its_own_header() -> None:
 
 async def test_json_is_asked_for_at_the_base_or_at_the_root() -> None:
     async with upstream(refusing("200 OK", {"data": []})) as server, transport(server.address) as one:
-        assert await one.get_json("models") == {"data": []}
+        assert await one.post_json("models", {}) == {"data": []}
         assert await one.post_json("/tokenize", {"content": "x"}) == {"data": []}
         assert [asked.head.partition(" HTTP")[0] for asked in server.conversations] == [
-            "GET /v1/models",
+            "POST /v1/models",
             "POST /tokenize",
         ]
 
@@ -121,12 +121,12 @@ async def test_json_that_is_refused_late_or_none_is_an_error_of_ours() -> None:
         transport(server.address) as one,
     ):
         with pytest.raises(UpstreamFaultError) as missing:
-            await one.get_json("/props")
+            await one.post_json("/props", {})
         assert isinstance(missing.value.error, ModelUnavailableError)
         with pytest.raises(ModelProtocolError):
-            await one.get_json("/props")
+            await one.post_json("/props", {})
         with pytest.raises(UpstreamFaultError) as late:
-            await one.get_json("/props", timeout_s=0.1)
+            await one.post_json("/props", {}, timeout_s=0.1)
         assert isinstance(late.value.error, ModelTimeoutError)
         await server.conversations[2].until_gone()
 
