@@ -61,15 +61,8 @@ def _fill_iteration(message: execution_pb2.Iteration, iteration: Iteration, *, h
     with_detail(message, iteration.detail, has_texts=has_texts)
 
 
-def reasoning_message(result: Result) -> execution_pb2.Reasoning:
-    """Return a result without steps, as streams carry it."""
-    message = execution_pb2.Reasoning()
-    fill_reasoning(message, result)
-    return message
-
-
 def fill_reasoning(message: execution_pb2.Reasoning, result: Result) -> None:
-    """Write a result without steps."""
+    """Write a result without steps, as streams carry it."""
     message.execution_id, message.answer, message.model = result.execution_id, result.answer, result.model
     message.strategy_used, message.strategy_source = result.strategy_used, _SOURCES[result.strategy_source]
     message.finish_reason = _FINISH_REASONS[result.finish_reason]

@@ -10,10 +10,10 @@ from reasond.v1 import errors_pb2, execution_pb2, reasoning_service_pb2, strateg
 from reasond_server.grpc_api.conversion import (
     event_message,
     execution_message,
+    fill_reasoning,
     fill_traced,
     iteration_message,
     json_text,
-    reasoning_message,
 )
 from reasond_server.grpc_api.metrics import metrics_message
 from reasond_server.grpc_api.times import duration, timestamp
@@ -29,6 +29,7 @@ from reasond_server.types import (
     Iteration,
     Metrics,
     ReadingProgress,
+    Result,
     Savings,
     SavingsBaseline,
     StrategySource,
@@ -67,6 +68,12 @@ BOUNDED = BoundedContextMetrics(
     effective_capacity_tokens=20_000,
     is_window_exact=True,
 )
+
+
+def reasoning_message(result: Result) -> execution_pb2.Reasoning:
+    message = execution_pb2.Reasoning()
+    fill_reasoning(message, result)
+    return message
 
 
 def traced_message(*arguments: Any, **options: Any) -> execution_pb2.Reasoning:
