@@ -50,12 +50,10 @@ async def open_stores(
     max_agents: int,
     synchronous: str = "normal",
     max_file_bytes: int = 0,
-    max_connections: int = 8,
 ) -> Stores:
     """Open the stores at `url`: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
 
-    `max_executions` and `max_bytes` bound the memory store, `synchronous` and `max_file_bytes` are SQLite's,
-    `max_connections` PostgreSQL's.
+    `max_executions` and `max_bytes` bound the memory store, `synchronous` and `max_file_bytes` are SQLite's.
 
     Raises:
         SettingsError: the database cannot be used, with the reason and the remedy.
@@ -65,7 +63,7 @@ async def open_stores(
             now=now, monotonic=monotonic, max_executions=max_executions, max_bytes=max_bytes, max_agents=max_agents
         )
     if url.startswith(_POSTGRES):
-        return await _postgres_stores(url, now=now, max_agents=max_agents, max_connections=max_connections)
+        return await _postgres_stores(url, now=now, max_agents=max_agents)
     return await _sqlite_stores(
         file_of(url, data_dir),
         now=now,
@@ -178,7 +176,7 @@ async def _sqlite_stores(
     return Stores(executions=executions, agents=agents, place=f"SQLite, {path}")
 
 
-async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents: int, max_connections: int) -> Stores:
+async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents: int) -> Stores:
     _require_driver()
     from reasond_server.agents.stored.directory import (  # noqa: PLC0415 - an extra
         PostgresAgentRows,
@@ -187,7 +185,7 @@ async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents:
     from reasond_server.executions.stored.postgres import PostgresExecutionStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres import PostgresPool, shown_address  # noqa: PLC0415 - an extra
 
-    pool = await PostgresPool.open(url, max_connections=max_connections)
+    pool = await PostgresPool.open(url)
     executions = PostgresExecutionStore(pool=pool, now=now)
     await executions.listen()
     agents = StoredAgentDirectory(rows=PostgresAgentRows(pool), max_agents=max_agents, now=now)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from reasond_server.errors import ReasondError
     from reasond_server.executions.log import RunLog
@@ -27,8 +27,6 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 # Longer than the longest wait: whoever still tries renews the bad news.
 _TROUBLE_S = 3.0
 _LOOK_AGAIN_S = 1.0
-
-ResultT = TypeVar("ResultT")
 
 
 class LogWriter:
@@ -73,26 +71,6 @@ class LogWriter:
         self._patient.append(log)
         if len(self._patient) == 1:
             asyncio.get_running_loop().call_later(_MOMENT_S, self._open_gathered)
-
-    async def insist(self, attempt: Callable[[], Awaitable[ResultT]], *, until: Callable[[], bool] = bool) -> ResultT:
-        """Return what `attempt` returns, made again and again while the store cannot be reached, and not yet `until`.
-
-        Raises:
-            ReasondError: the store refused.
-        """
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                result = await attempt()
-            except StoreUnavailableError as error:
-                self.report(error)
-                if until():
-                    raise
-                await asyncio.sleep(wait_s * (0.5 + self._random() / 2))
-                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-            else:
-                self.report(None)
-                return result
 
     def require_store(self) -> None:
         """Refuse what needs the store while it is of no use.
@@ -185,20 +163,33 @@ class LogWriter:
             log.was_refused(error)
 
     async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
-        """Return what the store says to each part; one that was taken in an attempt that failed is taken again."""
-
-        async def append() -> Sequence[ReasondError | None]:
-            self._asked_s = asyncio.get_running_loop().time()
-            try:
-                return await self._store.append(parts)
-            finally:
-                self._asked_s = None
-
+        """Return what comes of each part: None where it was taken, else why not."""
         try:
-            return await self.insist(append)
+            return await self._appended(parts)
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("event logs could not be written")
             return [InternalError("internal error") if part.creation is None else _unwritten() for part in parts]
+
+    async def _appended(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
+        """Return what the store says to each part, asked again and again while it cannot be reached.
+
+        What was taken in an attempt whose answer was lost is taken again.
+        """
+        loop = asyncio.get_running_loop()
+        wait_s = _FIRST_WAIT_S
+        while True:
+            self._asked_s = loop.time()
+            try:
+                outcomes = await self._store.append(parts)
+            except StoreUnavailableError as error:
+                self.report(error)
+            else:
+                self.report(None)
+                return outcomes
+            finally:
+                self._asked_s = None
+            await asyncio.sleep(wait_s * (0.5 + self._random() / 2))
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
 def _unwritten() -> StoreUnavailableError:

@@ -30,6 +30,7 @@ _STATEMENT_TIMEOUT_MS: Final = 10_000
 _CONNECT_TIMEOUT_S: Final = 2
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 2.0
+_MAX_CONNECTIONS: Final = 8
 _PROBE_INTERVAL_S: Final = 30.0
 _RETRY_AFTER_S: Final = 1.0
 _KEEPALIVE: Final[dict[str, Any]] = {
@@ -59,9 +60,7 @@ class PostgresPool:
         self._listener: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(
-        cls, conninfo: str, *, max_connections: int = 8, probe_interval_s: float = _PROBE_INTERVAL_S
-    ) -> PostgresPool:
+    async def open(cls, conninfo: str, *, probe_interval_s: float = _PROBE_INTERVAL_S) -> PostgresPool:
         """Connect; the schema must be that of this release.
 
         After `probe_interval_s` without a notice the connection that listens is asked whether it lives.
@@ -74,7 +73,7 @@ class PostgresPool:
         pool: AsyncConnectionPool[PgConnection] = AsyncConnectionPool(
             conninfo,
             min_size=1,
-            max_size=max_connections,
+            max_size=_MAX_CONNECTIONS,
             kwargs={"autocommit": True, "connect_timeout": _CONNECT_TIMEOUT_S, **_KEEPALIVE},
             configure=_configure,
             open=False,
