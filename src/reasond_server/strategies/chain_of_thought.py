@@ -10,9 +10,9 @@ from pydantic import Field
 
 from reasond_server.context.calls import Hearing
 from reasond_server.context.endings import is_eaten, reasoning_tokens
+from reasond_server.context.room import LEAST_TOKENS, writing_room
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, FinishReason, Thought
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from reasond_server.context.calls import Reply
     from reasond_server.context.replies import Fragment
-    from reasond_server.llm.model import ChatModel, Message
+    from reasond_server.llm.model import Message
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
-_MIN_TOKENS = 100
 _RULES = (
     "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
     "after it."
@@ -36,7 +35,7 @@ _RULES = (
 class ChainOfThoughtConfig(StrategyConfig):
     """The parameters, with the defaults and ranges of seed 001."""
 
-    max_tokens: Annotated[int, Field(ge=_MIN_TOKENS, le=32768, description="Most tokens the model may write.")] = 4096
+    max_tokens: Annotated[int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens the model may write.")] = 4096
     temperature: Annotated[
         float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
     ] = 0.7
@@ -90,7 +89,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         """
         config, model = context.config, context.model
         messages = await _prompt(task, context.new_nonce())
-        max_tokens, warnings = await _writing_room(messages, config, model)
+        max_tokens, warnings = await writing_room(messages, max_tokens=config.max_tokens, model=model)
         hearing = Hearing(
             messages=messages, max_tokens=max_tokens, temperature=config.temperature, kinds=(TagKind.ANSWER,)
         )
@@ -129,42 +128,6 @@ async def _prompt(task: Task, nonce: str) -> Sequence[Message]:
 
 def _built(task: Task, nonce: str) -> Sequence[Message]:
     return build_prompt(instructions=_RULES, question=task.query, nonce=nonce, material=task.material)
-
-
-async def _prompt_tokens(messages: Sequence[Message], model: ChatModel) -> int:
-    """Return the tokens of the prompt: the server's count if it gives one, else our own."""
-    told = await model.count_exactly(messages)
-    if told is not None:
-        return told
-    if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(model.counter.count_prompt, messages)
-    return model.counter.count_prompt(messages)
-
-
-async def _writing_room(
-    messages: Sequence[Message], config: ChainOfThoughtConfig, model: ChatModel
-) -> tuple[int, tuple[str, ...]]:
-    """Return how much the model may write, and a warning if that is less than was asked for."""
-    window = model.context_window
-    if window is None:
-        return config.max_tokens, ()
-    prompt = await _prompt_tokens(messages, model)
-    room = window - prompt
-    if room < _MIN_TOKENS:
-        raise ContextExhaustedError(
-            f"the prompt has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of {window}; "
-            f"at least {_MIN_TOKENS} are needed to answer",
-            remedy="Shorten query or material, or use the strategy 'bounded_context', which reads long material in "
-            "segments.",
-            metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
-        )
-    if room >= config.max_tokens:
-        return config.max_tokens, ()
-    warning = (
-        f"max_tokens was lowered from {config.max_tokens} to {room}: the prompt has {prompt} tokens and the model's "
-        f"context window {window}."
-    )
-    return room, (warning,)
 
 
 def _eaten(reply: Reply) -> str:

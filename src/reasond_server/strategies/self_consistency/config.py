@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field
 
+from reasond_server.context.room import LEAST_TOKENS
 from reasond_server.strategies.strategy import StrategyConfig
-
-LEAST_TOKENS: Final = 100
 
 
 class SelfConsistencyConfig(StrategyConfig):
-    """The parameters, with the contract's defaults and ranges (decision 9)."""
+    """The parameters, with their defaults and ranges."""
 
     samples: Annotated[int, Field(ge=1, le=40, description="Most samples; fewer where the vote is decided early.")] = 5
     temperature: Annotated[

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import answer_of_text, normalize_answer
 from reasond_server.context.calls import Reply, hear
+from reasond_server.context.room import writing_room
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import UNSPENT, ContextExhaustedError, ReasondError, TokenBudgetExhaustedError
+from reasond_server.errors import UNSPENT, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.bounds import prompt_bound
 from reasond_server.search.waves import in_parallel
-from reasond_server.strategies.self_consistency.config import LEAST_TOKENS
 from reasond_server.strategies.self_consistency.temperatures import ladder
 from reasond_server.strategies.self_consistency.voting import Tally
 from reasond_server.strategies.strategy import Outcome, Step
@@ -245,7 +245,7 @@ async def prepared(task: Task, context: RunContext[SelfConsistencyConfig]) -> Po
     )
     is_long = len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS
     messages = await asyncio.to_thread(build) if is_long else build()
-    max_tokens, warnings = await _writing_room(messages, config, model)
+    max_tokens, warnings = await writing_room(messages, max_tokens=config.max_tokens, model=model)
     worst = Cost(model_calls=1)
     if budget.max_total_tokens is not None:
         bound = partial(prompt_bound, messages, model.counter)
@@ -260,30 +260,3 @@ async def prepared(task: Task, context: RunContext[SelfConsistencyConfig]) -> Po
         temperatures=ladder(config.temperature, config.samples),
         warnings=warnings,
     )
-
-
-async def _writing_room(
-    messages: Sequence[Message], config: SelfConsistencyConfig, model: ChatModel
-) -> tuple[int, Sequence[str]]:
-    """Return how much a sample may write, and a warning if that is less than was asked for."""
-    window = model.context_window
-    if window is None:
-        return config.max_tokens, ()
-    told = await model.count_exactly(messages)
-    prompt = await asyncio.to_thread(model.counter.count_prompt, messages) if told is None else told
-    room = window - prompt
-    if room < LEAST_TOKENS:
-        raise ContextExhaustedError(
-            f"the prompt has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of {window}; "
-            f"at least {LEAST_TOKENS} are needed to answer",
-            remedy="Shorten query or material, or use the strategy 'bounded_context', which reads long material in "
-            "segments.",
-            metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
-        )
-    if room >= config.max_tokens:
-        return config.max_tokens, ()
-    warning = (
-        f"max_tokens was lowered from {config.max_tokens} to {room}: the prompt has {prompt} tokens and the model's "
-        f"context window {window}."
-    )
-    return room, (warning,)

@@ -30,7 +30,7 @@ class ThoughtJudge(StrEnum):
 
 
 class TreeOfThoughtConfig(StrategyConfig):
-    """The parameters, with the contract's defaults and ranges (decision 9)."""
+    """The parameters, with their defaults and ranges."""
 
     max_depth: Annotated[int, Field(ge=1, le=10, description="Deepest level of the tree.")] = 4
     branching: Annotated[int, Field(ge=1, le=10, description="Thoughts proposed from each node.")] = 3

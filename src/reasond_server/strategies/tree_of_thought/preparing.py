@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.context.room import own_count
 from reasond_server.llm.counting import fork_of
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.search.allowance import Allowance
@@ -105,11 +106,7 @@ def shape_of(config: TreeOfThoughtConfig) -> ThoughtShape:
 async def _prompt_tokens(messages: Sequence[Message], model: ChatModel, counter: TokenCounter) -> int:
     """Return the tokens of `messages`: the server's count if it gives one, else our own."""
     told = None if counter.is_exact else await model.count_exactly(messages)
-    if told is not None:
-        return told
-    if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(counter.count_prompt, messages)
-    return counter.count_prompt(messages)
+    return await own_count(messages, counter) if told is None else told
 
 
 def _kept(calls: ThoughtCalls, config: TreeOfThoughtConfig) -> Cost:
