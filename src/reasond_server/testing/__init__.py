@@ -9,7 +9,8 @@ assert reasoning.answer == "42"
 store of event logs.
 """
 
-from reasond_server.testing.conformance import ConformanceError, ModelConformance
+from reasond_server.testing.conformance import ModelConformance
+from reasond_server.testing.expectations import ConformanceError
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
 from reasond_server.testing.store_conformance import ExecutionStoreConformance

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, ReasoningText, Role, Text, ToolSpec
+from reasond_server.testing.expectations import ConformanceError, require, verified
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
@@ -26,17 +27,11 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel, ModelEvent
 
-__all__ = ["ConformanceError", "ModelConformance"]
-
 _FEW_TOKENS = 3
 _AT_ONCE = 6
 _POLL_S = 0.005
 _WORD = "word "
 _TOOL = ToolSpec(name="walls", description="Returns how many walls a town has.", parameters={"type": "object"})
-
-
-class ConformanceError(AssertionError):
-    """The model, or the store, does not do what its port says."""
 
 
 @dataclass(slots=True)
@@ -156,51 +151,41 @@ class ModelConformance:
         Raises:
             ConformanceError: some do not hold; all of them are named.
         """
-        skipped: dict[str, str] = {}
-        failures: list[str] = []
-        for name in self.CHECKS:
-            try:
-                if reason := await self.check(name):
-                    skipped[name] = reason
-            except ConformanceError as error:
-                failures.append(f"{name}: {error}")
-        if failures:
-            raise ConformanceError("; ".join(failures))
-        return skipped
+        return await verified(self.CHECKS, self.check)
 
     async def _describes_itself(self) -> None:
         model = self._model
-        _require(bool(model.name), "name is empty")
-        _require(model.context_window is None or model.context_window > 0, "context_window is not positive")
-        _require(all(bool(warning.strip()) for warning in model.warnings), "a warning is empty")
+        require(bool(model.name), "name is empty")
+        require(model.context_window is None or model.context_window > 0, "context_window is not positive")
+        require(all(bool(warning.strip()) for warning in model.warnings), "a warning is empty")
 
     async def _counts_consistently(self) -> None:
         counter, text = self._model.counter, _WORD * 40
         whole = counter.count_text(text)
-        _require(whole > 0 and counter.count_text("") == 0, "a text must have tokens and no text none")
+        require(whole > 0 and counter.count_text("") == 0, "a text must have tokens and no text none")
         for limit in (0, 1, 7, whole):
             head, tail = counter.head(text, limit), counter.tail(text, limit)
-            _require(text.startswith(head) and text.endswith(tail), "head and tail must be ends of the text")
+            require(text.startswith(head) and text.endswith(tail), "head and tail must be ends of the text")
             most = max(counter.count_text(head), counter.count_text(tail))
-            _require(most <= limit, f"an end of at most {limit} tokens has {most}")
-        _require(counter.count_prompt(self._messages) >= 1, "a prompt must have tokens")
+            require(most <= limit, f"an end of at most {limit} tokens has {most}")
+        require(counter.count_prompt(self._messages) >= 1, "a prompt must have tokens")
 
     async def _streams(self) -> None:
         heard = await self._hear()
         ends = sum(isinstance(event, Finished) for event in heard.events)
-        _require(ends == 1, f"a call must end with one Finished, and had {ends}")
-        _require(bool(heard.text), "the model wrote no text outside reasoning")
+        require(ends == 1, f"a call must end with one Finished, and had {ends}")
+        require(bool(heard.text), "the model wrote no text outside reasoning")
         if self._ends_by_itself:
-            _require(heard.finished.reason is ModelFinish.STOP, f"the reply ended with {heard.finished.reason}")
+            require(heard.finished.reason is ModelFinish.STOP, f"the reply ended with {heard.finished.reason}")
 
     async def _obeys_max_tokens(self) -> None:
         heard = await self._hear(max_tokens=_FEW_TOKENS)
         reason, written = heard.finished.reason, heard.finished.usage.output_tokens
-        _require(reason is ModelFinish.LENGTH, f"cut off at {_FEW_TOKENS} tokens, the reply ended with {reason}")
-        _require(written <= _FEW_TOKENS, f"with max_tokens {_FEW_TOKENS}, {written} were written")
+        require(reason is ModelFinish.LENGTH, f"cut off at {_FEW_TOKENS} tokens, the reply ended with {reason}")
+        require(written <= _FEW_TOKENS, f"with max_tokens {_FEW_TOKENS}, {written} were written")
         if self._model.counter.is_exact:
             counted = self._model.counter.count_text(heard.written)
-            _require(counted <= _FEW_TOKENS, f"with max_tokens {_FEW_TOKENS}, {counted} came")
+            require(counted <= _FEW_TOKENS, f"with max_tokens {_FEW_TOKENS}, {counted} came")
 
     async def _cuts_at_stop_strings(self) -> str | None:
         whole = await self._hear()
@@ -210,33 +195,33 @@ class ModelConformance:
         if not stop.strip() or stop in whole.reasoning:
             return "the reply has no string of its own to stop at"
         heard = await self._hear(stop=(stop, "this is never written"))
-        _require(heard.finished.matched_stop in {None, stop}, f"matched_stop is {heard.finished.matched_stop!r}")
-        _require(stop not in heard.text, "the stop string stands in the text")
+        require(heard.finished.matched_stop in {None, stop}, f"matched_stop is {heard.finished.matched_stop!r}")
+        require(stop not in heard.text, "the stop string stands in the text")
         if self._is_deterministic:
-            _require(heard.text == text[: text.index(stop)], "the text before the stop string is not as without it")
-            _require(heard.finished.reason is ModelFinish.STOP, f"a stop string ended with {heard.finished.reason}")
+            require(heard.text == text[: text.index(stop)], "the text before the stop string is not as without it")
+            require(heard.finished.reason is ModelFinish.STOP, f"a stop string ended with {heard.finished.reason}")
         return None
 
     async def _adds_up(self) -> None:
         usage = (await self._hear()).finished.usage
-        _require(usage.model_calls == 1, f"one call counts as {usage.model_calls}")
-        _require(usage.input_tokens > 0 and usage.output_tokens > 0, f"tokens are missing: {usage}")
-        _require(0 <= usage.cached_input_tokens <= usage.input_tokens, f"more tokens cached than sent: {usage}")
-        _require(0 <= usage.reasoning_tokens <= usage.output_tokens, f"more tokens of reasoning than written: {usage}")
+        require(usage.model_calls == 1, f"one call counts as {usage.model_calls}")
+        require(usage.input_tokens > 0 and usage.output_tokens > 0, f"tokens are missing: {usage}")
+        require(0 <= usage.cached_input_tokens <= usage.input_tokens, f"more tokens cached than sent: {usage}")
+        require(0 <= usage.reasoning_tokens <= usage.output_tokens, f"more tokens of reasoning than written: {usage}")
         counter = self._model.counter
         if counter.is_exact:
             counted = counter.count_prompt(self._messages)
-            _require(usage.input_tokens == counted, f"the prompt has {counted} tokens, reported {usage.input_tokens}")
+            require(usage.input_tokens == counted, f"the prompt has {counted} tokens, reported {usage.input_tokens}")
         longer = (*self._messages, Message(role=Role.USER, content=_WORD * 20))
         more = (await self._hear(messages=longer)).finished.usage
-        _require(more.input_tokens > usage.input_tokens, "a longer prompt has no more tokens")
+        require(more.input_tokens > usage.input_tokens, "a longer prompt has no more tokens")
 
     async def _counts_exactly(self) -> str | None:
         counted = await self._model.count_exactly(self._messages)
         if counted is None:
             return "the model's server does not count"
         used = (await self._hear(max_tokens=_FEW_TOKENS)).finished.usage.input_tokens
-        _require(counted == used, f"counted {counted} tokens, and {used} were used")
+        require(counted == used, f"counted {counted} tokens, and {used} were used")
         return None
 
     async def _names_overflow(self) -> str | None:
@@ -273,7 +258,7 @@ class ModelConformance:
         waiting.cancel()
         task.cancel()
         await asyncio.gather(task, waiting, return_exceptions=True)
-        _require(task.cancelled(), "cancelling a call did not end it as cancelled")
+        require(task.cancelled(), "cancelling a call did not end it as cancelled")
         await self._is_free()
 
     async def _is_free(self) -> None:
@@ -283,20 +268,20 @@ class ModelConformance:
             deadline = clock.time() + self._frees_within_s
             while open_calls := await self._open_calls():
                 late = f"{open_calls} calls still open {self._frees_within_s:g} s after the last was closed"
-                _require(clock.time() < deadline, late)
+                require(clock.time() < deadline, late)
                 await asyncio.sleep(_POLL_S)
         heard = await self._hear(max_tokens=_FEW_TOKENS)
-        _require(bool(heard.events), "the call after a closed one said nothing")
+        require(bool(heard.events), "the call after a closed one said nothing")
 
     async def _keeps_calls_apart(self) -> None:
         sizes = range(1, _AT_ONCE + 1)
         together = await asyncio.gather(*(self._hear(max_tokens=size) for size in sizes))
         for size, heard in zip(sizes, together, strict=True):
             used = heard.finished.usage.output_tokens
-            _require(used <= size, f"one of {_AT_ONCE} calls at once wrote {used} tokens instead of {size}")
+            require(used <= size, f"one of {_AT_ONCE} calls at once wrote {used} tokens instead of {size}")
             if self._is_deterministic:
                 alone = await self._hear(max_tokens=size)
-                _require(alone.written == heard.written, "a call at the same time as others wrote otherwise")
+                require(alone.written == heard.written, "a call at the same time as others wrote otherwise")
 
     async def _takes_tools(self) -> str | None:
         if not self._model.has_native_tools:
@@ -304,16 +289,16 @@ class ModelConformance:
         heard = await self._hear(tools=(_TOOL,))
         calls = [event for event in heard.events if isinstance(event, ToolCall)]
         strange = [call.name for call in calls if call.name != _TOOL.name]
-        _require(not strange, f"tools were called that were not offered: {strange}")
+        require(not strange, f"tools were called that were not offered: {strange}")
         is_calling = heard.finished.reason is ModelFinish.TOOL_CALLS
-        _require(is_calling == bool(calls), f"with {len(calls)} calls the reply ended with {heard.finished.reason}")
+        require(is_calling == bool(calls), f"with {len(calls)} calls the reply ended with {heard.finished.reason}")
         return None
 
     async def _repeats_itself(self) -> str | None:
         if not self._is_deterministic:
             return "the model does not claim it"
         one, other = await self._hear(), await self._hear()
-        _require(one.written == other.written, "two calls at temperature 0 wrote different texts")
+        require(one.written == other.written, "two calls at temperature 0 wrote different texts")
         return None
 
     def _request(
@@ -342,8 +327,3 @@ class ModelConformance:
             async for event in events:
                 heard.events.append(event)
         return heard
-
-
-def _require(is_so: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence: require this, or else
-    if not is_so:
-        raise ConformanceError(complaint)

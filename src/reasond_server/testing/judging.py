@@ -10,7 +10,7 @@ from reasond_server.context.tags import RESERVED_TAGS
 from reasond_server.errors import ContextExhaustedError, ModelFailedError, ModelUnavailableError
 from reasond_server.grpc_api.conversion import iteration_message
 from reasond_server.grpc_api.metrics import metrics_message
-from reasond_server.testing.conformance import ConformanceError
+from reasond_server.testing.expectations import require
 from reasond_server.testing.hostility import MARK
 from reasond_server.testing.models import Reply
 from reasond_server.types import Iteration, Metrics, Usage
@@ -93,9 +93,3 @@ def require_fenced(request: ChatRequest, ran: Ran) -> None:
         require(is_between, "the prompt shows the query outside the fences that carry the run's mark")
         raw = [f"</{tag}>" for tag in RESERVED_TAGS if f"</{tag}>" in message.content[first:last]]
         require(not raw, f"a tag of the query reached the prompt as it was written: {', '.join(raw)}")
-
-
-def require(is_so: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence: require this, or else
-    """Raise ConformanceError with `complaint` unless it is so."""
-    if not is_so:
-        raise ConformanceError(complaint)

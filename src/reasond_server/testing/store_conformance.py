@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError
 from reasond_server.executions.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
-from reasond_server.testing.conformance import ConformanceError
-from reasond_server.testing.expectations import nothing, raises, refused, same
+from reasond_server.testing.expectations import ConformanceError, nothing, raises, refused, same
 from reasond_server.testing.logs import KEPT_S, LEASE_S, HandWrittenLog, started, step
 from reasond_server.testing.store_creations import CreationChecks
 from reasond_server.types import FinishReason

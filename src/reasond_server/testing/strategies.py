@@ -27,7 +27,7 @@ from reasond_server.errors import (
 )
 from reasond_server.executions.payloads import require_outcome, require_step, require_wrote
 from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
-from reasond_server.testing.conformance import ConformanceError
+from reasond_server.testing.expectations import ConformanceError, require, verified
 from reasond_server.testing.hostility import HOSTILE_REPLIES, INJECTION, filling, wandering
 from reasond_server.testing.judging import (
     always,
@@ -37,7 +37,6 @@ from reasond_server.testing.judging import (
     carry_step,
     first_of,
     places,
-    require,
     require_fenced,
 )
 from reasond_server.testing.probing import NotingModel, Probe, Ran, Recorder, Replayer, Transcript
@@ -142,17 +141,7 @@ class StrategyConformance:
         Raises:
             ConformanceError: some do not hold; all of them are named.
         """
-        skipped: dict[str, str] = {}
-        failures: list[str] = []
-        for name in self.CHECKS:
-            try:
-                if reason := await self.check(name):
-                    skipped[name] = reason
-            except ConformanceError as error:
-                failures.append(f"{name}: {error}")
-        if failures:
-            raise ConformanceError("; ".join(failures))
-        return skipped
+        return await verified(self.CHECKS, self.check)
 
     async def _describes_itself(self) -> None:
         strategy = self._strategy
