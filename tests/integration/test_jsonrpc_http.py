@@ -164,7 +164,7 @@ async def test_parameters_out_of_the_ranges_of_seed_001_are_named(
     assert field in error["data"]["violations"][0]["field"]
 
 
-async def test_the_curl_example(site: Site, required_program: Callable[[str], str]) -> None:
+async def test_the_example_for_curl_is_answered(site: Site, required_program: Callable[[str], str]) -> None:
     payload = {
         "jsonrpc": "2.0",
         "method": "reasoning.execute",

@@ -20,7 +20,7 @@ def test_a_missing_token_is_reported_as_seed_001_says() -> None:
     assert missing("Send 'authorization: Bearer <token>'").message.endswith("Send 'authorization: Bearer <token>'")
 
 
-async def test_minted_tokens_verify(clock: Clock) -> None:
+async def test_a_minted_token_verifies_as_whom_it_was_minted_for(clock: Clock) -> None:
     key = ephemeral_key()
     minter = TokenMinter(key=key, issuer="i", audience="a", max_lifetime_s=60)
     verifier = verifier_of(key, now=clock, issuer="i", audience="a", leeway_s=0, max_lifetime_s=60)

@@ -50,7 +50,7 @@ def test_tls_needs_its_files_and_files_need_tls() -> None:
         assert "has no effect" in found(settings(server={name: "x.pem"}))[f"server.{name}"]
 
 
-def test_grpc_listens_somewhere() -> None:
+def test_a_server_without_any_address_for_grpc_is_refused() -> None:
     assert "set one" in found(settings(server={"grpc_address": ""}))["server.grpc_address"]
     assert found(settings(server={"grpc_address": "", "http_address": "", "grpc_unix_socket": "s"})) == {}
 

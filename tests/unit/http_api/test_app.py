@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"])
-async def test_only_post_calls(site: Site, method: str) -> None:
+async def test_every_method_but_post_is_refused(site: Site, method: str) -> None:
     response = await site.client.request(method, PATH)
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"

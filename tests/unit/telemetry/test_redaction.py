@@ -119,5 +119,5 @@ def test_a_long_traceback_is_redacted_before_it_is_cut() -> None:
 
 
 @pytest.mark.parametrize("text", ["3 secrets", "basics of keys", "eye exam", "whoever bears them", "the author: x"])
-def test_ordinary_words_stay(text: str) -> None:
+def test_words_that_only_resemble_secrets_stay(text: str) -> None:
     assert redacted(text) == text

@@ -56,7 +56,7 @@ def test_after_the_cooldown_one_call_at_a_time_is_let_through() -> None:
 @pytest.mark.parametrize(
     ("outcome", "state"), [(Outcome.HEALTHY, BreakerState.CLOSED), (Outcome.UNHEALTHY, BreakerState.OPEN)]
 )
-def test_the_probe_decides(outcome: Outcome, state: BreakerState) -> None:
+def test_the_probe_closes_the_breaker_or_opens_it_again(outcome: Outcome, state: BreakerState) -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now = 10.0

@@ -73,7 +73,7 @@ async def test_a_wait_is_cancelled_at_its_end() -> None:
     assert never.cancelled()
 
 
-async def test_lingering_only_shortens() -> None:
+async def test_lingering_shortens_a_wait_and_never_lengthens_it() -> None:
     clock = Clock()
     waiting, _ = patience(clock)
     waiting.linger(1.0)
