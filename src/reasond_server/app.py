@@ -113,7 +113,9 @@ class Server:
         self._grpc: GrpcServer | None = None
         self._http_app: HttpApp | None = None
         self._http: HttpServer | None = None
-        gate = ReaderGate(authenticate=self._verification.verifier.verify, peers=self._verification.peers)
+        gate = ReaderGate(
+            authenticate=self._verification.verifier.verify, peers=self._verification.peers, observer=observer
+        )
         self._metrics_page = page_of(settings, self._counting, gate)
         self._metrics_http = listener_of(settings, self._counting, gate, new_request_id=self._clock.new_id)
 

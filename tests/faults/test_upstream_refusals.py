@@ -108,13 +108,17 @@ async def test_a_refusal_whose_body_never_ends_is_still_told() -> None:
         assert "api_key_env" in outcome.error.full_message
 
 
-async def test_the_providers_words_are_in_the_log_at_debug_level_only(caplog: pytest.LogCaptureFixture) -> None:
-    async with upstream(refusing("400 B", problem())) as server:
+async def test_the_log_has_the_names_that_a_provider_told_and_no_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    told = problem(type="invalid_request_error", code="bad_value", param=f"the question: {SECRET}")
+    async with upstream(refusing("400 B", told)) as server:
         with caplog.at_level(logging.DEBUG, "reasond.llm"):
             await ask(server)
-    said = [record for record in caplog.records if "provider" in record.getMessage()]
-    assert said
-    assert all(record.levelno == logging.DEBUG for record in said)
+    said = [record for record in caplog.records if "invalid_request_error" in record.getMessage()]
+    assert [record.getMessage() for record in said] == [
+        "model backend 'main': status 400, type invalid_request_error, code bad_value"
+    ]
+    assert said[0].levelno == logging.DEBUG
+    assert SECRET not in caplog.text
     assert KEY not in caplog.text
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from reasond import AsyncClient, Budget, ReasondError
+from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 
 if TYPE_CHECKING:
@@ -111,6 +112,20 @@ async def test_denials_are_counted_by_kind_and_nobody_is_named() -> None:
     )
     assert reserved == settled + refunded > settled > 0
     assert not any("developer" in name for name in found)
+
+
+async def test_who_is_refused_a_token_or_a_scrape_is_a_denial_too() -> None:
+    secret = {"REASOND__AUTH__AGENTS__CRAWLER__SECRET_HASH": hash_secret("the secret of the crawler")}
+    async with running_server(environ={**OWN_LISTENER, **secret}) as listening:
+        async with httpx.AsyncClient(base_url=listening.http) as client:
+            guess = {"agent_id": "crawler", "secret": "a guess"}
+            assert (await client.post("/api/v1/auth/token", json=guess)).status_code == 401
+            assert (await client.get("/metrics")).status_code == 401
+            assert (await client.get("/metrics", headers={"authorization": "Bearer nonsense"})).status_code == 401
+        found = await scraped(listening)
+    assert found['reasond_denials_total{kind="authentication"}'] == 3
+    assert found['reasond_errors_total{reason="TOKEN_INVALID",transport="http"}'] == 2
+    assert found['reasond_errors_total{reason="TOKEN_MISSING",transport="http"}'] == 1
 
 
 async def test_a_run_that_fails_counts_as_failed_with_its_reason() -> None:

@@ -101,6 +101,7 @@ class HttpApp:
                     max_requests=_HELD_BODIES,
                     body_timeout_s=limits.body_timeout_s,
                 ),
+                observer=observer,
             )
             served[TOKEN_PATH] = OnlyMethods(issuing, "POST")
         addresses = Addresses(served, otherwise=NotFound())

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from reasond_server.http_api.headers import RequestHeaders
 
 JSON_TYPE: Final = b"application/json"
+TRANSPORT: Final = "http"
+"""What metrics call the pages that are no JSON-RPC."""
+
 _SCOPE_KEY: Final = "reasond.exchange"
 PEER_URIS_KEY: Final = "reasond.peer_uris"
 

@@ -8,9 +8,10 @@ from reasond_server.access import audit
 from reasond_server.access.permissions import require_metrics
 from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import AccessError
-from reasond_server.http_api.exchange import RefusalError, exchange_of
+from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of
 from reasond_server.http_api.pages import Addresses, NotFound, OnlyMethods
 from reasond_server.http_api.reception import Reception
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.access.peers import Peers
     from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.exchange import Exchange
+    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal
 
 METRICS_PATH: Final = "/metrics"
@@ -43,8 +45,15 @@ class Scraped(Protocol):
 class ReaderGate:
     """Lets those in whose token, or else client certificate, has the permission metrics:read."""
 
-    def __init__(self, *, authenticate: Callable[[str], Awaitable[Principal]], peers: Peers | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        peers: Peers | None = None,
+        observer: CallObserver = UNOBSERVED,
+    ) -> None:
         self._authenticate = authenticate
+        self._observer = observer
         self._peers = peers
 
     async def check(self, exchange: Exchange) -> None:
@@ -66,6 +75,7 @@ class ReaderGate:
             require_metrics(principal)
         except AccessError as error:
             audit.denied(_OPERATION, error, principal=principal, request_id=exchange.request_id)
+            self._observer.call_failed(TRANSPORT, error.reason)
             exchange.reason = error.reason
             challenge = {} if principal else {"www-authenticate": "Bearer"}
             raise RefusalError(403 if principal else 401, error.message, headers=challenge) from None

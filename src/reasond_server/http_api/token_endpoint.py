@@ -12,12 +12,14 @@ from pydantic_core import to_json
 from reasond_server.access import audit
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
 from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
-from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
+from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
+from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from reasond_server.access.issuing import AgentTokens
     from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
+    from reasond_server.telemetry.observers import CallObserver
 
 TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password
 _MAX_AGENT_ID_CHARACTERS = 256
@@ -37,8 +39,9 @@ class TokenRequest(BaseModel):
 class TokenEndpoint:
     """Answers 200 with `access_token`, `token_type` and `expires_in`; 400, 401, 415, 429 or 503 with an `error`."""
 
-    def __init__(self, *, issuer: AgentTokens, intake: Intake) -> None:
+    def __init__(self, *, issuer: AgentTokens, intake: Intake, observer: CallObserver = UNOBSERVED) -> None:
         self._issuer = issuer
+        self._observer = observer
         self._intake = intake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,6 +61,7 @@ class TokenEndpoint:
         except (TokenInvalidError, LimitError) as error:
             exchange.reason = error.reason
             audit.denied(_OPERATION, error, request_id=exchange.request_id)
+            self._observer.call_failed(TRANSPORT, error.reason)
             raise _refusal(error) from None
         exchange.subject = issued.principal.subject
         audit.allowed(_OPERATION, principal=issued.principal, request_id=exchange.request_id)

@@ -70,7 +70,12 @@ CALLS: Final = (
     ),
     _gauge("reasond_calls_in_flight", "Calls at work: RPCs, and HTTP requests of every kind.", "transport"),
     _gauge("reasond_streams_open", "Streams of events at work.", "transport"),
-    _counter("reasond_errors", "Calls that failed, by the reason of the table of errors.", "transport", "reason"),
+    _counter(
+        "reasond_errors",
+        "Calls that failed, by the reason of the table of errors; transport http: refused tokens and scrapes.",
+        "transport",
+        "reason",
+    ),
     _counter(
         "reasond_denials",
         "Calls that were refused: authentication, permission, rate, concurrency, budget (of the caller, also within a "

@@ -34,7 +34,7 @@ class Snapshot:
 
 
 class CallObserver(Protocol):
-    """What the transports tell; `transport` is "grpc" or "jsonrpc"."""
+    """What the transports tell; `transport` is "grpc" or "jsonrpc", and "http" where another page refuses."""
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """Note a call that ended with the status `code`, named as gRPC does; streams count when they end."""

@@ -20,15 +20,18 @@ MAX_TEXT_CHARACTERS: Final = 8192
 _MAX_DEPTH: Final = 4
 _MAX_ITEMS: Final = 50
 
-_WORDS: Final = r"authorization|auth[_-]token|api[_-]?key|client[_-]secret|secret|password"
+_WORDS: Final = r"authorization|(?:auth|access|refresh)[_-]token|api[_-]?key|client[_-]secret|secret|password"
 _SECRETS: Final = re.compile(
     r"eyJ[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){0,4}"
+    # Keys of OpenAI and those who took over its form; the password before the host of a URL.
+    r"|(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"
+    r"|(?P<user>://[^\s/@:\"']*:)[^\s/\"']+(?=@)"
     r"|(?i:(?P<scheme>\b(?:bearer|basic)\s+)[^\s\"',;]+)"
     rf"|(?i:(?P<field>(?<![a-z])(?:{_WORDS})[\\\"']*\s*[:=]\s*[\\\"']*)"
     r"(?!(?:bearer|basic)\s)[^\s\"',;}\\]+)"
 )
 # Each text that `_SECRETS` finds holds one of them: looking for these is eight times cheaper.
-_MARKS: Final = ("eyj", "bearer", "basic", "auth", "key", "secret", "password")
+_MARKS: Final = ("eyj", "bearer", "basic", "auth", "key", "secret", "password", "://", "sk-", "access", "refresh")
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
@@ -47,7 +50,7 @@ def redacted(text: str) -> str:
     """Return `text` with JSON Web Tokens, Authorization values and the like replaced by ***."""
     if not has_marks(text):
         return text
-    return _SECRETS.sub(lambda found: f"{found['scheme'] or found['field'] or ''}{REDACTED}", text)
+    return _SECRETS.sub(lambda found: f"{found['user'] or found['scheme'] or found['field'] or ''}{REDACTED}", text)
 
 
 def shown_text(text: str) -> str:

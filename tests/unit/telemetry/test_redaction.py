@@ -35,6 +35,11 @@ PLANTED = SAFE.flatmap(
             (f"api-key: 'Zq{core}'", f"Zq{core}"),
             (f'{{"password": "Zq{core}"}}', f"Zq{core}"),
             (f"my_secret = Zq{core}", f"Zq{core}"),
+            (f"?access_token=Zq{core}&x=1", f"Zq{core}"),
+            (f'"refresh_token": "Zq{core}"', f"Zq{core}"),
+            (f"postgresql://ann:Zq{core}@db.example:5432/reasond", f"Zq{core}"),
+            (f"redis://:at@Zq{core}@127.0.0.1", f"Zq{core}"),
+            (f"Incorrect API credential: sk-proj-Zq{core}", f"Zq{core}"),
         ]
     )
 )
@@ -118,6 +123,12 @@ def test_a_long_traceback_is_redacted_before_it_is_cut() -> None:
     assert "yyyy" not in json_formatter().format(record)
 
 
-@pytest.mark.parametrize("text", ["3 secrets", "basics of keys", "eye exam", "whoever bears them", "the author: x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("3 secrets", "basics of keys", "eye exam", "whoever bears them", "the author: x"),
+        *("http://127.0.0.1:8001/a", "a://b c:d@e", "risk-free-and-long-enough-a-word", "access: denied, refresh: 3 s"),
+    ],
+)
 def test_words_that_only_resemble_secrets_stay(text: str) -> None:
     assert redacted(text) == text

@@ -1,12 +1,13 @@
 """What a model server did wrong, as errors of ours: in our own words, never in the server's.
 
 An `UpstreamFaultError` carries the error for the case that nothing was accepted yet; `after_tokens` makes of it
-what the caller sees when text had come. What the server said goes to the log, shortened, at debug level.
+what the caller sees when text had come. The names in what the server said go to the log, at debug level.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from reasond_server.errors import (
 from reasond_server.llm.openai.json_values import json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.llm.openai.options import BackendOptions
 
@@ -58,6 +59,8 @@ _PARAMETERS = frozenset(
 )
 _SERVER_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _TOO_LARGE_STATUSES = frozenset({400, 413, 422, 500})
+_NAMED = ("type", "code", "param")
+_NAME = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
 
 class UpstreamFaultError(Exception):
@@ -101,15 +104,15 @@ def refused(
     options: BackendOptions, *, status: int, body: bytes, retry_after_s: float | None = None
 ) -> UpstreamFaultError:
     """Return the fault for an answer whose status is no success; `body` is its beginning."""
-    note(options, f"status {status}", body)
     report = _report_of(body)
+    note(options, f"status {status}", report)
     return _fault(options, _kind(status, report), status=status, report=report, retry_after_s=retry_after_s)
 
 
 def reported(options: BackendOptions, report: object) -> UpstreamFaultError:
     """Return the fault for an error that came inside a stream, or with a status of success."""
-    note(options, "error in the stream", repr(report).encode("utf-8", "replace"))
     inner = _inner(report)
+    note(options, "error in the stream", inner)
     code = inner.get("code")
     status = code if isinstance(code, int) and 400 <= code <= _MAX_REASONABLE_STATUS else 500  # noqa: PLR2004 - HTTP's
     return _fault(options, _kind(status, inner), status=status, report=inner, retry_after_s=None)
@@ -180,10 +183,12 @@ def given_up(attempts: int) -> Sequence[str]:
     return (f"{many} given up without a word of what it cost; the provider may bill more than the usage says",)
 
 
-def note(options: BackendOptions, what: str, said: bytes = b"") -> None:
-    """Log what a server said or did, shortened, at debug level."""
+def note(options: BackendOptions, what: str, report: Mapping[str, Any] | None = None) -> None:
+    """Log at debug level what a server did, with the names in its report; sentences may repeat what was asked."""
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("model backend %r: %s: %s", options.name, what, shown(said[:400].decode("utf-8", "replace")))
+        told = report or {}
+        names = [f"{field} {told[field]}" for field in _NAMED if _NAME.fullmatch(str(told.get(field) or ""))]
+        _log.debug("model backend %r: %s", options.name, ", ".join((what, *names)))
 
 
 def _report_of(body: bytes) -> dict[str, Any]:
