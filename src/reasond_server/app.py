@@ -337,7 +337,7 @@ def _with_port(address: str, port: int) -> str:
 async def serve(
     loaded: LoadedSettings, *, environ: Mapping[str, str], dev: bool, on_ready: Callable[[Listening], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once.
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends all runs at once, and their clients hear how.
 
     Raises:
         SettingsError: the server cannot start.
@@ -353,7 +353,7 @@ async def serve(
         for task in (draining, again):
             task.cancel()
         if not draining.done():
-            await server.stop()
+            await server.stop(grace_s=_LAST_WRITES_S)
         with contextlib.suppress(asyncio.CancelledError):
             await draining
 

@@ -151,6 +151,25 @@ async def test_a_second_signal_ends_at_once(second: signal.Signals) -> None:
         await serving
 
 
+async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at_once() -> None:
+    ready: asyncio.Queue[Listening] = asyncio.Queue()
+    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1")
+    base_url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1"
+    settings = loaded(SERVER__DRAIN_DELAY_S="300", LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url)
+    serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
+    listening = await ready.get()
+    async with AsyncClient(listening.grpc, token=listening.token) as client:
+        events = aiter(client.reason_iterations("why?", strategy="chain_of_thought"))
+        assert (await anext(events)).WhichOneof("event") == "started"
+        os.kill(os.getpid(), signal.SIGTERM)
+        await not_serving(listening)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert [event.WhichOneof("event") async for event in events] == ["completed"]
+    async with asyncio.timeout(20):
+        await serving
+    silent.close()
+
+
 async def test_one_signal_drains_and_returns() -> None:
     ready: asyncio.Queue[Listening] = asyncio.Queue()
     serving = asyncio.create_task(serve(loaded(), environ={}, dev=True, on_ready=ready.put_nowait))
