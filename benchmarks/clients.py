@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import aiohttp
@@ -25,19 +26,27 @@ KEY = "none"
 DATA = b"data: "
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What is sent, as `messages` for reasond and as `dicts` for all others; both are there before a call is made."""
+
+    messages: Sequence[Message]
+    dicts: Sequence[dict[str, str]]
+
+
 class Client(Protocol):
     """Makes calls to one upstream, whose manner the model name tells."""
 
-    async def call(self, model: str, messages: Sequence[Message], *, is_streamed: bool) -> int:
+    async def call(self, model: str, said: Conversation, *, is_streamed: bool) -> int:
         """Return the characters of the answer."""
         ...
 
 
-def body_of(model: str, messages: Sequence[Message], *, is_streamed: bool) -> dict[str, Any]:
+def body_of(model: str, said: Conversation, *, is_streamed: bool) -> dict[str, Any]:
     """Return the request as JSON values."""
     body = {
         "model": model,
-        "messages": [{"role": str(message.role), "content": message.content} for message in messages],
+        "messages": said.dicts,
         "max_tokens": MAX_TOKENS,
         "temperature": TEMPERATURE,
     }
@@ -50,9 +59,9 @@ class Created:
     def __init__(self, client: openai.AsyncOpenAI) -> None:
         self._client = client
 
-    async def call(self, model: str, messages: Sequence[Message], *, is_streamed: bool) -> int:
+    async def call(self, model: str, said: Conversation, *, is_streamed: bool) -> int:
         """See Client."""
-        body = body_of(model, messages, is_streamed=is_streamed)
+        body = body_of(model, said, is_streamed=is_streamed)
         if not is_streamed:
             whole = await self._client.chat.completions.create(**body)
             return len(whole.choices[0].message.content or "")
@@ -70,9 +79,9 @@ class Posted:
     def __init__(self, client: openai.AsyncOpenAI) -> None:
         self._client = client
 
-    async def call(self, model: str, messages: Sequence[Message], *, is_streamed: bool) -> int:
+    async def call(self, model: str, said: Conversation, *, is_streamed: bool) -> int:
         """See Client."""
-        body = body_of(model, messages, is_streamed=is_streamed)
+        body = body_of(model, said, is_streamed=is_streamed)
         if not is_streamed:
             whole = await self._client.post("/chat/completions", cast_to=httpx2.Response, body=body)
             return characters_of(whole.content)
@@ -97,9 +106,9 @@ class Bare:
         self._session = session
         self._url = f"{base_url}/chat/completions"
 
-    async def call(self, model: str, messages: Sequence[Message], *, is_streamed: bool) -> int:
+    async def call(self, model: str, said: Conversation, *, is_streamed: bool) -> int:
         """See Client."""
-        body = body_of(model, messages, is_streamed=is_streamed)
+        body = body_of(model, said, is_streamed=is_streamed)
         async with self._session.post(self._url, json=body) as response:
             if not is_streamed:
                 return characters_of(await response.read())
@@ -113,14 +122,14 @@ class Adapter:
         self._base_url = base_url
         self._models: dict[str, OpenAIModel] = {}
 
-    async def call(self, model: str, messages: Sequence[Message], *, is_streamed: bool) -> int:
+    async def call(self, model: str, said: Conversation, *, is_streamed: bool) -> int:
         """See Client; `is_streamed` changes nothing, because only a stream that is closed frees the engine."""
         del is_streamed
         backend = self._models.get(model)
         if backend is None:
             options = BackendOptions(name="bench", model=model, base_url=self._base_url, api_key=KEY)
             backend = self._models[model] = build_model(options)
-        request = ChatRequest(messages=messages, max_tokens=MAX_TOKENS, temperature=TEMPERATURE)
+        request = ChatRequest(messages=said.messages, max_tokens=MAX_TOKENS, temperature=TEMPERATURE)
         characters = 0
         has_ended = False
         async with aclosing(backend.stream(request)) as events:
@@ -195,11 +204,26 @@ async def our_adapter(base_url: str) -> AsyncGenerator[Client, None]:
         await adapter.aclose()
 
 
-def history(messages: int, size: int = 2048) -> list[Message]:
+def history(messages: int, size: int = 2048) -> Conversation:
     """Return a conversation of `messages` messages that ends with the user's; `size` bytes in the longest."""
-    first = [Message(role=Role.SYSTEM, content="Reason step by step.")]
-    turns = [
-        Message(role=Role.ASSISTANT if number % 2 else Role.USER, content=f"Step {number}: " + "a" * 60)
-        for number in range(messages - 2)
+    first = Message(role=Role.SYSTEM, content="Reason step by step.")
+    return of_messages([first, *turns(messages - 2), Message(role=Role.USER, content="q" * size)])
+
+
+def went_on(before: Conversation, size: int = 2048) -> Conversation:
+    """Return a conversation after two more messages, the second one the user's of `size` bytes."""
+    new = of_messages([*turns(1), Message(role=Role.USER, content="q" * size)])
+    return Conversation(messages=[*before.messages, *new.messages], dicts=[*before.dicts, *new.dicts])
+
+
+def turns(number: int) -> list[Message]:
+    """Return short messages of user and assistant."""
+    return [
+        Message(role=Role.ASSISTANT if at % 2 else Role.USER, content=f"Step {at}: " + "a" * 60) for at in range(number)
     ]
-    return [*first, *turns, Message(role=Role.USER, content="q" * size)]
+
+
+def of_messages(messages: Sequence[Message]) -> Conversation:
+    """Return messages in both forms."""
+    dicts = [{"role": str(message.role), "content": message.content} for message in messages]
+    return Conversation(messages=messages, dicts=dicts)

@@ -111,12 +111,12 @@ async def reasond_in_process(base_url: str) -> AsyncGenerator[Callable[[], Await
 async def two_calls(base_url: str, opened: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
     """Open the two model calls of a run and nothing else, made by one of the clients of benchmarks/clients.py."""
     clients = import_module("benchmarks.clients")
-    messages = clients.history(2, size=len(QUESTION))
+    said = clients.history(2, size=len(QUESTION))
 
     async with getattr(clients, opened)(base_url) as client:
 
         async def run() -> str:
-            answers = [await client.call(f"fake?bytes={ANSWER_BYTES}", messages, is_streamed=True) for _ in range(2)]
+            answers = [await client.call(f"fake?bytes={ANSWER_BYTES}", said, is_streamed=True) for _ in range(2)]
             return "." * int(answers[-1])
 
         yield run

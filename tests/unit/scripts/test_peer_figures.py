@@ -94,4 +94,13 @@ def test_each_strategy_has_a_row_and_each_judgement_its_bound() -> None:
 
 def test_a_long_history_is_told_only_where_it_was_measured() -> None:
     assert history_lines({}) == []
-    assert "| reasond | 1.12 |" in history_lines({"history": [{"client": "reasond", "ratio": 1.123}]})
+    assert history_lines({"history": [{"client": "reasond", "ratio": 1.48}]}) == []
+
+
+def test_the_goal_of_a_history_is_judged_by_a_conversation_that_goes_on_and_the_other_row_stands_beside_it() -> None:
+    found = {"client": "reasond", "ratio": 1.123, "unsent_ratio": 1.5}
+    lines = history_lines({"history": [found], "history_goal": {"ratio": 1.123, "goal": 1.2}})
+    assert "| reasond | 1.12 | 1.50 |" in lines
+    assert any(line.endswith("at most 1.2, measured 1.12, met.") for line in lines)
+    missed = history_lines({"history": [found], "history_goal": {"ratio": 1.25, "goal": 1.2}})
+    assert any(line.endswith("measured 1.25, missed.") for line in missed)
