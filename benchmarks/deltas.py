@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import reasond
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from reasond_server import app
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.testing import running_server
@@ -103,6 +104,8 @@ async def serve(window_ms: int) -> None:
             ended.set()
 
     async with running_server(model=PacedModel(), environ=environ) as listening:
+        # As `reasond serve` does.
+        app.spare_collector()
         print(json.dumps({"target": listening.grpc, "token": listening.token}), flush=True)
         loop.add_reader(sys.stdin, answer)
         await ended.wait()

@@ -203,7 +203,7 @@ class ServerSettings(Section):
         default=30,
         ge=0,
         le=1000,
-        description="Fewest milliseconds between two deltas of a stream; text that comes sooner is joined. 0: no wait.",
+        description="Most milliseconds that text waits to be joined with what follows; not after silence. 0: no wait.",
     )
     write_timeout_s: float = Field(
         default=30.0,

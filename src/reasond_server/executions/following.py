@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError, error_of
 from reasond_server.executions.admission import draining
 from reasond_server.executions.mailbox import Mailbox
+from reasond_server.executions.pulse import Pulse
 from reasond_server.executions.run import Stop
 from reasond_server.executions.sizes import size_of
 from reasond_server.executions.store import Change
@@ -32,7 +33,7 @@ _RETRY_S = 0.5
 class Follower:
     """Reads events back from the log, so that a lost or slow stream never loses one.
 
-    Deltas come at most once per `flush_interval_s` seconds, joined; events of the log are never held back.
+    Text waits `flush_interval_s` seconds at most, and is joined; events of the log are never held back.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Follower:
         self._runner = runner
         self._clock = clock
         self._heartbeat_interval_s = heartbeat_interval_s
-        self._flush_interval_s = flush_interval_s
+        self._pulse = Pulse(interval_s=flush_interval_s)
 
     async def follow(
         self, execution: Execution, *, after: int, include_deltas: bool
@@ -64,7 +65,7 @@ class Follower:
             StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
             StoreFullError: the store has no room for the end of the run; `execution_id` is set.
         """
-        mailbox = Mailbox(wants_deltas=include_deltas, flush_interval_s=self._flush_interval_s)
+        mailbox = Mailbox(wants_deltas=include_deltas, pulse=self._pulse)
         source = _Source(
             store=self._store,
             runner=self._runner,

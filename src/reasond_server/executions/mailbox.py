@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.types import TextDelta
+
+if TYPE_CHECKING:
+    from reasond_server.executions.pulse import Pulse
 
 # Enough for a reader that is late by a moment; one that is later loses deltas, never steps.
 _MAX_ITEMS = 256
@@ -25,8 +28,8 @@ class Listener(Protocol):
         """Note that there are new events in the log."""
         ...
 
-    def wrote(self, delta: TextDelta) -> None:
-        """Note that text was written."""
+    def wrote(self, iteration_index: int, text: str) -> None:
+        """Note that text of a step was written."""
         ...
 
 
@@ -38,41 +41,41 @@ class Patience:
     def log_grew(self) -> None:
         """Do nothing."""
 
-    def wrote(self, delta: TextDelta) -> None:
+    def wrote(self, iteration_index: int, text: str) -> None:
         """Do nothing."""
+
+
+class _Written:
+    """What was written in one step and is not given out yet: joined once, however many pieces it comes in."""
+
+    __slots__ = ("iteration_index", "pieces")
+
+    def __init__(self, iteration_index: int, text: str) -> None:
+        self.iteration_index = iteration_index
+        self.pieces = [text]
 
 
 class Mailbox:
     """Tells a follower in order that the log grew (None) or that text was written (TextDelta).
 
-    Notices of growth collapse, deltas of one step are joined, and what is over the bounds is left out: the
+    Notices of growth collapse, texts of one step are joined, and what is over the bounds is left out: the
     step's own event will carry the text. Nothing that is logged can be lost here, because it is read
     from the log.
 
-    At most one delta is given out per `flush_interval_s` seconds, because a message costs the same whatever its
-    length: text that follows one sooner waits and is joined, until the interval is over, 8,192 characters wait or
-    the log grows. After a silence of that length text is given out at once, and with 0 always.
+    With a `pulse` text that follows a delta waits for its next moment and is joined, because a message costs the same
+    whatever its length, unless 8,192 characters wait or the log grows. After a silence text is given out at once, and
+    without a pulse always.
     """
 
-    __slots__ = (
-        "_characters",
-        "_flush_interval_s",
-        "_held_until_s",
-        "_is_ready",
-        "_items",
-        "_timer",
-        "_waiter",
-        "wants_deltas",
-    )
+    __slots__ = ("_characters", "_is_held", "_is_ready", "_items", "_pulse", "_waiter", "wants_deltas")
 
-    def __init__(self, *, wants_deltas: bool, flush_interval_s: float = 0.0) -> None:
+    def __init__(self, *, wants_deltas: bool, pulse: Pulse | None = None) -> None:
         self.wants_deltas = wants_deltas
-        self._flush_interval_s = flush_interval_s
+        self._pulse = pulse
         # A list, and a future only while somebody waits: thousands of these lie empty beside runs that wait.
-        self._items: list[TextDelta | None] = [None]
+        self._items: list[_Written | None] = [None]
         self._characters = 0
-        self._held_until_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_held = False
         self._is_ready = True
         self._waiter: asyncio.Future[None] | None = None
 
@@ -82,19 +85,21 @@ class Mailbox:
             self._items.append(None)
         self._wake()
 
-    def wrote(self, delta: TextDelta) -> None:
-        """Note that text was written, as far as there is room."""
-        if not self.wants_deltas or self._characters + len(delta.text) > _MAX_DELTA_CHARACTERS:
+    def wrote(self, iteration_index: int, text: str) -> None:
+        """Note that text of a step was written, as far as there is room."""
+        characters = self._characters + len(text)
+        if not self.wants_deltas or characters > _MAX_DELTA_CHARACTERS:
             return
         last = self._items[-1] if self._items else None
-        if last is not None and last.iteration_index == delta.iteration_index:
-            self._items[-1] = TextDelta(iteration_index=delta.iteration_index, text=last.text + delta.text)
+        if last is not None and last.iteration_index == iteration_index:
+            last.pieces.append(text)
         elif len(self._items) < _MAX_ITEMS:
-            self._items.append(delta)
+            self._items.append(_Written(iteration_index, text))
         else:
             return
-        self._characters += len(delta.text)
-        self._settle()
+        self._characters = characters
+        if not self._is_ready and self._is_due():
+            self._wake()
 
     async def take(self, *, timeout_s: float) -> TextDelta | None:
         """Return the next item, waiting for it.
@@ -106,42 +111,35 @@ class Mailbox:
             await self._woken(within_s=timeout_s)
             if not self._items:
                 raise TimeoutError
-        item = self._items.pop(0)
-        if item is not None:
-            self._characters -= len(item.text)
-            if self._flush_interval_s > 0:
-                self._held_until_s = asyncio.get_running_loop().time() + self._flush_interval_s
-        self._settle()
-        return item
+        written = self._items.pop(0)
+        delta = None if written is None else self._delta_of(written)
+        self._is_ready = bool(self._items) and self._is_due()
+        return delta
+
+    def let_go(self) -> None:
+        """Give out what waits: the moment has come."""
+        self._is_held = False
+        if self._items:
+            self._wake()
 
     def close(self) -> None:
         """Give nothing out any more by itself; the follower has left."""
-        self._forget_timer()
+        if self._is_held and self._pulse is not None:
+            self._pulse.forget(self)
 
-    def _settle(self) -> None:
-        """Let the reader have the first item, now or when the interval since the last delta is over."""
-        if not self._items:
-            self._forget_timer()
-            self._is_ready = False
-        elif self._is_due():
-            self._forget_timer()
-            self._wake()
-        elif self._timer is None:
-            self._is_ready = False
-            self._timer = asyncio.get_running_loop().call_at(self._held_until_s, self._flush)
+    def _delta_of(self, written: _Written) -> TextDelta:
+        """Return the delta to give out; what is written from now on waits."""
+        text = "".join(written.pieces)
+        self._characters -= len(text)
+        if self._pulse is not None and not self._is_held:
+            self._is_held = self._pulse.hold(self)
+        return TextDelta(iteration_index=written.iteration_index, text=text)
 
     def _is_due(self) -> bool:
         """Whether the first of the items need not wait: only text that may still grow does."""
-        if len(self._items) > 1 or self._items[0] is None or self._flush_interval_s <= 0:
+        if not self._is_held or self._characters >= _FLUSHED_CHARACTERS:
             return True
-        if self._characters >= _FLUSHED_CHARACTERS:
-            return True
-        return asyncio.get_running_loop().time() >= self._held_until_s
-
-    def _flush(self) -> None:
-        """Let the reader have what waits: the interval is over."""
-        self._timer = None
-        self._wake()
+        return len(self._items) > 1 or self._items[0] is None
 
     async def _woken(self, *, within_s: float) -> None:
         """Wait until there is something to take, or so many seconds have passed."""
@@ -158,11 +156,6 @@ class Mailbox:
         self._is_ready = True
         if self._waiter is not None:
             _end(self._waiter)
-
-    def _forget_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def _end(waiter: asyncio.Future[None]) -> None:

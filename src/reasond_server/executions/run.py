@@ -310,13 +310,13 @@ class Run:
         """Tell followers who want it what was written in this step, once they were told of those before."""
         if not self._has_readers or not text or self.is_replaying:
             return
-        delta = TextDelta(iteration_index=self.step_count, text=text)
+        index, held = self.step_count, self._held
         if self.log.committed == self.log.last_sequence:
-            self._tell(delta)
-        elif self._held is None or self._held.iteration_index != delta.iteration_index:
-            self._held = delta
-        elif len(self._held.text) + len(text) <= _MAX_HELD_CHARACTERS:
-            self._held = TextDelta(iteration_index=delta.iteration_index, text=self._held.text + text)
+            self._tell(index, text)
+        elif held is None or held.iteration_index != index:
+            self._held = TextDelta(iteration_index=index, text=text)
+        elif len(held.text) + len(text) <= _MAX_HELD_CHARACTERS:
+            self._held = TextDelta(iteration_index=index, text=held.text + text)
 
     def end(self) -> None:
         """Note that the run is over in this process."""
@@ -361,11 +361,11 @@ class Run:
         if self._held is not None and self.log.committed == self.log.last_sequence:
             held, self._held = self._held, None
             if held.iteration_index == self.step_count:
-                self._tell(held)
+                self._tell(held.iteration_index, held.text)
 
-    def _tell(self, delta: TextDelta) -> None:
+    def _tell(self, iteration_index: int, text: str) -> None:
         for mailbox in self._followers:
-            mailbox.wrote(delta)
+            mailbox.wrote(iteration_index, text)
 
     def _cancel_if_unwanted(self) -> None:
         if self._timer is not None:
