@@ -55,7 +55,7 @@ class ReaderGate:
         """
         principal: Principal | None = None
         try:
-            headers = exchange.headers.getlist("authorization")
+            headers = exchange.headers.getlist(b"authorization")
             if headers:
                 principal = await self._authenticate(bearer_token(headers))
             elif self._peers is not None:
@@ -86,7 +86,7 @@ class MetricsPage:
         exchange = exchange_of(scope)
         if self._gate is not None:
             await self._gate.check(exchange)
-        scraped = await self._scrape(exchange.headers.getlist("accept"))
+        scraped = await self._scrape(exchange.headers.getlist(b"accept"))
         headers = [
             (b"content-type", scraped.content_type.encode("ascii")),
             (b"content-length", b"%d" % len(scraped.body)),

@@ -60,7 +60,7 @@ class AgentCardPage:
         view = self._card()
         etag = f'"{view.etag}"'
         headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
-        if _matches(exchange_of(scope).headers.getlist("if-none-match"), etag):
+        if _matches(exchange_of(scope).headers.getlist(b"if-none-match"), etag):
             await send_answer(send, 304, headers=headers)
         else:
             await send_answer(send, 200, view.card_json.encode(), headers=headers)

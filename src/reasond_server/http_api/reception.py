@@ -115,7 +115,7 @@ class Reception:
 
     def _exchange(self, scope: Scope) -> Exchange:
         headers = RequestHeaders(scope["headers"])
-        given = headers.getlist(REQUEST_ID_KEY)
+        given = headers.getlist(_ID_NAME)
         return Exchange(
             request_id=request_id_of(given, new_request_id=self._new_request_id),
             headers=headers,
