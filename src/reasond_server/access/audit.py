@@ -85,11 +85,6 @@ def begin(operation: str, *, principal: Principal, request_id: str = "") -> Deci
     return decision
 
 
-def current() -> Decision | None:
-    """Return the decision of the call in progress; None where nobody has begun one."""
-    return _CURRENT.get()
-
-
 def concern(execution_id: str) -> None:
     """Note that the call in progress is allowed and concerns the execution."""
     decision = _CURRENT.get()

@@ -1,4 +1,4 @@
-"""The ASGI application: which address leads where."""
+"""The ASGI application: what is served at which address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
 from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH
-from reasond_server.http_api.pages import Addresses, AgentCardPage, HealthPage, NotFound, OnlyMethods, ReadinessPage
+from reasond_server.http_api.pages import Addresses, AgentCardPage, HealthPage, ReadinessPage
 from reasond_server.http_api.reception import Reception
 from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reasond_server.access.issuing import AgentTokens
     from reasond_server.access.peers import Peers
     from reasond_server.agents.service import AgentService
-    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
+    from reasond_server.http_api.asgi import ASGIApp
     from reasond_server.http_api.metrics_page import MetricsPage
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
@@ -48,7 +48,7 @@ class HttpLimits:
     body_timeout_s: float = 30.0
 
 
-class HttpApp:
+class HttpApp(Reception):
     """The application.
 
     `authenticate` turns a token into a principal and `require` refuses one that lacks the permission for an
@@ -90,10 +90,9 @@ class HttpApp:
             "/readyz": ReadinessPage(is_ready),
             **({} if metrics is None else {METRICS_PATH: metrics}),
         }
-        served = {path: OnlyMethods(page, "GET", "HEAD") for path, page in pages.items()}
-        served[JSONRPC_PATH] = OnlyMethods(rpc, "POST")
+        endpoints: dict[str, ASGIApp] = {JSONRPC_PATH: rpc}
         if agent_tokens is not None:
-            issuing = TokenEndpoint(
+            endpoints[TOKEN_PATH] = TokenEndpoint(
                 issuer=agent_tokens,
                 intake=Intake(
                     max_body_bytes=_TOKEN_BODY_BYTES,
@@ -103,15 +102,5 @@ class HttpApp:
                 ),
                 observer=observer,
             )
-            served[TOKEN_PATH] = OnlyMethods(issuing, "POST")
-        addresses = Addresses(served, otherwise=NotFound())
-        self._app = Reception(addresses, new_request_id=new_request_id, observer=observer, tracing=tracing)
-
-    @property
-    def in_flight(self) -> int:
-        """The requests that are being served."""
-        return self._app.in_flight
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await self._app(scope, receive, send)
+        addresses = Addresses(pages=pages, endpoints=endpoints)
+        super().__init__(addresses.find, new_request_id=new_request_id, observer=observer, tracing=tracing)

@@ -62,7 +62,7 @@ class Gate:
             AccessError: it is not valid; that stands in the audit log.
         """
         try:
-            token = bearer_token(exchange.headers.getlist("authorization"))
+            token = bearer_token(exchange.headers.getlist(b"authorization"))
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
@@ -71,17 +71,17 @@ class Gate:
 
     async def admit(
         self, params: Mapping[str, Any], operation: str, exchange: Exchange
-    ) -> tuple[Principal, dict[str, Any]]:
+    ) -> tuple[Principal, Mapping[str, Any]]:
         """Return who calls, by the token or else by the client certificate, and the params without the token.
 
-        What is refused here stands in the audit log; what is let in is a decision that has begun.
+        What is refused here stands in the audit log.
 
         Raises:
             AccessError: there is no token, it is not valid, or does not grant `operation`.
         """
         principal: Principal | None = None
         try:
-            token, arguments = take_token(params, exchange.headers.getlist("authorization"))
+            token, arguments = take_token(params, exchange.headers.getlist(b"authorization"))
             principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
             if principal is None:
                 raise missing()
@@ -91,7 +91,6 @@ class Gate:
             audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
             raise
         note_caller()
-        audit.begin(operation, principal=principal, request_id=exchange.request_id)
         return principal, arguments
 
 
@@ -106,9 +105,9 @@ class Calls:
         self._exchange = exchange
         self._observer = observer
 
-    async def call(self, method: str, params: Params) -> Mapping[str, Any]:
+    def call(self, method: str, params: Params) -> Awaitable[Mapping[str, Any]]:
         """Run one call to its end; return the member of its answer."""
-        return await self.open(method).answer(params)
+        return self.open(method).answer(params)
 
     def open(self, method: str) -> Call:
         """Return a call of `method` that has not begun."""
@@ -238,13 +237,14 @@ class Call:
         self._exchange.methods.append(self._name)
         return method
 
-    async def _admitted(self, operation: str, params: Params) -> tuple[Principal, dict[str, Any]]:
-        """Return who calls, and the params without the token."""
+    async def _admitted(self, operation: str, params: Params) -> tuple[Principal, Mapping[str, Any]]:
+        """Return who calls, and the params without the token; that they may is a decision that has begun."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
-        self._principal, arguments = await self._gate.admit(params, operation, self._exchange)
-        self._decision = audit.current()
-        return self._principal, arguments
+        principal, arguments = await self._gate.admit(params, operation, self._exchange)
+        self._principal = principal
+        self._decision = audit.begin(operation, principal=principal, request_id=self._exchange.request_id)
+        return principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
         """Return the partial result of an execution; None where it is no longer kept."""

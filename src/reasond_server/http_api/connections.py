@@ -48,7 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._on_slow = on_slow
         self._limits = limits
         self._header_bytes = 0
-        self._field_bytes = 0
+        self._piece_bytes = 0
         self._is_reading_headers = False
         self._is_working = False
         self._is_refused = False
@@ -66,30 +66,25 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in data; the clock runs while no request is being worked on."""
-        if not self._is_working:
-            self._start_timer()
+        self._piece_bytes = len(data)
         super().data_received(data)
         if self._is_reading_headers:
             self._header_bytes += len(data)
             if self._header_bytes > self._limits.max_header_bytes:
                 self._refuse_headers()
+        if not self._is_working and not self._is_refused:
+            self._start_timer()
 
     def on_message_begin(self) -> None:
         """Begin to count the headers of a request."""
         self._is_reading_headers = True
         self._header_bytes = 0
-        self._field_bytes = 0
         super().on_message_begin()
         self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers, which nothing here reads, are dropped."""
-        if self._is_reading_headers and not self._is_refused:
-            # Headers that come whole in one piece are complete before the piece is counted.
-            self._field_bytes += len(name) + len(value)
-            if self._field_bytes > self._limits.max_header_bytes:
-                self._refuse_headers()
-                return
+        if self._is_reading_headers:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -97,6 +92,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._is_reading_headers = False
         self._is_working = True
+        # The piece that they end in is not counted yet, and may be more than headers.
+        if self._header_bytes + self._piece_bytes > self._limits.max_header_bytes:
+            self._refuse_large_fields()
         if not self._is_refused:
             super().on_headers_complete()
 
@@ -150,6 +148,11 @@ class BoundedProtocol(HttpToolsProtocol):
         # Nothing can be told to who does not read; the last event's id is what it can go on from.
         _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._limits.write_timeout_s)
         self.transport.abort()
+
+    def _refuse_large_fields(self) -> None:
+        """Refuse headers whose names and values alone are over the limit."""
+        if sum(len(name) + len(value) for name, value in self.headers) > self._limits.max_header_bytes:
+            self._refuse_headers()
 
     def _refuse_headers(self) -> None:
         self._is_refused = True

@@ -17,7 +17,7 @@ _TO_MARK: Final = re.compile(
 )
 
 
-def holds_more_values(body: bytes, most: int) -> bool:
+def holds_more_values(body: bytes | bytearray, most: int) -> bool:
     """Return whether the JSON text `body` holds more than `most` members and items, at all levels together.
 
     Members of one name count each. What is not JSON may be counted as anything; time is linear in `body`.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
     """Return the token of a call, empty where there is none, and `params` without it.
 
     `authorization` are the values of that header.
@@ -19,8 +19,10 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
     Raises:
         TokenInvalidError: there are several that differ, or one that is not a token at all.
     """
+    if "auth_token" not in params:
+        return bearer_token(authorization), params
     rest = {name: value for name, value in params.items() if name != "auth_token"}
-    given = params.get("auth_token")
+    given = params["auth_token"]
     if given is not None and not isinstance(given, str):
         raise TokenInvalidError("Authentication failed: 'auth_token' must be a string")
     from_header = bearer_token(authorization)

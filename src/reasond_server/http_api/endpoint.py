@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _TURNED_AWAY: Final = (_NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
+_JSON_ONLY: Final = "send the call as 'Content-Type: application/json'"
 # So much is read of anybody, so that an answer about a bad token has the id of its call.
 _READ_OF_ANYBODY_BYTES: Final = 64 * 1024
-_MOST_DIGITS: Final = 20
 
 
 class JsonRpcEndpoint:
@@ -54,25 +54,32 @@ class JsonRpcEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = exchange_of(scope)
-        _check_type(exchange)
+        headers = exchange.headers
+        if not headers.say_json():
+            # A page of another site can send nothing else unasked.
+            raise RefusalError(415, _JSON_ONLY, headers={"accept": "application/json"})
         calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer)
-        if _is_worth_a_look(exchange):
+        declared = headers.declared_bytes()
+        if declared is None or declared > _READ_OF_ANYBODY_BYTES:
             try:
                 await self._gate.look_at_header(exchange)
             except AccessError as error:
                 await send_answer(send, 401, unread(error, calls), headers=_TURNED_AWAY)
                 return
-        async with self._intake.body(exchange.headers, receive) as body:
+        body = await self._intake.take_in(declared, receive)
+        try:
             request = self._streamable(exchange, body)
             if request is not None:
                 await unless_client_leaves(_stream(calls, request, exchange, send), receive)
                 return
             answer = await unless_client_leaves(dispatch(body, calls, max_batch=self._max_batch), receive)
+        finally:
+            self._intake.let_go(body)
         await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[_NO_STORE])
 
-    def _streamable(self, exchange: Exchange, body: bytes) -> RpcRequest | None:
+    def _streamable(self, exchange: Exchange, body: bytearray) -> RpcRequest | None:
         """Return the call of `body` if its events are wanted and it has some; all else is answered as usual."""
-        if not wants_stream(exchange.headers.getlist("accept")):
+        if not wants_stream(exchange.headers.getlist(b"accept")):
             return None
         try:
             request = read_request(parse(body))
@@ -86,23 +93,8 @@ class JsonRpcEndpoint:
 async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: Send) -> None:
     """Send the events of a call as they come."""
     await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, _NO_STORE]})
-    last_event_id = exchange.headers.get("last-event-id") if "last-event-id" in exchange.headers else None
+    last_event_id = exchange.headers.first(b"last-event-id")
     async with aclosing(frames(calls.open(request.method), request.params, last_event_id)) as events:
         async for event in events:
             await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-
-
-def _is_worth_a_look(exchange: Exchange) -> bool:
-    """Whether the body is large, or may become so."""
-    length = exchange.headers.get("content-length")
-    return not length.isdecimal() or int(length[:_MOST_DIGITS]) > _READ_OF_ANYBODY_BYTES
-
-
-def _check_type(exchange: Exchange) -> None:
-    """Refuse what does not say that it is JSON: a page of another site can send nothing else unasked."""
-    types = exchange.headers.getlist("content-type")
-    if [each.partition(";")[0].strip().lower() for each in types] != ["application/json"]:
-        raise RefusalError(
-            415, "send the call as 'Content-Type: application/json'", headers={"accept": "application/json"}
-        )

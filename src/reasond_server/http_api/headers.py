@@ -1,34 +1,41 @@
-"""The headers of one request, taken apart once: every layer asks for some of them."""
+"""The headers of one request; none is read before somebody asks for it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
+
+_JSON: Final = "application/json"
+# More digits are over every limit already, and reading thousands of them would take time.
+_MOST_DIGITS: Final = 20
 
 
 class RequestHeaders:
     """Values by name, in the order in which they came; `raw` are headers as ASGI has them, names in lower case."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_raw",)
 
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        values: dict[str, list[str]] = {}
-        for name, value in raw:
-            # Latin-1, as HTTP has it: every byte is a character.
-            values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-        self._values = values
+    def __init__(self, raw: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self._raw = raw
 
-    def getlist(self, name: str) -> list[str]:
+    def getlist(self, name: bytes) -> list[str]:
         """Return all values of a header; none where there is none."""
-        return list(self._values.get(name, ()))
+        # Latin-1, as HTTP has it: every byte is a character.
+        return [value.decode("latin-1") for key, value in self._raw if key == name]
 
-    def get(self, name: str, default: str = "") -> str:
-        """Return the first value of a header."""
-        found = self._values.get(name)
-        return found[0] if found else default
+    def first(self, name: bytes) -> str | None:
+        """Return the first value of a header; None where there is none."""
+        values = self.getlist(name)
+        return values[0] if values else None
 
-    def __contains__(self, name: str) -> bool:
-        """Return whether there is a header of that name."""
-        return name in self._values
+    def declared_bytes(self) -> int | None:
+        """Return how long the body is by Content-Length; None where that says nothing, or is no number."""
+        length = self.first(b"content-length")
+        return int(length[:_MOST_DIGITS]) if length and length.isdecimal() else None
+
+    def say_json(self) -> bool:
+        """Return whether there is one Content-Type, and it is that of JSON."""
+        types = self.getlist(b"content-type")
+        return len(types) == 1 and types[0].partition(";")[0].strip().lower() == _JSON

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from reasond_server.http_api.asgi import Receive
-    from reasond_server.http_api.headers import RequestHeaders
 
 T = TypeVar("T")
 
@@ -34,62 +33,50 @@ class Intake:
         self._held_bytes = 0
         self._requests = 0
 
-    def body(self, headers: RequestHeaders, receive: Receive) -> Body:
-        """Return the body of a request, to be taken in by `async with`; it counts as held until the block is left."""
-        return Body(self, headers, receive)
+    async def take_in(self, declared: int | None, receive: Receive) -> bytearray:
+        """Return the body of a request, which counts as held from now on, until it is let go.
 
-    async def take_in(self, held: bytearray, headers: RequestHeaders, receive: Receive) -> bytes:
-        """Return the body of a request that counts from now on, with what of it came into `held`.
+        What is over the limit as it is `declared` need not be read at all.
 
         Raises:
             RefusalError: 413 too large, 408 too slow, 503 more than the server holds at once.
             ClientGoneError: the client left before its body was complete.
         """
-        self._check_declared(headers.get("content-length"))
+        if declared is not None and declared > self._max_body_bytes:
+            raise self._too_large()
         if self._requests >= self._max_requests:
             raise _busy()
         self._requests += 1
-        try:
-            return await self._read(held, receive)
-        except BaseException:
-            self.let_go(held)
-            raise
-
-    def let_go(self, held: bytearray) -> None:
-        """Count a request no longer, and what came into `held`."""
-        self._requests -= 1
-        self._held_bytes -= len(held)
-
-    async def _read(self, held: bytearray, receive: Receive) -> bytes:
+        body = bytearray()
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                while await self._take(held, receive):
+                while await self._take(body, receive):
                     pass
-        except TimeoutError:
-            raise RefusalError(
-                408, f"the body did not arrive within {self._body_timeout_s:g} s", headers={"connection": "close"}
-            ) from None
-        return bytes(held)
+        except BaseException as error:
+            self.let_go(body)
+            if isinstance(error, TimeoutError):
+                raise self._too_slow() from None
+            raise
+        return body
 
-    async def _take(self, held: bytearray, receive: Receive) -> bool:
-        """Take the next piece of a body; return whether more is to come."""
+    def let_go(self, body: bytearray) -> None:
+        """Count a request no longer, and what of its body was taken in."""
+        self._requests -= 1
+        self._held_bytes -= len(body)
+
+    async def _take(self, body: bytearray, receive: Receive) -> bool:
+        """Take the next piece of `body`; return whether more is to come."""
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         chunk: bytes = message.get("body", b"")
-        if len(held) + len(chunk) > self._max_body_bytes:
+        if len(body) + len(chunk) > self._max_body_bytes:
             raise self._too_large()
         if self._held_bytes + len(chunk) > self._max_held_bytes:
             raise _busy()
-        held += chunk
+        body += chunk
         self._held_bytes += len(chunk)
         return bool(message.get("more_body", False))
-
-    def _check_declared(self, length: str) -> None:
-        """Refuse by Content-Length what need not be read at all."""
-        # Twenty digits are over every limit already, and reading thousands of them would take time.
-        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
-            raise self._too_large()
 
     def _too_large(self) -> RefusalError:
         return RefusalError(
@@ -98,25 +85,9 @@ class Intake:
             "or have [server] max_http_body_bytes raised",
         )
 
-
-class Body:
-    """A body within bounds, for `async with`; a class, because a generator costs the loop a place in a list."""
-
-    __slots__ = ("_headers", "_held", "_intake", "_receive")
-
-    def __init__(self, intake: Intake, headers: RequestHeaders, receive: Receive) -> None:
-        self._intake = intake
-        self._headers = headers
-        self._receive = receive
-        self._held = bytearray()
-
-    async def __aenter__(self) -> bytes:
-        """Take the body in; raises what `Intake.take_in` does."""
-        return await self._intake.take_in(self._held, self._headers, self._receive)
-
-    async def __aexit__(self, *_: object) -> None:
-        """Let it go."""
-        self._intake.let_go(self._held)
+    def _too_slow(self) -> RefusalError:
+        message = f"the body did not arrive within {self._body_timeout_s:g} s"
+        return RefusalError(408, message, headers={"connection": "close"})
 
 
 async def unless_client_leaves(work: Coroutine[Any, Any, T], receive: Receive) -> T:

@@ -38,6 +38,10 @@ class JoiningTransport:
         self._flush()
         self._transport.close()
 
+    def is_closing(self) -> bool:
+        """Return whether nothing more is written."""
+        return self._transport.is_closing()
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a transport has
         return getattr(self._transport, name)
 

@@ -19,7 +19,7 @@ from reasond_server.errors import InternalError, InvalidJsonRpcError, InvalidReq
 from reasond_server.http_api.counting import holds_more_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from reasond_server.errors import ReasondError
 
@@ -52,7 +52,7 @@ class RpcRequest:
 class Handler(Protocol):
     """What stands behind the protocol: the methods, and how errors are shown."""
 
-    async def call(self, method: str, params: Params) -> Mapping[str, Any]:
+    def call(self, method: str, params: Params) -> Awaitable[Mapping[str, Any]]:
         """Call `method`; return the one member of its answer, `{"result": ...}` or `{"error": {...}}`."""
         ...
 
@@ -61,7 +61,7 @@ class Handler(Protocol):
         ...
 
 
-async def dispatch(body: bytes, handler: Handler, *, max_batch: int = MAX_BATCH) -> bytes | None:
+async def dispatch(body: bytes | bytearray, handler: Handler, *, max_batch: int = MAX_BATCH) -> bytes | None:
     """Run the call, or the batch of at most `max_batch` calls, that `body` holds; return the answer.
 
     None means that there is nothing to answer: every call was a notification. Notifications run like
@@ -83,7 +83,7 @@ async def dispatch(body: bytes, handler: Handler, *, max_batch: int = MAX_BATCH)
     return b"[" + b",".join(answers) + b"]" if answers else None
 
 
-def parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
+def parse(body: bytes | bytearray) -> Any:  # noqa: ANN401 - any JSON value
     """Return the JSON value that `body` holds.
 
     Of two members with the same name the last one counts, for every reader of the body alike, because
@@ -115,18 +115,14 @@ def read_request(entry: object) -> RpcRequest:
         raise InvalidJsonRpcError("Invalid Request: a request is an object")
     if entry.get("jsonrpc") != "2.0":
         raise InvalidJsonRpcError('Invalid Request: "jsonrpc" must be "2.0"')
-    if not isinstance(entry.get("method"), str):
+    method, params, rpc_id = entry.get("method"), entry.get("params", {}), entry.get("id")
+    if not isinstance(method, str):
         raise InvalidJsonRpcError('Invalid Request: "method" must be a string')
-    if not isinstance(entry.get("params", {}), dict | list):
+    if not isinstance(params, dict | list):
         raise InvalidJsonRpcError('Invalid Request: "params" must be an object; leave it out for none')
-    if not _is_id(entry.get("id")):
+    if not _is_id(rpc_id):
         raise InvalidJsonRpcError('Invalid Request: "id" must be a string, a whole number or null')
-    return RpcRequest(
-        method=entry["method"],
-        params=entry.get("params", {}),
-        rpc_id=entry.get("id"),
-        is_notification="id" not in entry,
-    )
+    return RpcRequest(method=method, params=params, rpc_id=rpc_id, is_notification="id" not in entry)
 
 
 def unread(error: ReasondError, handler: Handler) -> bytes:

@@ -9,7 +9,7 @@ from reasond_server.access.permissions import require_metrics
 from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import AccessError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of
-from reasond_server.http_api.pages import Addresses, NotFound, OnlyMethods
+from reasond_server.http_api.pages import Addresses
 from reasond_server.http_api.reception import Reception
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -64,7 +64,7 @@ class ReaderGate:
         """
         principal: Principal | None = None
         try:
-            headers = exchange.headers.getlist("authorization")
+            headers = exchange.headers.getlist(b"authorization")
             if headers:
                 principal = await self._authenticate(bearer_token(headers))
             elif self._peers is not None:
@@ -96,7 +96,7 @@ class MetricsPage:
         exchange = exchange_of(scope)
         if self._gate is not None:
             await self._gate.check(exchange)
-        scraped = await self._scrape(exchange.headers.getlist("accept"))
+        scraped = await self._scrape(exchange.headers.getlist(b"accept"))
         headers = [
             (b"content-type", scraped.content_type.encode("ascii")),
             (b"content-length", b"%d" % len(scraped.body)),
@@ -107,14 +107,9 @@ class MetricsPage:
         await send({"type": "http.response.body", "body": scraped.body})
 
 
-class MetricsApp:
+class MetricsApp(Reception):
     """The application of a listener that serves nothing else."""
 
     def __init__(self, page: MetricsPage, *, new_request_id: Callable[[], str]) -> None:
-        served = {METRICS_PATH: OnlyMethods(page, "GET", "HEAD")}
-        addresses = Addresses(served, otherwise=NotFound("the metrics are at /metrics"))
-        self._app = Reception(addresses, new_request_id=new_request_id)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await self._app(scope, receive, send)
+        addresses = Addresses(pages={METRICS_PATH: page}, endpoints={}, hint="the metrics are at /metrics")
+        super().__init__(addresses.find, new_request_id=new_request_id)

@@ -1,4 +1,4 @@
-"""What can be read without a token: the agent card, health and readiness."""
+"""Which address leads where, and what can be read without a token: the agent card, health and readiness."""
 
 from __future__ import annotations
 
@@ -7,46 +7,45 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.agents.service import CardView
     from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
 
+_HINT: Final = "JSON-RPC is at /api/v1/jsonrpc"
 _CARD_AGE_S: Final = 300
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class Addresses:
-    """Passes a request on to what is served at its path, exactly as that is written, else to `otherwise`."""
+    """What is served where: `pages` to GET and HEAD, `endpoints` to POST, by their paths exactly as they are written.
 
-    def __init__(self, served: Mapping[str, ASGIApp], *, otherwise: ASGIApp) -> None:
-        self._served = served
-        self._otherwise = otherwise
+    `hint` tells whoever asks for another path where there is something.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+    def __init__(self, *, pages: Mapping[str, ASGIApp], endpoints: Mapping[str, ASGIApp], hint: str = _HINT) -> None:
+        self._hint = hint
+        self._served: dict[str, tuple[ASGIApp, Sequence[str]]] = {
+            **{path: (page, ("GET", "HEAD")) for path, page in pages.items()},
+            **{path: (endpoint, ("POST",)) for path, endpoint in endpoints.items()},
+        }
+
+    def find(self, scope: Scope) -> ASGIApp:
+        """Return what serves the request; its path is its route.
+
+        Raises:
+            RefusalError: 404 there is nothing at its path, 405 what is there takes other methods.
+        """
         path = scope["path"]
-        app = self._served.get(path)
-        if app is None:
-            app = self._otherwise
-        else:
-            exchange_of(scope).route = path
-        await app(scope, receive, send)
-
-
-class OnlyMethods:
-    """Refuses other HTTP methods than `methods` with 405 and the header Allow."""
-
-    def __init__(self, app: ASGIApp, *methods: str) -> None:
-        self._app = app
-        self._methods = methods
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
-        if scope["method"] not in self._methods:
-            allowed = ", ".join(self._methods)
+        found = self._served.get(path)
+        if found is None:
+            raise RefusalError(404, f"there is nothing at this address; {self._hint}")
+        exchange_of(scope).route = path
+        app, methods = found
+        if scope["method"] not in methods:
+            allowed = ", ".join(methods)
             raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
-        await self._app(scope, receive, send)
+        return app
 
 
 class AgentCardPage:
@@ -61,7 +60,7 @@ class AgentCardPage:
         view = self._card()
         etag = f'"{view.etag}"'
         headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
-        if _matches(exchange_of(scope).headers.getlist("if-none-match"), etag):
+        if _matches(exchange_of(scope).headers.getlist(b"if-none-match"), etag):
             await send_answer(send, 304, headers=headers)
         else:
             await send_answer(send, 200, view.card_json.encode(), headers=headers)
@@ -89,18 +88,6 @@ class ReadinessPage:
             await send_answer(send, 200, b'{"status":"ready"}', headers=[_NO_STORE])
         else:
             await send_answer(send, 503, b'{"status":"not ready"}', headers=[_NO_STORE])
-
-
-class NotFound:
-    """Answers for every address that there is nothing at, with a `hint` of where there is something."""
-
-    def __init__(self, hint: str = "JSON-RPC is at /api/v1/jsonrpc") -> None:
-        self._hint = hint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request."""
-        del scope, receive, send
-        raise RefusalError(404, f"there is nothing at this address; {self._hint}")
 
 
 def _matches(if_none_match: list[str], etag: str) -> bool:

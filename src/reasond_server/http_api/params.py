@@ -17,7 +17,7 @@ _MAX_VIOLATIONS: Final = 20
 _MAX_FIELD_CHARACTERS: Final = 120
 _MANY: Final = 100
 _NO_BUDGET: Final = Budget()
-_STREAM_OPTIONS: Final = ("include_deltas", "keep_running")
+_STREAM_OPTIONS: Final = frozenset({"include_deltas", "keep_running"})
 # Whole numbers that every JSON reader holds exactly (RFC 8259, section 6).
 _Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
 
@@ -94,13 +94,10 @@ class ExecuteParams(Params):
         Raises:
             InvalidRequestError: a stream's option is set.
         """
-        found = [
-            Violation(field=name, description="needs a stream; ask for one with 'Accept: text/event-stream'")
-            for name in _STREAM_OPTIONS
-            if name in self.model_fields_set
-        ]
-        if found:
-            raise InvalidRequestError.of(*found)
+        given = _STREAM_OPTIONS & self.model_fields_set
+        if given:
+            description = "needs a stream; ask for one with 'Accept: text/event-stream'"
+            raise InvalidRequestError.of(*(Violation(field=name, description=description) for name in sorted(given)))
 
 
 class ExecutionParams(Params):

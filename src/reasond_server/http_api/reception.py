@@ -47,14 +47,14 @@ _log = logging.getLogger("reasond.http")
 
 
 class Reception:
-    """Wraps the routes. `new_request_id` mints an id where the client sent none that is well formed.
+    """Serves by what `find` says serves a request. `new_request_id` mints an id where the client sent none that fits.
 
     `in_flight` is the number of requests that are being served.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
+        find: Callable[[Scope], ASGIApp],
         *,
         new_request_id: Callable[[], str],
         monotonic: Callable[[], float] = time.monotonic,
@@ -63,7 +63,7 @@ class Reception:
     ) -> None:
         self.in_flight = 0
         self._observer = observer
-        self._app = app
+        self._find = find
         self._new_request_id = new_request_id
         self._monotonic = monotonic
         self._tracing = tracing
@@ -95,9 +95,9 @@ class Reception:
                 _end(span, scope, exchange, work)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
-        """Run the routes; turn what they raise into an answer if none has begun."""
+        """Let the request be served; turn what they raise into an answer if none has begun."""
         try:
-            await self._app(scope, receive, send)
+            await self._find(scope)(scope, receive, send)
         except ClientGoneError:
             exchange.status = _CLIENT_GONE
         except RefusalError as refusal:
@@ -115,7 +115,7 @@ class Reception:
 
     def _exchange(self, scope: Scope) -> Exchange:
         headers = RequestHeaders(scope["headers"])
-        given = headers.getlist(REQUEST_ID_KEY)
+        given = headers.getlist(_ID_NAME)
         return Exchange(
             request_id=request_id_of(given, new_request_id=self._new_request_id),
             headers=headers,

@@ -48,11 +48,13 @@ class TokenEndpoint:
         """Serve one request."""
         exchange = exchange_of(scope)
         exchange.methods.append("auth.token")
-        types = exchange.headers.getlist("content-type")
-        if [each.partition(";")[0].strip().lower() for each in types] != ["application/json"]:
+        if not exchange.headers.say_json():
             raise RefusalError(415, "send agent_id and secret as 'Content-Type: application/json'")
-        async with self._intake.body(exchange.headers, receive) as body:
+        body = await self._intake.take_in(exchange.headers.declared_bytes(), receive)
+        try:
             wanted = _read(body)
+        finally:
+            self._intake.let_go(body)
         client = scope.get("client")
         try:
             issued = await self._issuer.issue(
@@ -69,7 +71,7 @@ class TokenEndpoint:
         await send_answer(send, 200, to_json(answer), headers=_HEADERS)
 
 
-def _read(body: bytes) -> TokenRequest:
+def _read(body: bytearray) -> TokenRequest:
     """Return what the agent sent; what is wrong with it is said without repeating it."""
     try:
         found: Any = json.loads(body)

@@ -17,7 +17,7 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 TRACE_KEYS: Final = frozenset({TRACEPARENT, TRACESTATE})
 """The headers that `received` reads."""
-
+_TRACE_NAMES: Final = frozenset(key.encode("ascii") for key in TRACE_KEYS)
 
 # A later version may say more after the flags; what this one knows stands before it.
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?")
@@ -88,8 +88,8 @@ def received(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None
 
 def received_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     """Do the same for headers as ASGI has them."""
-    names = (b"traceparent", b"tracestate")
-    return received([(key.decode("ascii"), value) for key, value in headers if key in names])
+    told = [(key.decode("ascii"), value) for key, value in headers if key in _TRACE_NAMES]
+    return received(told) if told else None
 
 
 _outgoing: Final[ContextVar[TraceContext | None]] = ContextVar("reasond_outgoing_trace", default=None)

@@ -65,10 +65,10 @@ class Scope:
         if self.trace is not None:
             line.setdefault("trace_id", self.trace.trace_id)
             line.setdefault("span_id", self.trace.span_id)
-        if self.request_id:
-            line.setdefault("request_id", self.request_id)
-        if self.execution_id:
-            line.setdefault("execution_id", self.execution_id)
+        if self.request_id and "request_id" not in line:
+            line["request_id"] = self.request_id
+        if self.execution_id and "execution_id" not in line:
+            line["execution_id"] = self.execution_id
         if self.input_tokens is not None:
             line.setdefault("input_tokens", self.input_tokens)
             line.setdefault("output_tokens", self.output_tokens)

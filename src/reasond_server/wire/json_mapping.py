@@ -44,22 +44,26 @@ def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
             f"The trace holds the first {len(kept)} of {len(items)} items: all of them are over {MAX_TRACE_BYTES} "
             "bytes. Stream the execution to read every step."
         )
-    whole = completed_json(result)
-    head = {key: whole.pop(key) for key in ("answer", "strategy_used", "metrics")}
-    return {**head, "trace": kept, **whole, "warnings": warnings}
+    return _result(result, warnings, trace=kept)
 
 
 def completed_json(result: Result) -> JsonObject:
     """Return `result` without a trace, as the last event of a stream carries it."""
+    return _result(result, list(result.warnings))
+
+
+def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> JsonObject:
+    """Return `result` with these warnings, and with the member `trace` where one is given."""
     shown = {
         "answer": result.answer,
         "strategy_used": result.strategy_used,
         "metrics": metrics_json(result.metrics),
+        **trace,
         "execution_id": result.execution_id,
         "finish_reason": result.finish_reason.value if result.finish_reason else None,
         "strategy_source": result.strategy_source.value,
         "model": result.model,
-        "warnings": list(result.warnings),
+        "warnings": warnings,
     }
     if result.error is not None:
         shown["error"] = {"reason": result.error.reason, "message": result.error.message}

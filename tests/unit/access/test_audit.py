@@ -85,4 +85,3 @@ def test_without_a_decision_there_is_nothing_to_tell(caplog: pytest.LogCaptureFi
     nobody.run(audit.refuse, RateLimitedError("too many"), "run-1")
 
     assert told(caplog) == []
-    assert nobody.run(audit.current) is None

@@ -6,51 +6,54 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.http_api.exchange import Exchange, attach
+from reasond_server.http_api.exchange import Exchange, RefusalError, attach
 from reasond_server.http_api.headers import RequestHeaders
 from reasond_server.http_api.pages import Addresses
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import Receive, Scope, Send
+    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
 
 
-class Place:
-    """Notes which paths led to it."""
-
-    def __init__(self) -> None:
-        self.paths: list[str] = []
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive, send
-        self.paths.append(scope["path"])
+async def page(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError((scope, receive, send))
 
 
-async def led(path: str, served: Place, otherwise: Place) -> str:
-    """Ask for `path`; return the route that is noted for the trace."""
+async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError((scope, receive, send))
+
+
+def found(method: str, path: str) -> tuple[ASGIApp | RefusalError, str]:
+    """Return what serves a request, or why nothing does, and the route that is noted for the trace."""
     exchange = Exchange(request_id="r", headers=RequestHeaders())
-    scope: Scope = {"type": "http", "path": path}
+    scope: Scope = {"type": "http", "method": method, "path": path}
     attach(scope, exchange)
-    nothing: Receive = _never
-    await Addresses({"/a": served}, otherwise=otherwise)(scope, nothing, _nowhere)
-    return exchange.route
+    addresses = Addresses(pages={"/a": page}, endpoints={"/b": endpoint}, hint="look at /a")
+    try:
+        return addresses.find(scope), exchange.route
+    except RefusalError as error:
+        return error, exchange.route
 
 
-async def _never() -> dict[str, object]:
-    raise AssertionError
+@pytest.mark.parametrize(
+    ("method", "path", "serves"), [("GET", "/a", page), ("HEAD", "/a", page), ("POST", "/b", endpoint)]
+)
+def test_a_path_leads_to_what_is_served_there_and_is_its_route(method: str, path: str, serves: ASGIApp) -> None:
+    assert found(method, path) == (serves, path)
 
 
-async def _nowhere(_message: object) -> None:
-    raise AssertionError
-
-
-async def test_a_path_leads_to_what_is_served_there_and_is_its_route() -> None:
-    served, otherwise = Place(), Place()
-    assert await led("/a", served, otherwise) == "/a"
-    assert (served.paths, otherwise.paths) == (["/a"], [])
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("POST", "/a", "GET, HEAD"), ("get", "/a", "GET, HEAD"), ("GET", "/b", "POST"), ("PUT", "/b", "POST")],
+)
+def test_other_methods_are_told_which_there_are(method: str, path: str, allowed: str) -> None:
+    refusal, route = found(method, path)
+    assert isinstance(refusal, RefusalError)
+    assert (refusal.status, refusal.headers, route) == (405, {"allow": allowed}, path)
 
 
 @pytest.mark.parametrize("path", ["/", "/a/", "/A", "/ab", "a", "", "/a?b", "//a"])
-async def test_any_other_path_leads_nowhere_and_is_no_route(path: str) -> None:
-    served, otherwise = Place(), Place()
-    assert await led(path, served, otherwise) == ""
-    assert (served.paths, otherwise.paths) == ([], [path])
+def test_any_other_path_leads_nowhere_and_is_no_route(path: str) -> None:
+    refusal, route = found("GET", path)
+    assert isinstance(refusal, RefusalError)
+    assert (refusal.status, route) == (404, "")
+    assert refusal.message == "there is nothing at this address; look at /a"
