@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.context.replies import Fragment, Parsed, TagParser
@@ -10,6 +9,7 @@ from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
 from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText
 from reasond_server.types import ToolCall, Usage, UsageSource
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reply:
     """The last thing heard of a call; `calls` are those of tools that were offered natively.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import TagKind
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ _FENCE_LINE_CHARACTERS = 200
 _MAX_CHARACTERS = 2_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Fragment:
     """A piece of a reply without its tags; `kind` is the tag around it, None before any."""
 
@@ -32,7 +32,7 @@ class Fragment:
     is_thinking: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Parsed:
     """A whole reply.
 

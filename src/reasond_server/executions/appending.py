@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError, shown
 from reasond_server.executions.store import LeaseLostError
 from reasond_server.types import ExecutionState, LoggedEvent, Result
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ LARGEST_LOG_BYTES = 64 * 1024 * 1024
 """How large one log may get where nothing else is said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Head:
     """What of a log decides whether it takes more: its entries, events and bytes so far, and its lease."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import (
@@ -14,6 +13,7 @@ from reasond_server.errors import (
     TokenBudgetExhaustedError,
 )
 from reasond_server.types import FinishReason
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
@@ -25,7 +25,7 @@ ABANDONED: Final = "Nobody waited for the result any more."
 """What the result of a run says that was cancelled because its callers had left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ending:
     """What the result of a run will say; `error` is set where it failed."""
 

@@ -28,6 +28,7 @@ from reasond_server.types import (
     Metrics,
     Result,
 )
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ class Predecessor:
     records: Sequence[Record]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Prepared:
     """What is decided before an execution is created: `plan` is kept with it."""
 

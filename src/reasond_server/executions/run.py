@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.executions.log import is_gone
 from reasond_server.types import TextDelta
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _MAX_HELD_CHARACTERS = 65_536
 _RETURN_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Assignment:
     """What to run, for whom, and how: everything is decided and checked.
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from reasond_server.errors import InternalError
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +63,7 @@ class Record:
 Entry: TypeAlias = "LoggedEvent | Record"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Creation:
     """What is kept with a log whose execution has no request id: its plan, and who may write it."""
 
@@ -70,7 +71,7 @@ class Creation:
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Append:
     """Entries for the end of one log, and the execution as it is afterwards.
 

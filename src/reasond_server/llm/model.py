@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.types import ToolCall
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -58,7 +59,7 @@ class Message:
         object.__setattr__(self, "kept_form", form)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ChatRequest:
     """One call.
 
@@ -91,14 +92,14 @@ class ModelFinish(StrEnum):
     TOOL_CALLS = "tool_calls"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Text:
     """Answer text, as it comes."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ReasoningText:
     """Hidden reasoning that the provider shows apart from the answer; tags in it do not count."""
 

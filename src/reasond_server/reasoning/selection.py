@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import (
@@ -12,6 +11,7 @@ from reasond_server.errors import (
     shown,
 )
 from reasond_server.types import StrategySource
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import ReasoningStrategy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wish:
     """What the choice depends on. None leaves the choice to others; an empty sequence allows nothing.
 
@@ -37,7 +37,7 @@ class Wish:
     default: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Selection:
     """The strategy and the level that chose it."""
 

@@ -35,6 +35,7 @@ from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
 from reasond_server.telemetry.scope import current_trace, note_execution, note_result
 from reasond_server.types import ExecutionState, Result
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -71,7 +72,7 @@ _STORE_WITHIN_S = 2.0
 _LEFT_OUT = "The store cannot be reached: the first steps are left out."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Wanted:
     """What a caller wants beside the task."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reasond_server.types import Iteration, Metrics, Result
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from reasond_server.types import CostClass, Execution, Json, LoggedEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExecutionView:
     """An execution with its result and steps; both are partial until it has ended well."""
 

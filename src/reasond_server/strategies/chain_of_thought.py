@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
@@ -16,6 +15,7 @@ from reasond_server.context.tags import TagKind, restore
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, FinishReason, Thought
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -44,7 +44,7 @@ class ChainOfThoughtConfig(StrategyConfig):
     ] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Ending:
     """What a reply amounts to."""
 

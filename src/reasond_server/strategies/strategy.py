@@ -18,6 +18,7 @@ from reasond_server.context.fences import new_nonce
 from reasond_server.errors import InternalError
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import CostClass, FinishReason, StepDetail, StrategyMetrics, Task
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -40,14 +41,14 @@ class StrategyConfig(BaseModel):
 ConfigT = TypeVar("ConfigT", bound=StrategyConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wrote:
     """Text of the step in progress, as the model writes it."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Step:
     """A completed step. `metrics` are the strategy's so far: a run that is cut keeps the last ones."""
 
@@ -56,7 +57,7 @@ class Step:
     metrics: StrategyMetrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Outcome:
     """The end of a run; nothing follows it."""
 

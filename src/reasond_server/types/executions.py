@@ -12,6 +12,7 @@ from reasond_server.types.metrics import Metrics
 from reasond_server.types.steps import StepDetail
 from reasond_server.types.tasks import Json, StrategySource
 from reasond_server.types.usage import Usage
+from reasond_server.types.values import value
 
 
 class FinishReason(StrEnum):
@@ -36,7 +37,7 @@ class ExecutionState(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ExecutionStarted:
     """The first event of every log; `config` is what applies after precedence."""
 
@@ -46,7 +47,7 @@ class ExecutionStarted:
     config: Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Iteration:
     """One completed step; `index` counts from 0."""
 
@@ -57,7 +58,7 @@ class Iteration:
     detail: StepDetail
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TextDelta:
     """Text that the model just wrote in step `iteration_index`; never logged."""
 
@@ -78,7 +79,7 @@ class ExecutionFailure:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Result:
     """The last event of every log; the proto calls it Reasoning. Steps are read from the log.
 
@@ -99,7 +100,7 @@ class Result:
 Event = ExecutionStarted | Iteration | Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LoggedEvent:
     """An event at its place in the log; `sequence` counts from 1 without gaps."""
 
@@ -118,7 +119,7 @@ class StreamEvent(NamedTuple):
     event: Event | TextDelta | Heartbeat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Execution:
     """An execution without its content; the owner is the tenant that started it."""
 

@@ -10,6 +10,7 @@ from typing import Final, overload
 
 from reasond_server.types.tasks import Json
 from reasond_server.types.usage import Usage
+from reasond_server.types.values import value
 
 _MOST_TOKENS: Final = 2**53 - 1
 _MOST_SECONDS: Final = 10**9
@@ -247,7 +248,7 @@ StrategyMetrics = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Metrics:
     """What every run reports, and what only its strategy does (None before its first step)."""
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import string
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.counting.template import kept_number
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ _LEAST_RATIO, _MOST_RATIO = 0.25, 8.0
 _CUT_PROMPT = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Calibration:
     """What was learnt so far: `ratio` of reported to plain estimates, mean relative `deviation`, number of reports."""
 

@@ -1,0 +1,31 @@
+"""What `value` makes of a class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reasond_server.types.values import value
+
+
+@value
+class Point:
+    """Two numbers."""
+
+    x: int
+    y: int = 0
+
+
+def test_a_value_equals_and_hashes_by_its_fields() -> None:
+    assert Point(x=1) == Point(x=1, y=0)
+    assert {Point(x=1), Point(x=1), Point(x=2)} == {Point(x=2), Point(x=1)}
+    assert replace(Point(x=1), y=2) == Point(x=1, y=2)
+
+
+def test_a_value_takes_its_fields_by_keyword_only_and_has_no_others() -> None:
+    positional: Any = Point
+    with pytest.raises(TypeError):
+        positional(1)
+    assert not hasattr(Point(x=1), "__dict__")
