@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -426,11 +425,11 @@ class ReasoningService:
         """Ask the process that works on the execution to stop it, and wait until it has, but not for ever."""
         moved = asyncio.Event()
         tenant, execution_id = execution.tenant, execution.execution_id
-        with self._store.watch(execution_id, lambda _: moved.set()), contextlib.suppress(TimeoutError):
+        with self._store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
             async with asyncio.timeout(_STOP_ELSEWHERE_S):
                 await self._store.request_cancel(tenant, execution_id)
                 while (await self._store.find(tenant, execution_id)).state is ExecutionState.RUNNING:
-                    with contextlib.suppress(TimeoutError):
+                    with suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await moved.wait()
                     moved.clear()
