@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.counting_engine import WORDS, Call, Clock, Completing, Pass, Recording, engine_model, plain
 from benchmarks.drawing import line_chart
 from benchmarks.machine import circumstances, new_event_loop
+from benchmarks.pages import put_between
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
 from reasond_server.context.savings import SavingsMeter
 from reasond_server.llm.model import Finished
@@ -391,16 +392,6 @@ def times_row(one: Times) -> str:
     )
 
 
-def with_block(text: str, lines: Sequence[str]) -> str:
-    """Return the page `text` with `lines` between its markers."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE.name} lacks {BEGIN} or {END}")
-    body = "\n".join(lines)
-    return f"{before}{begin}\n\n{body}\n\n{end}{after}"
-
-
 def order(row: Row | Times) -> tuple[int, str, int]:
     """Return where a row stands in the tables."""
     return CONFIGS.index((row.chunk_size, row.carryover_size)), row.mode, row.written
@@ -410,7 +401,7 @@ def write_down(report: Mapping[str, Any]) -> None:
     """Write results, picture and the page's tables."""
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
     PICTURE.write_text(draw([Row(**row) for row in report["rows"]]), encoding="utf-8")
-    PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), page_lines(report)), encoding="utf-8")
+    put_between(PAGE, BEGIN, END, "\n".join(["", *page_lines(report), ""]))
 
 
 async def measure(engine_most: int, rounds: int, *, only_times: bool) -> None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.long_input import PARAGRAPH, QUESTION, text_of
 from benchmarks.machine import circumstances
+from benchmarks.pages import put_between
 from benchmarks.startup import COMMAND, clean_environment
 
 if TYPE_CHECKING:
@@ -136,16 +137,6 @@ def page_lines(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def with_block(text: str, lines: Sequence[str]) -> str:
-    """Return the page `text` with `lines` between its markers."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE.name} lacks {BEGIN} or {END}")
-    body = "\n".join(lines)
-    return f"{before}{begin}\n\n{body}\n\n{end}{after}"
-
-
 def main() -> None:
     """Measure, print and write down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -162,7 +153,7 @@ def main() -> None:
         "rows": [asdict(row) for row in rows],
     }
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
-    PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), page_lines(rows)), encoding="utf-8")
+    put_between(PAGE, BEGIN, END, "\n".join(["", *page_lines(rows), ""]))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import circumstances, new_event_loop
+from benchmarks.pages import put_between
 from benchmarks.peer_environments import wheels_megabytes
 from benchmarks.selecting import AGENTS, STRATEGIES, measured_ms
 from reasond.v1 import reasoning_service_pb2
@@ -207,22 +208,13 @@ def block(report: Mapping[str, Any]) -> str:
     return "\n".join(["| measured | median | goal |", "| --- | --- | --- |", *rows, "", note])
 
 
-def with_block(text: str, content: str) -> str:
-    """Return `text` with `content` between its markers."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{README.name} lacks {BEGIN} or {END}")
-    return f"{before}{begin}\n{content}\n{end}{after}"
-
-
 def main() -> None:
     """Measure, or write the figures that were measured into the README."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--readme", action="store_true", help="measure nothing, write the last figures into README.md")
     if parser.parse_args().readme:
         report = json.loads(RESULTS.read_text(encoding="utf-8"))
-        README.write_text(with_block(README.read_text(encoding="utf-8"), block(report)), encoding="utf-8")
+        put_between(README, BEGIN, END, block(report))
         return
     measures = measure()
     print_table(measures)

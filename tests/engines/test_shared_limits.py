@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 LIMITS = TokenLimits(per_minute=100, per_day=1000)
 
-LIMITS = TokenLimits(per_minute=100, per_day=1000)
-
 
 def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
     rates = WindowRates(

@@ -1,1 +1,1 @@
-"""What the server tells its operator about itself: logs; never what callers asked or what models wrote."""
+"""What the server tells its operator: logs, metrics, spans; texts of callers and models in spans only, where asked for."""
