@@ -79,6 +79,8 @@ async def _read_the_book(listening: Listening) -> None:
     _say(f"\n1. {_TITLE}: {len(book):,} characters,")
     _say("   far more than one window holds. Read window by window, streamed over gRPC:")
     _say(f"   {QUESTION}\n")
+    _say("   A line per window: how full it is, tokens in and out, time; then the notes that the next")
+    _say("   window gets instead of the text: tokens before -> after shortening, and what is new.\n")
     display = RunDisplay(sys.stdout)
     async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
         stream = client.reason_iterations(QUESTION, material=book, strategy="bounded_context", config=_CONFIG)

@@ -67,16 +67,20 @@ def _bounded_context(metrics: Metrics) -> list[str]:
     figures = metrics.bounded_context
     count = "counted" if figures.is_window_exact else "estimated"
     own = f"; {_counted(figures.carryover_calls, 'call')} for carryovers alone" if figures.carryover_calls else ""
-    savings = [getattr(figures, name) for name in ("savings", "reprompt_savings") if figures.HasField(name)]
-    return [f"largest window: {figures.peak_window_tokens:,} tokens, {count}{own}", *map(_saved, savings)]
+    saved: dict[str, list[str]] = {}
+    for name in ("savings", "reprompt_savings"):
+        if figures.HasField(name):
+            one = getattr(figures, name)
+            saved.setdefault(_saved(one), []).append(_baseline(one))
+    # Both are the same where the text was read and nothing was asked twice.
+    lines = [f"against {', or '.join(baselines)}: {pct}" for pct, baselines in saved.items()]
+    return [f"largest window: {figures.peak_window_tokens:,} tokens, {count}{own}", *lines]
 
 
 def _saved(saved: Savings) -> str:
-    baseline = word_of(saved, "baseline").lower().replace("_", " ")
     return (
-        f"against {_article(baseline)}: attention {_less(saved.attention_pct)}, "
-        f"cache reads {_less(saved.kv_read_pct)}, largest context {_less(saved.peak_context_pct)}, "
-        f"tokens {_less(saved.tokens_pct)}"
+        f"attention {_less(saved.attention_pct)}, cache reads {_less(saved.kv_read_pct)}, "
+        f"largest context {_less(saved.peak_context_pct)}, tokens {_less(saved.tokens_pct)}"
     )
 
 
@@ -112,10 +116,9 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _article(baseline: str) -> str:
-    return {"single pass": "one call that holds everything", "reprompt": "calls that resend everything"}.get(
-        baseline, baseline
-    )
+def _baseline(saved: Savings) -> str:
+    word = word_of(saved, "baseline").lower()
+    return {"single_pass": "one call that holds everything", "reprompt": "calls that resend everything"}.get(word, word)
 
 
 def _less(saved_pct: float) -> str:

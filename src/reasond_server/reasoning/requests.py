@@ -40,8 +40,9 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         found += _in_budget(task.budget)
     if task.config and depth_of(task.config) > MAX_DEPTH:
         found.append(Violation(field="config", description=f"must be nested at most {MAX_DEPTH} levels deep"))
-    elif task.config and _values_in(task.config) > MAX_CONFIG_VALUES:
-        found.append(Violation(field="config", description=f"must hold at most {MAX_CONFIG_VALUES} values"))
+    elif task.config and (count := _values_in(task.config)) > MAX_CONFIG_VALUES:
+        text = f"must hold at most {MAX_CONFIG_VALUES} values, got {count}"
+        found.append(Violation(field="config", description=text))
     if len(request_id) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(request_id):
         text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {shown(request_id)}"
         found.append(Violation(field="request_id", description=text))
@@ -101,12 +102,13 @@ def _in_names(task: Task) -> Iterator[Violation]:
         text = f"must be 1-64 lower-case letters, digits and underscores, got {shown(task.strategy)}"
         yield Violation(field="strategy", description=text)
     if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:
-        yield Violation(field="agent", description=f"must be at most {MAX_NAME_CHARACTERS} characters")
+        text = f"must be at most {MAX_NAME_CHARACTERS} characters, got {len(task.agent)}"
+        yield Violation(field="agent", description=text)
     if len(task.agent_capabilities) > MAX_CAPABILITIES:
         text = f"must have at most {MAX_CAPABILITIES} entries, got {len(task.agent_capabilities)}"
         yield Violation(field="agent_capabilities", description=text)
-    elif any(len(name) > MAX_NAME_CHARACTERS for name in task.agent_capabilities):
-        text = f"entries must be at most {MAX_NAME_CHARACTERS} characters"
+    elif (longest := max(map(len, task.agent_capabilities), default=0)) > MAX_NAME_CHARACTERS:
+        text = f"entries must be at most {MAX_NAME_CHARACTERS} characters, one has {longest}"
         yield Violation(field="agent_capabilities", description=text)
 
 

@@ -46,13 +46,25 @@ def test_votes_are_told_with_their_margin_and_an_abstention_as_such() -> None:
     assert not {"\x1b", "\n"} & set(last_of(self_consistency=hostile))
 
 
-def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> None:
-    savings = Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_REPROMPT, attention_pct=50)
+def bounded(single_pct: float, resent_pct: float) -> list[str]:
     figures = BoundedContextMetrics(
-        peak_window_tokens=900, is_window_exact=True, carryover_calls=2, savings=savings, reprompt_savings=savings
+        peak_window_tokens=900,
+        is_window_exact=True,
+        carryover_calls=2,
+        savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=single_pct),
+        reprompt_savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_REPROMPT, attention_pct=resent_pct),
     )
-    result = Reasoning(metrics=Metrics(bounded_context=figures))
-    lines = summary(result)[1:]
+    return summary(Reasoning(metrics=Metrics(bounded_context=figures)))[1:]
+
+
+def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> None:
+    lines = bounded(40, 50)
     assert lines[0] == "largest window: 900 tokens, counted; 2 calls for carryovers alone"
+    assert lines[1].startswith("against one call that holds everything: attention -40.0 %")
     assert lines[2].startswith("against calls that resend everything: attention -50.0 %")
     assert len(lines) == 3
+
+
+def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:
+    (_, line) = bounded(50, 50)
+    assert line.startswith("against one call that holds everything, or calls that resend everything: attention -50.0 %")

@@ -33,9 +33,9 @@ def test_queries_up_to_the_limit_are_taken_in_every_script(query: str) -> None:
         ({"strategy": "No-Such"}, "strategy must be 1-64 lower-case letters, digits and underscores, got 'No-Such'"),
         ({"strategy": ""}, "strategy must be 1-64 lower-case letters, digits and underscores, got ''"),
         ({"strategy": "a\n"}, "strategy must be 1-64 lower-case letters, digits and underscores, got 'a\\n'"),
-        ({"agent": "a" * 257}, "agent must be at most 256 characters"),
+        ({"agent": "a" * 257}, "agent must be at most 256 characters, got 257"),
         ({"agent_capabilities": ["a"] * 101}, "agent_capabilities must have at most 100 entries, got 101"),
-        ({"agent_capabilities": ["a" * 257]}, "agent_capabilities entries must be at most 256 characters"),
+        ({"agent_capabilities": ["a" * 257]}, "agent_capabilities entries must be at most 256 characters, one has 257"),
         ({"budget": Budget(max_total_tokens=0)}, "budget.max_total_tokens must be at least 1, got 0"),
         ({"budget": Budget(max_model_calls=0)}, "budget.max_model_calls must be at least 1, got 0"),
         ({"budget": Budget(max_tool_calls=-1)}, "budget.max_tool_calls must be at least 0, got -1"),
@@ -58,7 +58,7 @@ def test_a_configuration_is_nested_at_most_sixteen_levels_deep() -> None:
 
 def test_a_configuration_holds_at_most_ten_thousand_values() -> None:
     check_task(Task(query="why?", config={"a": {"b": [0] * 9_998}}))
-    assert refusal(config={"a": {"b": [0] * 9_999}}) == "config must hold at most 10000 values"
+    assert refusal(config={"a": {"b": [0] * 9_999}}) == "config must hold at most 10000 values, got 10001"
 
 
 def test_everything_wrong_is_named_at_once() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 
@@ -27,7 +28,7 @@ from reasond.v1.strategies_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+    from google.protobuf.descriptor import EnumDescriptor
 
 StrategyConfig: TypeAlias = (
     BoundedContextConfig | ChainOfThoughtConfig | ReactConfig | SelfConsistencyConfig | TreeOfThoughtConfig | Struct
@@ -41,6 +42,14 @@ _CONFIGS: Final[Mapping[str, type[StrategyConfig]]] = MappingProxyType(
         "react": ReactConfig,
         "self_consistency": SelfConsistencyConfig,
         "tree_of_thought": TreeOfThoughtConfig,
+    }
+)
+_KINDS: Final = MappingProxyType(
+    {
+        FieldDescriptor.TYPE_INT32: "a whole number of 32 bits",
+        FieldDescriptor.TYPE_INT64: "a whole number of 64 bits",
+        FieldDescriptor.TYPE_DOUBLE: "a number",
+        FieldDescriptor.TYPE_ENUM: "a value of the enum",
     }
 )
 _CASES: Final = MappingProxyType({kind: case for case, kind in _CONFIGS.items()} | {Struct: "custom"})
@@ -114,7 +123,8 @@ def _set(message: StrategyConfig, field: FieldDescriptor, value: object) -> None
     try:
         setattr(message, field.name, value)
     except (TypeError, ValueError):
-        raise ValueError(f"{field.name} cannot be {str(value)[:80]!r} (a {type(value).__name__})") from None
+        wanted = _KINDS.get(field.type, "text")
+        raise ValueError(f"{field.name} must be {wanted}, not {str(value)[:80]!r} (a {type(value).__name__})") from None
 
 
 def _enum_number(field_name: str, enum: EnumDescriptor, text: str) -> int:
