@@ -47,14 +47,18 @@ class _Pending(NamedTuple):
 class RunLog:
     """What is appended to one log by this process.
 
-    `error` is set once nothing can be appended any more. `submit`
-    is called whenever there is something to commit, `on_change` after every commit and when `error` is set.
+    `submit` is called whenever there is something to commit. With `store_as` what is stored of an event differs from
+    what followers see; then all events are kept in memory, else the last 256 or 1 MiB of them.
 
-    Nothing is submitted before it `is_open`. With a `creation` the store does not know the execution before the first
-    commit. With `keeps_records` the records of a run that is cancelled outlive it.
-    With `store_as` what is stored of an event differs from what followers see; then all events are kept in memory,
-    else the last 256 or 1 MiB of them. With `is_for_one_answer` nobody reads them before the end: then the last 8 MiB
-    are kept, and as much may wait for a commit.
+    Attributes:
+        committed: sequence of the last event that is in the store.
+        error: why nothing can be appended any more; None while it can.
+        on_change: called after every commit, and when `error` is set.
+        is_open: whether what is pending is submitted; before that it is gathered.
+        creation: what creates the execution with the first commit; None where the store knows it.
+        keeps_records: whether the records of a run that is cancelled outlive it.
+        is_for_one_answer: nobody reads the events before the end: the last 8 MiB of them are kept in memory, and as
+            much may wait for a commit.
     """
 
     __slots__ = (

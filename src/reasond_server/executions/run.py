@@ -36,11 +36,16 @@ _RETURN_S = 1.0
 class Assignment:
     """What to run, for whom, and how: everything is decided and checked.
 
-    `digest` identifies the request that `request_id` stands for. `time_limit_s` bounds the run from outside
-    the task's own budget, such as by the caller's deadline; `permit` names the right by which its caller was admitted.
-    The caller of a run that `is_unary` is told nothing before
-    the end, not even its id: without a request id it cannot come back for it, and with one it can only ask again.
-    `trace` is where in a trace its caller stands (`TraceContext.text`).
+    Attributes:
+        shown_config: the configuration as callers are told it.
+        request_id: what the caller calls the request; empty where it cannot be asked again.
+        digest: what tells the request that `request_id` stands for from any other.
+        keep_running: whether the run goes on when nobody follows it.
+        time_limit_s: a bound from outside the task's own budget, such as the caller's deadline.
+        is_unary: the caller is told nothing before the end, not even the id of the execution: without a request id it
+            cannot come back for it, and with one it can only ask again.
+        trace: where in a trace the caller stands (`TraceContext.text`).
+        permit: the name of the right by which the caller was admitted.
     """
 
     tenant: str
@@ -88,13 +93,27 @@ class Run:
     """The live side of an execution. The driver works on it; followers attach and detach.
 
     When the last follower leaves, the run is cancelled, unless somebody asked to keep it running or somebody follows it
-    in another process. One that `spares_calls` begins no more of them then, and is cancelled when those under way are
-    on record: who asks again pays for none of them twice. Without a `journal`, where nobody can go on with the run, it
-    waits `patience_s` for that instead. `identity` is the execution as this life of it began: its ids and names, which
-    never change. `result` is what callers may be told, before it is committed. `on_over` is called at once when
-    the run is stopped, fails or has no time left while its strategy is at work. `known` are digests of the steps that
-    are logged from an earlier life, `inherited` says what was taken over from another execution. `links` are places in
-    the traces of executions whose place it takes. `tenure` is None where no other process can go on with the run.
+    in another process.
+
+    Attributes:
+        identity: the execution as this life of it began: its ids and names, which never change.
+        journal: what answers completed calls from the log; None where nobody can go on with the run.
+        tenure: until when this process may act for the run; None where no other process can go on with it.
+        known: digests of the steps that are logged from an earlier life.
+        inherited: what was taken over from another execution, in words for the caller.
+        links: places in the traces of the executions whose place it takes.
+        spares_calls: when its last follower leaves, no call begins any more, and the run is cancelled once those under
+            way are on record: who asks again pays for none of them twice.
+        patience_s: how long one that spares calls waits for a follower instead where there is no `journal`.
+        driver: the task that works on the run, later the one that sees it out; None before and after.
+        on_over: called at once when the run is stopped, fails or has no time left while its strategy is at work.
+        told: the outcome or the error by which the strategy's work ended.
+        is_ending: how the run ends is settled: nothing that happens from now on changes it.
+        stops_at_step: why the run stops at its next step, if it does.
+        stop_reason: why it was stopped from outside, if it was.
+        is_abandoned: it was cancelled because nobody was left who wanted it.
+        is_free_failure: it failed before anything was spent or done, so its request id may be given back.
+        result: what callers may be told, before it is committed.
     """
 
     __slots__ = (
