@@ -82,16 +82,24 @@ class _Call:
 class MeteredModel(WrappedModel[ChatModel]):
     """The model of one run: `usage` is true at every moment, also in the middle of a call.
 
-    `time_left` tells the seconds that the run may still take, for the model's own deadlines; `counter` is the run's
-    own, by default the model's (`llm.counting.fork_of` makes one that other runs do not teach); `warnings_of_calls`
-    are those of the calls that ended, each once; `on_spent` hears what each call is charged with, `observer` of those
-    that were made when they began to answer, on `monotonic`, and how they ended.
-    `hold` is awaited last before each call: it waits while none may be made.
-
     A call that is broken off is charged with its prompt and the text that came, counted on our side
-    (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing.
-    `is_clamped` tells that the budget shortened a call's `max_tokens`. A model
+    (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing. A model
     that writes past `max_tokens` is closed there, by an estimate only where even a lower one says so.
+
+    Args:
+        model: what is called.
+        budget: what the task allows.
+        time_left: seconds that the run may still take, for the model's own deadlines; None where nothing bounds them.
+        counter: the run's own, by default the model's; `llm.counting.fork_of` makes one that other runs do not teach.
+        account: the budget of the caller, if it has one.
+        hold: awaited last before each call: it waits while none may be made.
+        on_spent: hears what each call is charged with.
+        observer: hears of calls that were made when they began to answer, and how they ended.
+        monotonic: its clock, in seconds.
+
+    Attributes:
+        is_clamped: whether the budget shortened a call's `max_tokens`.
+        warnings_of_calls: those of the calls that ended, each once.
     """
 
     def __init__(

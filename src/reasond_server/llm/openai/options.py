@@ -37,7 +37,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    """One model behind one address. The key does not show in `repr`; `azure` speaks Azure OpenAI's addresses."""
+    """One model behind one address, Azure's where `azure_api_version` is set. The key does not show in `repr`."""
 
     name: str
     model: str
