@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 class RunnerLimits:
     """How much a runner does at once, and how long what it leaves is kept or waited for.
 
-    `max_concurrent` executions run and `max_queued` wait, `queue_timeout_s` at most. A lease lasts `lease_s`; a run
-    that was taken over and that nobody asked to keep is given `reattach_s` for somebody to come back, and so is one
-    whose calls are not on record and whose caller may ask again. What ended is
-    kept for `retention_s`, or what `tenant_retention_s` says. Without `records_content` no text is kept.
+    Attributes:
+        max_concurrent: how many executions run at once.
+        max_queued: how many wait for a place, each for `queue_timeout_s` at most.
+        retention_s: how long what ended is kept, unless `tenant_retention_s` says otherwise for its tenant.
+        lease_s: how long a lease lasts.
+        reattach_s: how long a run that was taken over and that nobody asked to keep waits for somebody to come back;
+            so does one whose calls are not on record and whose caller may ask again.
+        unwinding_s: how long a strategy may take to clean up once it is stopped.
+        records_content: whether texts are kept.
     """
 
     max_concurrent: int

@@ -22,10 +22,19 @@ class Upkeep:
     """Renews the leases of a process, looks for logs that nobody writes, and forgets what is past its time.
 
     It does so every third of a lease, and forgets 1,000 executions at a time.
-    `fences` tells what is at work here, `on_lost` and `on_cancelled` hear which of it is not any more or shall not be,
-    `on_kept` which of it goes on though nobody follows, and `on_renewed` of which the lease was prolonged and when that
-    was asked for, on `monotonic`.
-    `adopt` goes on with what is taken over, at most `room` executions at a time; it is told when that was asked for.
+
+    Args:
+        store: where the logs are.
+        lease: what this process holds its executions by.
+        random: spreads the waits.
+        monotonic: the clock of the times that are handed on, in seconds.
+        fences: tells what is at work here, by execution.
+        room: how many executions may be taken over now.
+        adopt: goes on with one that was taken over; it is told when that was asked for.
+        on_renewed: hears which leases were prolonged, and when that was asked for.
+        on_lost: hears which execution another process has taken over.
+        on_cancelled: hears which one somebody wants stopped.
+        on_kept: hears which one goes on though nobody follows it.
     """
 
     def __init__(

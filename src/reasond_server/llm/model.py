@@ -63,11 +63,18 @@ class Message:
 class ChatRequest:
     """One call.
 
-    `max_tokens` bounds what the model writes; `stop` are strings that end it, not returned. `tool_choice` is
-    "auto", "none", "required" or the name of a tool. `json_schema` asks for an answer of that form.
-    `is_stop_advice`: the caller closes the call itself, and the strings only go to providers that take them.
-    `time_left_s` bounds the whole call, retries included. `label` tells calls of one run apart that ask for the same,
-    whichever begins first; no model is told of it.
+    Attributes:
+        messages: the prompt.
+        max_tokens: bounds what the model writes.
+        temperature: of the sampling.
+        stop: strings that end what the model writes; they are not returned.
+        is_stop_advice: the caller closes the call itself, and the strings only go to providers that take them.
+        tools: what the model may call.
+        tool_choice: "auto", "none", "required" or the name of a tool.
+        json_schema: the form of the answer.
+        seed: of the sampling, for providers that take one.
+        label: tells calls of one run apart that ask for the same, whichever begins first; no model is told of it.
+        time_left_s: bounds the whole call in seconds, retries included.
     """
 
     messages: Sequence[Message]

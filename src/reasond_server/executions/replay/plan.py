@@ -29,11 +29,15 @@ class PlanError(InternalError):
 class Plan:
     """Everything that was decided when the execution began.
 
-    `config` is what applies after precedence, `limit_s` the seconds that the caller allows beside the budget, `nonce`
-    the first one that the run draws. `calibration` is what the run's token counter had learnt by then.
-    `has_request_id`, `is_unary` and `keep_running` tell who may come back for it, `subject` whose tokens it spends,
-    `permit` by which right its caller was admitted. `trace` is where its caller stood in a trace, so that whoever goes
-    on with it continues the same one.
+    Attributes:
+        config: what applies after precedence.
+        nonce: the first one that the run draws.
+        limit_s: seconds that the caller allows beside the budget.
+        keep_running, has_request_id, is_unary: who may come back for it.
+        subject: whose tokens it spends.
+        permit: the name of the right by which its caller was admitted.
+        calibration: what the run's token counter had learnt by then.
+        trace: where its caller stood in a trace, so that whoever goes on with it continues the same one.
     """
 
     task: Task
