@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reasond_server.access import audit
-from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
-from reasond_server.agents.cards import strategies_of
-from reasond_server.awake import awake_for
 from reasond_server.errors import (
     ExecutionNotFoundError,
     InternalError,
@@ -27,10 +24,9 @@ from reasond_server.executions.run import Assignment
 from reasond_server.executions.store import ExecutionFilter
 from reasond_server.executions.traced_runs import link_to
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS
+from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
-from reasond_server.reasoning.selection import Selection, Wish, select
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
 from reasond_server.telemetry.scope import current_trace, note_execution, note_result
 from reasond_server.types import ExecutionState, Result
@@ -39,7 +35,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
+    from reasond_server.agents.directory import AgentDirectory
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
     from reasond_server.executions.runner import Runner
@@ -48,11 +44,9 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
-    from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import (
         Execution,
         FinishReason,
-        Json,
         LoggedEvent,
         Principal,
         StreamEvent,
@@ -111,12 +105,19 @@ class ReasoningService:
         self._limits = limits
         self._registry = registry
         self._configuration = configuration
-        self._directory = directory
         self._store = store
         self._runner = runner
         self._model = model
         self._clock = clock
         self._policy = policy
+        self._chooser = Chooser(
+            registry=registry,
+            configuration=configuration,
+            directory=directory,
+            model=model,
+            default_strategy=policy.default_strategy,
+            within_s=policy.selection_timeout_s,
+        )
         self._follower = Follower(
             store=store,
             runner=runner,
@@ -297,18 +298,6 @@ class ReasoningService:
         _concerns(execution_id)
         return execution
 
-    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
-        """Return the agent that the task names."""
-        try:
-            async with awake_for(self._policy.selection_timeout_s):
-                return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
-        except TimeoutError:
-            raise StoreUnavailableError(
-                f"Looking the agent up took longer than {self._policy.selection_timeout_s * 1000:g} ms",
-                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
-                retry_after_s=1.0,
-            ) from None
-
     async def _execute_unseen(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
         check_task(task)
@@ -374,7 +363,7 @@ class ReasoningService:
         began_s = self._clock.monotonic()
         place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
         with place:
-            selection, (config, shown_config) = await self._decided(caller, task)
+            selection, config, shown_config = await self._chooser.choose(caller, task)
             permit = await self._limits.admit(caller, selection.strategy.name)
             place.keep(permit)
             left_s = wanted.deadline_s
@@ -433,53 +422,6 @@ class ReasoningService:
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await moved.wait()
                     moved.clear()
-
-    async def _decided(self, caller: Principal, task: Task) -> tuple[Selection, tuple[StrategyConfig, Json]]:
-        """Decide which strategy works with which configuration, told as it is shown too, and whether it can at all."""
-        agent = await self._agent(caller, task) if task.agent else None
-        selection = self._selection(caller, task, agent)
-        strategy = selection.strategy
-        resolved = self._configuration.resolve(strategy, request=task.config, agent=_agent_config(agent, strategy.name))
-        config, _ = resolved
-        if config.uses_tools:
-            require_tools(caller)
-        await self._check(strategy, task, config)
-        return selection, resolved
-
-    async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
-        """Let the strategy refuse the task.
-
-        Raises:
-            InternalError: it raised what would end the whole process, such as SystemExit.
-        """
-        try:
-            if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-                await asyncio.to_thread(strategy.check, task, config, self._model)
-            else:
-                strategy.check(task, config, self._model)
-        except (Exception, asyncio.CancelledError):
-            raise
-        except BaseException as error:
-            raise InternalError(f"the check of strategy {strategy.name!r} failed") from error
-
-    def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
-        """Choose a strategy that the caller may use."""
-        wish = Wish(
-            requested=task.strategy,
-            offered=None if agent is None else agent.strategies,
-            # Capabilities that name no strategy say nothing about strategies, so they narrow nothing.
-            narrowed_to=strategies_of(task.agent_capabilities) or None,
-            allowed=allowed_strategies(caller),
-            default=self._policy.default_strategy,
-        )
-        selection = select(wish, self._registry)
-        require_strategy(caller, selection.strategy.name)
-        return selection
-
-
-def _agent_config(agent: RegisteredAgent | None, strategy: str) -> Json:
-    """Return the parameters that the agent's card sets for a strategy."""
-    return {} if agent is None else agent.strategy_config.get(strategy, {})
 
 
 def _concerns(execution_id: str) -> None:

@@ -1,0 +1,110 @@
+"""What is decided before an execution begins: which strategy works, with which configuration, and whether it can."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
+from reasond_server.agents.cards import strategies_of
+from reasond_server.awake import awake_for
+from reasond_server.errors import InternalError, StoreUnavailableError
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS
+from reasond_server.reasoning.selection import Selection, Wish, select
+
+if TYPE_CHECKING:
+    from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.reasoning.configuration import StrategyConfiguration
+    from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
+    from reasond_server.types import Json, Principal, Task
+
+
+class Chooser:
+    """Chooses for verified callers.
+
+    Args:
+        registry: the strategies that are enabled.
+        configuration: their defaults and ceilings.
+        directory: the agents that tasks may name.
+        model: what the strategies will call.
+        default_strategy: the operator's choice; empty for none.
+        within_s: how long looking an agent up may take, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: StrategyRegistry,
+        configuration: StrategyConfiguration,
+        directory: AgentDirectory,
+        model: ChatModel,
+        default_strategy: str,
+        within_s: float,
+    ) -> None:
+        self._registry = registry
+        self._configuration = configuration
+        self._directory = directory
+        self._model = model
+        self._default_strategy = default_strategy
+        self._within_s = within_s
+
+    async def choose(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig, Json]:
+        """Return the strategy, its configuration, and the same as it is shown to callers.
+
+        Raises:
+            ReasondError: there is no such strategy or agent, the caller may not use it, a parameter is wrong, or the
+                strategy refuses the task.
+        """
+        agent = await self._agent(caller, task) if task.agent else None
+        selection = self._selection(caller, task, agent)
+        strategy = selection.strategy
+        of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
+        config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
+        if config.uses_tools:
+            require_tools(caller)
+        await self._check(strategy, task, config)
+        return selection, config, shown_config
+
+    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
+        """Return the agent that the task names."""
+        try:
+            async with awake_for(self._within_s):
+                return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"Looking the agent up took longer than {self._within_s * 1000:g} ms",
+                remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
+                retry_after_s=1.0,
+            ) from None
+
+    def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
+        """Choose a strategy that the caller may use."""
+        wish = Wish(
+            requested=task.strategy,
+            offered=None if agent is None else agent.strategies,
+            # Capabilities that name no strategy say nothing about strategies, so they narrow nothing.
+            narrowed_to=strategies_of(task.agent_capabilities) or None,
+            allowed=allowed_strategies(caller),
+            default=self._default_strategy,
+        )
+        selection = select(wish, self._registry)
+        require_strategy(caller, selection.strategy.name)
+        return selection
+
+    async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
+        """Let the strategy refuse the task.
+
+        Raises:
+            InternalError: it raised what would end the whole process, such as SystemExit.
+        """
+        try:
+            if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
+                await asyncio.to_thread(strategy.check, task, config, self._model)
+            else:
+                strategy.check(task, config, self._model)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            raise InternalError(f"the check of strategy {strategy.name!r} failed") from error
