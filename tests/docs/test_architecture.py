@@ -1,0 +1,31 @@
+"""The page of the architecture names every room, and every module of the largest one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+SOURCE = ROOT / "src/reasond_server"
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the modules and packages in `folder`, by their names."""
+    return {each.stem for each in folder.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()} - {
+        "__init__",
+        "__main__",
+    }
+
+
+def test_every_room_stands_in_the_picture() -> None:
+    picture = PAGE.partition("## The rooms")[2].partition("```text")[2].partition("```")[0]
+    named = set(re.findall(r"^  (?:types/  )?(\w+)(?:/|\.py)", picture, flags=re.MULTILINE)) | {"errors"}
+    assert names_in(SOURCE) == named - {"data"}
+
+
+def test_the_map_of_the_executions_has_every_module_once() -> None:
+    table = PAGE.partition("The largest room is")[2].partition("\n\n##")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][2:]
+    named = [name for row in rows for name in re.findall(r"`(\w+)/?`", row)]
+    assert sorted(named) == sorted(names_in(SOURCE / "executions"))
