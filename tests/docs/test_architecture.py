@@ -20,7 +20,7 @@ def names_in(folder: Path) -> set[str]:
 
 def test_every_room_stands_in_the_picture() -> None:
     picture = PAGE.partition("## The rooms")[2].partition("```text")[2].partition("```")[0]
-    named = set(re.findall(r"^  (?:types/  )?(\w+)(?:/|\.py)", picture, flags=re.MULTILINE)) | {"errors"}
+    named = set(re.findall(r"^  (\w+)(?:/|\.py)", picture, flags=re.MULTILINE))
     assert names_in(SOURCE) == named - {"data"}
 
 
