@@ -136,6 +136,11 @@ class Maker:
         if earlier is not None and inherited != len(earlier.records):
             # Deleted between the look at its records and the copy of them: nothing is left to go on from.
             earlier = None
+        records: Sequence[Record] = ()
+        links: Sequence[str] = ()
+        if earlier is not None and earlier.plan is not None:
+            records = earlier.records if prepared.is_recoverable else ()
+            links = (earlier.plan.trace,)
         log = self._log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
         log.is_for_one_answer = not assignment.can_be_resumed
@@ -146,13 +151,11 @@ class Maker:
             counter=prepared.counter,
             nonce=prepared.nonce,
             began_s=self._clock.monotonic(),
-            records=earlier.records
-            if prepared.is_recoverable and earlier is not None and earlier.plan is not None
-            else (),
+            records=records,
             before=NOTHING if earlier is None else earlier.execution.usage,
             is_recoverable=prepared.is_recoverable,
             inherited=() if earlier is None else (_inheritance(earlier.execution),),
-            links=() if earlier is None or earlier.plan is None else (earlier.plan.trace,),
+            links=links,
         )
         started = ExecutionStarted(
             strategy=assignment.strategy.name,
