@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.clock import Clock
     from reasond_server.executions.run import Run
+    from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import Outcome
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
@@ -205,15 +206,15 @@ class Driver:
         run.has_tools = bool(toolbox.specs)
         if run.trace is not None:
             toolbox = run.trace.tools(toolbox)
-        journal = run.journal
+        model: ChatModel = run.model
+        if run.journal is not None:
+            hold = None if run.tenure is None else run.tenure.hold
+            model = JournaledModel(model=run.model, journal=run.journal)
+            toolbox = JournaledToolbox(toolbox=toolbox, journal=run.journal, hold=hold)
         return RunContext(
             config=run.assignment.config,
-            model=run.model if journal is None else JournaledModel(model=run.model, journal=journal),
-            tools=toolbox
-            if journal is None
-            else JournaledToolbox(
-                toolbox=toolbox, journal=journal, hold=None if run.tenure is None else run.tenure.hold
-            ),
+            model=model,
+            tools=toolbox,
             monotonic=self._clock.monotonic,
             new_nonce=run.new_nonce,
         )
