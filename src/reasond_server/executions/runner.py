@@ -100,6 +100,7 @@ class Runner:
             observer=observer,
         )
         self._writer = LogWriter(store=store, random=clock.random, observer=observer)
+        new_tenure = partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
         self._maker = Maker(
             model=model,
             clock=clock,
@@ -108,9 +109,7 @@ class Runner:
             records_content=limits.records_content,
             is_durable=store.is_durable,
             account_of=account_of,
-            new_tenure=partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
-            if store.is_shared
-            else no_tenure,
+            new_tenure=new_tenure if store.is_shared else no_tenure,
             observer=observer,
         )
         self._driver = Driver(

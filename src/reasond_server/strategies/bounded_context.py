@@ -233,7 +233,9 @@ class _Progress:
         made = self._compressed(reply, summary) if is_generated else None
         self.is_unread = self._shows_text and ending is None and not written
         self.journal.warn(_AGAIN if self.is_unread else "")
-        notes = made.text if made else self.notes(self._counter) if ending is None else ""
+        notes = made.text if made else ""
+        if ending is None and made is None:
+            notes = self.notes(self._counter)
         if is_generated and window.reading is None:
             self._watch(written, notes)
         is_answered = ending is not None and ending.is_answered

@@ -153,7 +153,9 @@ class _Examination:
         evidence: str,
         **learned: object,
     ) -> None:
-        word: Literal["yes", "no", "unknown"] = "unknown" if holds is None else "yes" if holds else "no"
+        word: Literal["yes", "no", "unknown"] = "unknown"
+        if holds is not None:
+            word = "yes" if holds else "no"
         self._findings.append(Finding(subject=subject, holds=word, evidence=evidence, learned=learned))
 
     async def _plain(self) -> Reply:
@@ -209,7 +211,7 @@ class _Examination:
         if reply.is_ok:
             # Greedy from here on, so that two calls can be compared.
             self._extra = {**self._extra, "temperature": 0}
-        holds = True if reply.is_ok else False if reply.status in _REFUSALS else None
+        holds = _is_taken(reply)
         learned = {} if holds is None else {"sampling": holds}
         self._found("temperature and seed accepted", holds, reply.outcome, **learned)
 
@@ -309,7 +311,7 @@ class _Examination:
     async def _systems(self) -> None:
         systems = [{"role": "system", "content": text} for text in ("Be brief.", "Be kind.")]
         reply = await self._call(limit=1, messages=[*systems, {"role": "user", "content": "Hello."}])
-        holds = True if reply.is_ok else False if reply.status in _REFUSALS else None
+        holds = _is_taken(reply)
         learned = {} if holds is None else {"several_system_messages": holds}
         self._found("several system messages", holds, reply.outcome, **learned)
 
@@ -385,7 +387,7 @@ class _Examination:
 def _keeps_limit(reply: Reply) -> bool | None:
     """Return whether a limit of one token was kept; None where the model may have ended by itself."""
     if not reply.is_ok:
-        return False if reply.status in _REFUSALS else None
+        return _is_taken(reply)
     # A usage may lie, and no token is three words.
     if reply.tokens > 1 or len(reply.text.split()) > 2:  # noqa: PLR2004 - as said
         return False
@@ -395,7 +397,7 @@ def _keeps_limit(reply: Reply) -> bool | None:
 def _keeps_stop(reply: Reply, usual: Reply, stop: str) -> bool | None:
     """Return whether the text ended before `stop`; None where it was another text."""
     if not reply.is_ok:
-        return False if reply.status in _REFUSALS else None
+        return _is_taken(reply)
     if stop in reply.text:
         return False
     before = usual.text.partition(stop)[0]
@@ -417,3 +419,10 @@ def _entry(listed: object, model: str) -> dict[str, Any]:
     if named:
         return named[0]
     return entries[0] if len(entries) == 1 else {}
+
+
+def _is_taken(reply: Reply) -> bool | None:
+    """Return whether a server took what a call asked for; None where it did not answer at all."""
+    if reply.is_ok:
+        return True
+    return False if reply.status in _REFUSALS else None
