@@ -20,7 +20,7 @@ from reasond_server.cli.outcome import ExitCode
 from tests.faults.upstream import DONE, STREAM_HEAD, chunk, upstream, usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from tests.faults.upstream import Conversation
@@ -35,6 +35,8 @@ PATIENCE_S = 90.0
 CLIENTS = 8
 GONE = (reasond.UnavailableError, reasond.CallCancelledError)
 COMMAND = [sys.executable, "-m", "reasond_server"]
+OPEN = 'reasond_streams_open{transport="grpc"}'
+CLOSED_BREAKERS = 'reasond_model_breaker_state{backend="llm",state="closed"}'
 
 
 @dataclass
@@ -77,13 +79,27 @@ class Together:
         """Ids of the processes, in the order in which they were ready."""
         return [int(str(line["pid"])) for line in self.told("worker ready")]
 
-    async def streams_that_ended(self) -> float:
-        """Return how many streams ended well, by the metrics of whichever worker answers."""
+    async def counted(self) -> dict[str, float]:
+        """Return the metrics, of whichever worker answers."""
         place = json.loads(self.ready_file.read_text("utf-8"))["metrics"]
         async with aiohttp.ClientSession() as session, session.get(place) as answer:
-            lines = (await answer.text()).splitlines()
-        wanted = [line for line in lines if line.startswith("reasond_calls_total{") and 'code="OK"' in line]
-        return sum(float(line.rpartition(" ")[2]) for line in wanted if "ReasonIterations" in line)
+            lines = [line.rpartition(" ") for line in (await answer.text()).splitlines()]
+        return {name: float(value) for name, _, value in lines if not name.startswith("#")}
+
+    async def until_counted(self, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+        """Scrape until `holds`: processes hand over what they counted four times a second."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds(found := await self.counted()):  # noqa: ASYNC110 - other processes set no event of ours
+                await asyncio.sleep(0.1)
+        return found
+
+    async def streams_that_ended(self) -> float:
+        """Return how many streams ended well."""
+        return sum(
+            value
+            for name, value in (await self.counted()).items()
+            if name.startswith("reasond_calls_total{") and 'code="OK"' in name and "ReasonIterations" in name
+        )
 
     def client(self) -> reasond.AsyncClient:
         """Return a client with a connection of its own."""
@@ -190,6 +206,13 @@ async def following(both: Together, query: str, begun: asyncio.Semaphore) -> rea
             await asyncio.sleep(0.2)
 
 
+def fallen(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return the counters that are less than they were, or gone."""
+    counters = [name for name in before if name.partition("{")[0].endswith(("_total", "_count", "_sum", "_bucket"))]
+    assert counters
+    return {name: before[name] for name in counters if after.get(name, -1.0) < before[name]}
+
+
 async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_its_place(
     tmp_path: Path, postgres_url: str
 ) -> None:
@@ -202,11 +225,17 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
             one_more: asyncio.Future[Any] = asyncio.ensure_future(begun.acquire())
             await asyncio.wait([one_more, clients], return_when=asyncio.FIRST_COMPLETED)
         assert not clients.done(), clients.exception()
+        before = await both.until_counted(lambda found: found[OPEN] == CLIENTS)
+        assert (before["reasond_ready"], before["reasond_processes"], before[CLOSED_BREAKERS]) == (2, 2, 2)
         os.kill(both.workers[0], signal.SIGKILL)
         (died,) = await both.until_told("a worker died and is replaced")
         assert (died["pid"], died["exit_code"]) == (both.workers[0], -signal.SIGKILL)
         await both.until_told("worker ready", 3)
         taken = await both.until_told("execution taken over")
+        # What the dead worker held is not held any more; what it counted stays.
+        during = await both.until_counted(lambda found: found["reasond_ready"] == 2)
+        assert (during["reasond_processes"], during[CLOSED_BREAKERS]) == (2, 2)
+        assert fallen(before, during) == {}
         both.gate.set()
         results = await clients
         assert {result.answer for result in results} == {"#ANSWER yes"}
@@ -216,6 +245,10 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
             while await both.streams_that_ended() < CLIENTS:  # noqa: ASYNC110 - other processes set no event of ours
                 await asyncio.sleep(0.1)
         assert [await both.streams_that_ended() for _ in range(6)] == [CLIENTS] * 6
+        after = await both.until_counted(lambda found: not found[OPEN] and not found["reasond_executions_running"])
+        assert fallen(during, after) == {}
+        # Each run ended once, in whichever worker.
+        assert sum(value for name, value in after.items() if name.startswith("reasond_executions_total{")) == CLIENTS
         both.process.send_signal(signal.SIGTERM)
         assert await both.process.wait() == 0
         assert not both.ready_file.exists()

@@ -114,6 +114,32 @@ async def test_denials_are_counted_by_kind_and_nobody_is_named() -> None:
     assert not any("developer" in name for name in found)
 
 
+async def test_who_waits_for_a_place_and_who_gets_none_are_counted_once() -> None:
+    hold = asyncio.Event()
+    model = ScriptedModel([Reply(text="<answer>4</answer>", hold=hold), "<answer>4</answer>"])
+    places = {
+        "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": "1",
+        "REASOND__REASONING__PERFORMANCE__MAX_QUEUED_REQUESTS": "1",
+        "REASOND__REASONING__PERFORMANCE__QUEUE_TIMEOUT_MS": "60000",
+    }
+    async with running_server(model=model, environ={**OWN_LISTENER, **places}) as listening:
+        async with AsyncClient(listening.grpc, token=listening.token) as client:
+            two = [asyncio.create_task(client.reason("2 + 2?", strategy="chain_of_thought")) for _ in range(2)]
+            async with asyncio.timeout(30):
+                while not (during := await scraped(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - only a scrape tells
+                    await asyncio.sleep(0.05)
+            refused = await posted(listening, "reasoning.execute", query="2 + 2?")
+            hold.set()
+            await asyncio.gather(*two)
+        found = await scraped(listening)
+    assert '"OVERLOADED"' in refused
+    assert (during["reasond_executions_running"], during["reasond_execution_places"]) == (1, 1)
+    assert found['reasond_queue_wait_seconds_count{outcome="admitted"}'] == 1
+    assert found['reasond_denials_total{kind="overload"}'] == 1
+    assert found['reasond_errors_total{reason="OVERLOADED",transport="jsonrpc"}'] == 1
+    assert (found["reasond_executions_queued"], found["reasond_executions_running"]) == (0, 0)
+
+
 async def test_who_is_refused_a_token_or_a_scrape_is_a_denial_too() -> None:
     secret = {"REASOND__AUTH__AGENTS__CRAWLER__SECRET_HASH": hash_secret("the secret of the crawler")}
     async with running_server(environ={**OWN_LISTENER, **secret}) as listening:

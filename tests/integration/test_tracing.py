@@ -344,6 +344,30 @@ def receiving_over_http() -> Iterator[tuple[Receiver, str]]:
 
 
 @contextmanager
+def redirecting_to(location: str) -> Iterator[tuple[list[str], str]]:
+    """Answer every export with a redirect; yields the keys that came, and the address."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            asked.append(self.headers["x-key"])
+            self.send_response(307)
+            self.send_header("location", location)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield asked, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
 def receiving() -> Iterator[tuple[Receiver, str]]:
     receiver = Receiver()
     server = grpc.server(futures.ThreadPoolExecutor(2))
@@ -424,3 +448,40 @@ async def test_a_receiver_that_is_down_costs_spans_and_one_line_and_nothing_else
     assert log.count("spans could not be exported") <= 1
     assert "Traceback" not in log
     assert "Failed to export" not in log
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+async def test_a_receiver_that_never_answers_keeps_neither_callers_nor_the_end_of_the_server_waiting(
+    tmp_path: Path, protocol: str
+) -> None:
+    held: list[asyncio.StreamWriter] = []
+
+    async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as silent:
+        endpoint = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        environ = {"REASOND__TRACING__ENDPOINT": endpoint, "REASOND__TRACING__PROTOCOL": protocol}
+        with serving(tmp_path, **environ, OTEL_BSP_SCHEDULE_DELAY="50") as (process, told):
+            async with AsyncClient(told["grpc"], token=told["token"]) as client:
+                while not held:
+                    await client.reason("What is 6 * 7?", timeout_s=10)
+                answers = [(await client.reason("What is 6 * 7?", timeout_s=10)).answer for _ in range(20)]
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 30) == 0
+        for writer in held:
+            writer.close()
+    assert set(answers) == {"42"}
+    assert "the last spans could not be exported in time" in (tmp_path / "log").read_text()
+
+
+async def test_a_receiver_that_points_elsewhere_has_nothing_sent_there(tmp_path: Path) -> None:
+    with receiving_over_http() as (elsewhere, address), redirecting_to(f"{address}/v1/traces") as (asked, endpoint):
+        environ = {"REASOND__TRACING__ENDPOINT": endpoint, "REASOND__TRACING__PROTOCOL": "http/protobuf"}
+        with serving(tmp_path, **environ, OTEL_EXPORTER_OTLP_HEADERS="x-key=quite-secret") as (process, told):
+            async with AsyncClient(told["grpc"], token=told["token"]) as client:
+                await client.reason("What is 6 * 7?")
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 30) == 0
+    assert set(asked) == {"quite-secret"}
+    assert not elsewhere.spans

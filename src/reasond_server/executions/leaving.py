@@ -42,6 +42,7 @@ def log_end(run: Run) -> None:
         "execution_id": execution.execution_id,
         "strategy": execution.strategy,
         "finish_reason": str(execution.finish_reason or ""),
+        "reason": "" if run.error is None else run.error.reason,
         "total_tokens": execution.usage.total_tokens,
         "model_calls": execution.usage.model_calls,
         "steps": run.step_count,

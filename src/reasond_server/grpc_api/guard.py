@@ -261,12 +261,14 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
     """Write the one line of the access log: who called what and how it ended, never what was said."""
     level = logging.DEBUG if call.method.startswith(QUIET_PREFIXES) else logging.INFO
     subject = call.principal.subject if call.principal else ""
+    # Anybody can make up names, of any length.
+    method = shown(call.method) if call.reason == "METHOD_NOT_FOUND" else call.method
     fields = {
-        "method": call.method,
+        "method": method,
         "code": code,
         "reason": call.reason,
         "duration_ms": round(duration_s * 1000, 3),
         "request_id": call.request_id,
         "subject": subject,
     }
-    tell(_log, level, "%s %s", call.method, code, fields=fields)
+    tell(_log, level, "%s %s", method, code, fields=fields)

@@ -395,11 +395,12 @@ async def test_what_a_strategy_changes_after_a_step_does_not_change_the_log(
 
 
 @pytest.mark.parametrize(
-    ("unary", "script", "level"),
+    ("unary", "script", "level", "reason"),
     [
-        (True, Script(), logging.DEBUG),
-        (True, Script(error=ModelFailedError("broken")), logging.INFO),
-        (False, Script(), logging.INFO),
+        (True, Script(), logging.DEBUG, ""),
+        (True, Script(error=ModelFailedError("broken")), logging.INFO, "MODEL_FAILED"),
+        (False, Script(), logging.INFO, ""),
+        (False, Script(error=ModelFailedError("broken")), logging.INFO, "MODEL_FAILED"),
     ],
 )
 async def test_a_run_that_the_line_of_its_call_tells_of_ends_with_a_line_for_debugging_only(
@@ -411,6 +412,7 @@ async def test_a_run_that_the_line_of_its_call_tells_of_ends_with_a_line_for_deb
     unary: bool,
     script: Script,
     level: int,
+    reason: str,
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="reasond.executions"):
         execution = await runner.start(assign(script, is_unary=unary, keep_running=False))
@@ -419,3 +421,4 @@ async def test_a_run_that_the_line_of_its_call_tells_of_ends_with_a_line_for_deb
     ends = [record for record in caplog.records if record.message == "execution ended"]
     assert [record.levelno for record in ends] == [level]
     assert vars(ends[0])["execution_id"] == execution.execution_id
+    assert vars(ends[0])["reason"] == reason

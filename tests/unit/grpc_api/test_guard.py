@@ -86,6 +86,19 @@ async def test_the_access_log_has_one_line_for_each_call_and_no_content(caplog: 
     assert "content" not in str(vars(line))
 
 
+async def test_the_access_log_shortens_a_method_that_a_stranger_made_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "reasond.grpc"):
+        async with bare_server({}, (guard(),)) as channel:
+            await refused(channel.unary_unary(f"/made.up/{'x' * 4000}")(b""))
+    (line,) = [record for record in caplog.records if record.name == "reasond.grpc"]
+
+    assert line.__dict__["method"].startswith("'/made.up/xxx")
+    assert len(line.getMessage()) < 200
+    assert len(line.__dict__["method"]) < 200
+
+
 async def test_the_access_log_names_the_caller_and_the_reason_of_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     async def full() -> Any:
         raise OverloadedError("full")

@@ -1,0 +1,163 @@
+"""The log of a real server at debug level: a line for each request, however it ended, and no word of what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+
+from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
+from tests.engines.served import Served, serving
+from tests.faults.upstream import Conversation, chunk, streaming, upstream, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+QUESTION = "wEaThEr-question-of-this-test"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+SERVICE = "/reasond.v1.ReasoningService/"
+ANSWER = streaming(chunk("<answer>42"), chunk(finish="stop"), usage(11, 4))
+
+
+class Backend:
+    """Answers, waits where the question says HOLD, and fails with the question in its mouth where it says FAIL."""
+
+    def __init__(self) -> None:
+        self.held = asyncio.Event()
+
+    async def __call__(self, conversation: Conversation) -> None:
+        asked = conversation.body.decode()
+        if "HOLD" in asked:
+            self.held.set()
+            await conversation.until_gone()
+        elif "FAIL" in asked:
+            told = {"error": {"message": f"{QUESTION} is no good", "type": "bad_request", "param": QUESTION}}
+            await conversation.answer("400 Bad Request", json.dumps(told).encode())
+        else:
+            await ANSWER(conversation)
+
+
+def task(*words: str) -> execution_pb2.ReasoningTask:
+    return execution_pb2.ReasoningTask(query=" ".join((QUESTION, *words)), strategy="chain_of_thought")
+
+
+def _as_it_is(content: bytes) -> bytes:
+    return content
+
+
+async def call_over_grpc(served: Served, plays: Backend) -> None:
+    """Call well, fail, be refused, name a method that does not exist, leave; as a stream too."""
+
+    def headers(name: str, token: str = served.token) -> Sequence[tuple[str, str]]:
+        return (("authorization", f"Bearer {token}"), ("x-request-id", name), ("traceparent", PARENT))
+
+    async with grpc.aio.insecure_channel(served.grpc) as channel:
+        stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
+        unary = reasoning_service_pb2.ReasonRequest
+        calls: list[Any] = [
+            stub.Reason(unary(task=task()), metadata=headers("grpc-ok")),
+            stub.Reason(unary(task=task("FAIL")), metadata=headers("grpc-failed")),
+            stub.Reason(unary(task=task()), metadata=headers("grpc-refused", "no token")),
+            channel.unary_unary(f"{SERVICE}Nothing", _as_it_is)(b"", metadata=headers("grpc-unknown")),
+        ]
+        codes = [await call.code() for call in calls]
+        assert [code.name for code in codes[:1]] == ["OK"]
+        assert grpc.StatusCode.OK not in codes[1:]
+        request = reasoning_service_pb2.ReasonIterationsRequest(task=task())
+        async for _ in stub.ReasonIterations(request, metadata=headers("grpc-stream")):
+            pass
+        left = stub.Reason(unary(task=task("HOLD")), metadata=headers("grpc-left"))
+        waiting = asyncio.ensure_future(left.code())
+        await plays.held.wait()
+        left.cancel()
+        await waiting
+
+
+async def call_over_http(served: Served) -> None:
+    """Send a call, a batch, a stream, calls that are refused or broken, and look at pages."""
+
+    def headers(name: str, **more: str) -> Mapping[str, str]:
+        token = {"authorization": f"Bearer {served.token}", "content-type": "application/json"}
+        return {**token, "x-request-id": name, "traceparent": PARENT, **more}
+
+    def call(method: str, number: int = 1) -> Mapping[str, Any]:
+        return {"jsonrpc": "2.0", "id": number, "method": method, "params": {"query": QUESTION}}
+
+    async with httpx.AsyncClient(base_url=f"http://{served.http}") as client:
+        for name, body, more in (
+            ("http-ok", call("reasoning.execute"), {}),
+            ("http-batch", [call("reasoning.execute", 1), call("reasoning.execute", 2), call(QUESTION, 3)], {}),
+            ("http-stream", call("reasoning.execute"), {"accept": "text/event-stream"}),
+            ("http-refused", call("reasoning.execute"), {"authorization": f"Bearer {QUESTION}"}),
+            ("http-type", call("reasoning.execute"), {"content-type": "text/plain"}),
+        ):
+            await client.post("/api/v1/jsonrpc", content=json.dumps(body), headers=headers(name, **more))
+        await client.post("/api/v1/jsonrpc", content=f'{{"query": "{QUESTION}', headers=headers("http-broken"))
+        pages = {"http-card": "/.well-known/agent-card.json", "http-none": "/nothing", "probe": "/readyz"}
+        for name, path in pages.items():
+            await client.get(f"{path}?q={QUESTION}", headers=headers(name))
+
+
+def lines_of(text: str) -> Mapping[str, dict[str, Any]]:
+    """Return the lines of the access log by their request ids, each of which has one."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    found = [line for line in lines if "duration_ms" in line and line["logger"] in {"reasond.grpc", "reasond.http"}]
+    by_id = {line["request_id"]: line for line in found}
+    assert Counter(line["request_id"] for line in found) == Counter(list(by_id))
+    return by_id
+
+
+async def test_every_request_has_one_line_with_its_ids_and_none_has_the_question(tmp_path: Path) -> None:
+    plays = Backend()
+    async with upstream(plays) as server:
+        environ = {
+            "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__MODEL": "fake",
+            "REASOND__LLM__BASE_URL": server.address,
+            "REASOND__LOGS__FORMAT": "json",
+            "REASOND__LOGS__LEVEL": "debug",
+            "REASOND__SERVER__DRAIN_DELAY_S": "0",
+        }
+        async with serving(tmp_path, "one", environ) as served:
+            await call_over_grpc(served, plays)
+            await call_over_http(served)
+            served.process.terminate()
+            assert await asyncio.to_thread(served.process.wait, 60) == 0
+    text = (tmp_path / "one.log").read_text("utf-8")
+    lines = lines_of(text)
+
+    assert {name: (line["code"], line["reason"]) for name, line in lines.items()} == {
+        "grpc-ok": ("OK", ""),
+        "grpc-failed": ("INTERNAL", "MODEL_PROTOCOL"),
+        "grpc-refused": ("UNAUTHENTICATED", "TOKEN_INVALID"),
+        "grpc-unknown": ("UNIMPLEMENTED", "METHOD_NOT_FOUND"),
+        "grpc-stream": ("OK", ""),
+        "grpc-left": ("CANCELLED", ""),
+        "http-ok": (0, ""),
+        "http-batch": (-32601, "METHOD_NOT_FOUND"),
+        "http-stream": (0, ""),
+        "http-refused": (-32603, "TOKEN_INVALID"),
+        "http-type": (0, ""),
+        "http-broken": (-32700, "PARSE_ERROR"),
+        "http-card": (0, ""),
+        "http-none": (0, ""),
+        "probe": (0, ""),
+    }
+    assert {line["trace_id"] for line in lines.values()} == {TRACE}
+    assert all(line["span_id"] for line in lines.values())
+    # Who began a run names it, a batch all of its own.
+    runs = {name: line["execution_id"].split(",") for name, line in lines.items() if "execution_id" in line}
+    assert {name: len(ids) for name, ids in runs.items()} == {
+        **dict.fromkeys(("grpc-ok", "grpc-failed", "grpc-stream", "grpc-left", "http-ok", "http-stream"), 1),
+        "http-batch": 2,
+    }
+    ends = [json.loads(line) for line in text.splitlines() if '"execution ended"' in line]
+    assert {line["execution_id"] for line in ends} == {name for ids in runs.values() for name in ids}
+    assert {line["trace_id"] for line in ends} == {TRACE}
+    assert "weather" not in text.lower()
