@@ -1,322 +1,26 @@
-"""Limits that several servers share, over a real Redis that is also killed."""
+"""Limits of requests that several servers share, and what holds while Redis is gone: over a real Redis."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from pydantic import SecretStr
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reasond_server.config import LimitsSettings
-from reasond_server.errors import RateLimitedError, StoreUnavailableError, TokenBudgetExhaustedError
-from reasond_server.limiting import limiting_of
-from reasond_server.limits.concurrency import MemorySlots
+from reasond_server.errors import RateLimitedError, StoreUnavailableError
 from reasond_server.limits.fallback import Fallback, FallbackAdmission, FallbackLedger, OnFailure
 from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.memory_windows import MemoryWindows
-from reasond_server.limits.redis_places import RedisSlots
 from reasond_server.limits.redis_tokens import RedisTokenLedger
-from reasond_server.limits.requests import Admission, DirectAdmission, RequestGate, RequestLimits, given_back
-from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
-from reasond_server.limits.windows import WindowRates, redis_windows
-from tests.engines.redis_server import RedisServer, running_redis
+from reasond_server.limits.requests import RequestGate
+from reasond_server.limits.tokens import MemoryTokenLedger, TokenLimits
+from tests.engines.admitting import admitted, admitting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from reasond_server.limits.tokens import TokenLedger
+    from tests.engines.redis_server import RedisServer
 
 LIMITS = TokenLimits(per_minute=100, per_day=1000)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[RedisServer]:
-    async with running_redis() as running:
-        yield running
-
-
-@pytest.fixture
-async def redis(server: RedisServer) -> AsyncIterator[Redis]:
-    client = Redis.from_url(server.url)
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture(params=["memory", "redis"])
-def ledger(request: pytest.FixtureRequest) -> TokenLedger:
-    if request.param == "memory":
-        return MemoryTokenLedger(limits=LIMITS, monotonic=time.monotonic)
-    return RedisTokenLedger(redis=request.getfixturevalue("redis"), limits=LIMITS)
-
-
-async def refusal(ledger: TokenLedger, least: int) -> TokenBudgetExhaustedError:
-    with pytest.raises(TokenBudgetExhaustedError) as caught:
-        await ledger.reserve("alice", least=least, most=1000)
-    return caught.value
-
-
-async def test_sixty_four_calls_at_once_against_a_limit_for_one_admit_exactly_one(ledger: TokenLedger) -> None:
-    tries = (ledger.reserve("alice", least=60, most=100) for _ in range(64))
-    ends = await asyncio.gather(*tries, return_exceptions=True)
-    admitted = [end for end in ends if isinstance(end, Reservation)]
-    assert [reservation.tokens for reservation in admitted] == [100]
-    assert sum(isinstance(end, TokenBudgetExhaustedError) for end in ends) == 63
-
-
-async def test_what_was_not_used_is_given_back_once(ledger: TokenLedger) -> None:
-    reservation = await ledger.reserve("alice", least=1, most=100)
-    await ledger.settle(reservation, used=40)
-    await ledger.settle(reservation, used=0)
-    assert 60 <= (await ledger.reserve("alice", least=1, most=1000)).tokens < 100
-
-
-async def test_tokens_whose_reservation_nobody_waited_for_are_given_back(server: RedisServer, redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    await ledger.settle(await ledger.reserve("alice", least=1, most=1), used=0)
-    assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await ledger.reserve("alice", least=1, most=100)
-    server.process.send_signal(signal.SIGCONT)
-    await asyncio.wait(ledger._leaving)
-    assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
-
-
-async def test_a_settlement_that_nobody_waited_for_is_made(server: RedisServer, redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    reservation = await ledger.reserve("alice", least=1, most=100)
-    assert server.process is not None
-    server.process.send_signal(signal.SIGSTOP)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await ledger.settle(reservation, used=50)
-    server.process.send_signal(signal.SIGCONT)
-    await asyncio.wait(ledger._leaving)
-    assert 50 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 100
-
-
-async def test_what_is_settled_beside_is_settled_before_the_connections_are_closed(
-    server: RedisServer, redis: Redis
-) -> None:
-    settings = LimitsSettings(storage="redis", redis_url=SecretStr(server.url), tokens_per_minute=100)
-    limiting = limiting_of(settings)
-    account = limiting.callers.account("acme", "alice")
-    assert account is not None
-    assert server.process is not None
-    held = await account.reserve(least=1, most=100)
-    server.process.send_signal(signal.SIGSTOP)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await account.settle(held, used=0)
-    closing = asyncio.create_task(limiting.aclose())
-    await asyncio.sleep(0)
-    server.process.send_signal(signal.SIGCONT)
-    await closing
-    ledger = RedisTokenLedger(redis=redis, limits=TokenLimits(per_minute=100, per_day=None))
-    assert (await ledger.reserve(held.caller, least=100, most=100)).tokens == 100
-
-
-async def test_tokens_that_nobody_can_give_back_stay_spent(server: RedisServer, redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    server.kill()
-    with pytest.raises(RedisConnectionError):
-        await ledger.reserve("alice", least=1, most=100)
-    (ended,) = (await asyncio.wait(ledger._leaving))[0]
-    assert ended.exception() is None
-
-
-async def test_a_reservation_that_is_given_back_before_it_is_made_takes_nothing(redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    given_back = await ledger.reserve("alice", least=1, most=1)
-    await ledger.settle(given_back, used=0)
-    await ledger.settle(given_back, used=0)
-    late = [*ledger._keys("alice", given_back.id)]
-    assert await ledger._reserve(keys=late, args=["1", "100", "60", *ledger._buckets]) == [0, 0]
-    assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
-
-
-async def test_a_reservation_that_a_client_sends_twice_is_made_once(redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    made = await ledger.reserve("alice", least=60, most=60)
-    again = [*ledger._keys("alice", made.id)]
-    assert await ledger._reserve(keys=again, args=["60", "60", "60", *ledger._buckets]) == [60, 0]
-    assert 40 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 60
-
-
-async def test_a_clock_of_redis_that_is_set_back_keeps_nobody_out_until_it_is_where_it_was(redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    await ledger.settle(await ledger.reserve("alice", least=100, most=100), used=100)
-    (buckets,) = await redis.keys("*:tokens")
-    seconds, micros = await redis.time()
-    now = seconds * 1_000_000 + micros
-    await redis.hset(buckets, mapping={"t1": str(now + 86_400 * 10**6), "t2": str(now + 86_400 * 10**6)})
-    error = await refusal(ledger, 50)
-    assert error.retry_after_s is not None
-    assert error.retry_after_s <= 60
-    assert float(await redis.hget(buckets, "t1") or "inf") < now + 60 * 10**6
-
-
-async def test_a_reservation_is_clamped_to_the_smallest_bucket(ledger: TokenLedger) -> None:
-    assert (await ledger.reserve("alice", least=1, most=500)).tokens == 100
-
-
-async def test_what_was_used_beyond_the_reservation_is_a_debt(ledger: TokenLedger) -> None:
-    reservation = await ledger.reserve("alice", least=1, most=100)
-    await ledger.settle(reservation, used=250)
-    error = await refusal(ledger, 1)
-    assert error.retry_after_s is not None
-    assert error.retry_after_s > 60
-
-
-async def test_a_call_that_no_wait_makes_fit_is_told_no_time(ledger: TokenLedger) -> None:
-    error = await refusal(ledger, 101)
-    assert error.retry_after_s is None
-    assert "101" in error.message
-
-
-async def test_callers_do_not_share_a_budget(ledger: TokenLedger) -> None:
-    await ledger.reserve("alice", least=1, most=100)
-    assert (await ledger.reserve("bob:{alice}", least=1, most=100)).tokens == 100
-
-
-async def test_two_servers_share_one_budget(redis: Redis, server: RedisServer) -> None:
-    other = Redis.from_url(server.url)
-    one, two = (RedisTokenLedger(redis=client, limits=LIMITS) for client in (redis, other))
-    reservation = await one.reserve("alice", least=1, most=100)
-    await refusal(two, 1 + LIMITS.buckets[0][0] // 2)
-    await two.settle(reservation, used=0)
-    assert (await one.reserve("alice", least=1, most=100)).tokens == 100
-    await other.aclose()
-
-
-async def test_a_model_call_takes_two_round_trips(redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    await ledger.settle(await ledger.reserve("alice", least=1, most=2), used=1)
-    await redis.config_resetstat()
-    await ledger.settle(await ledger.reserve("alice", least=1, most=2), used=1)
-    statistics = await redis.info("commandstats")
-    from_us = {name: found["calls"] for name, found in statistics.items() if "eval" in name}
-    assert from_us == {"cmdstat_evalsha": 2}
-
-
-def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
-    rates = WindowRates(
-        storage=redis_windows(redis) if kind == "redis" else MemoryWindows(monotonic=time.monotonic),
-        limits=RequestLimits(**limits),
-    )
-    if most is None:
-        return DirectAdmission(rates=rates, slots=None)
-    slots = RedisSlots(redis=redis, most=most) if kind == "redis" else MemorySlots(most=most)
-    return DirectAdmission(rates=rates, slots=slots)
-
-
-async def admitted(admission: Admission, caller: str, place: str, *, weight: int = 1) -> bool:
-    return await admission.admit(caller, place, weight=weight) is None
-
-
-@pytest.mark.parametrize("kind", ["memory", "redis"])
-async def test_the_last_place_goes_to_one_of_many_and_comes_back(kind: str, redis: Redis) -> None:
-    places = admitting(kind, redis, most=1)
-    taken = await asyncio.gather(*(admitted(places, "alice", str(number)) for number in range(20)))
-    assert taken.count(True) == 1
-    assert await admitted(places, "bob", "x")
-    await given_back(places, "alice", str(taken.index(True)))
-    await given_back(places, "alice", str(taken.index(True)))
-    assert await admitted(places, "alice", "next")
-
-
-@pytest.mark.parametrize("kind", ["memory", "redis"])
-async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_given_back_or_not(
-    kind: str, redis: Redis
-) -> None:
-    places = admitting(kind, redis, most=1)
-    assert await admitted(places, "alice", "run")
-    await places.move("alice", "run:2", earlier=["run"])
-    assert not await admitted(places, "alice", "next")
-    await given_back(places, "alice", "run")
-    assert not await admitted(places, "alice", "next")
-    await places.move("alice", "run:4", earlier=["run", "run:2", "run:3"])
-    await given_back(places, "alice", "run:4")
-    assert await admitted(places, "alice", "next")
-
-
-async def test_the_place_of_a_server_that_died_is_free_soon_and_that_of_one_that_lives_is_not(
-    redis: Redis, server: RedisServer
-) -> None:
-    other = Redis.from_url(server.url)
-    dead, alive = (RedisSlots(redis=client, most=1, lease_s=1.0) for client in (other, redis))
-    assert await dead.take("bob", "lost")
-    assert await alive.take("alice", "run")
-    await dead.aclose()
-    await other.aclose()
-    async with asyncio.timeout(30):
-        while not await alive.take("bob", "new"):
-            await alive.renew()
-    assert not await alive.take("alice", "another")
-    await alive.aclose()
-
-
-async def test_places_are_renewed_while_they_are_held_also_after_they_had_lapsed(redis: Redis) -> None:
-    may_go, pauses = asyncio.Semaphore(0), []
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        await may_go.acquire()
-
-    slots = RedisSlots(redis=redis, most=1, sleep=pause)
-    assert await slots.take("alice", "run")
-    key = slots._key("alice")
-    await redis.delete(key)
-    async with asyncio.timeout(30):
-        may_go.release()
-        while not await redis.zcard(key):
-            pass
-        assert 55_000 < await redis.pttl(key) <= 60_000
-        rest = slots.give_back("alice", "run")
-        await rest()
-        may_go.release()
-        assert slots._keeper is not None
-        await slots._keeper
-    assert pauses == [15.0, 15.0]
-    assert not await redis.exists(key)
-
-
-async def test_a_place_that_is_given_back_while_it_is_renewed_does_not_come_back(redis: Redis) -> None:
-    slots = RedisSlots(redis=redis, most=2)
-    assert await slots.take("alice", "one")
-    assert await slots.take("alice", "two")
-    renewing = asyncio.create_task(slots.renew())
-    await asyncio.sleep(0)
-    # Given back, and that is told to Redis before the renewal is.
-    slots.give_back("alice", "one")
-    await renewing
-    assert await redis.zrange(slots._key("alice"), 0, -1) == [b"two"]
-    await slots.aclose()
-
-
-async def test_a_renewal_that_fails_is_made_again(server: RedisServer, redis: Redis) -> None:
-    may_go = asyncio.Semaphore(0)
-
-    async def pause(_seconds: float) -> None:
-        await may_go.acquire()
-
-    slots = RedisSlots(redis=redis, most=1, sleep=pause)
-    assert await slots.take("alice", "run")
-    server.kill()
-    may_go.release()
-    await asyncio.sleep(0)
-    await server.start()
-    async with asyncio.timeout(30):
-        while not await redis.exists(slots._key("alice")):
-            may_go.release()
-            await asyncio.sleep(0)
-    await slots.aclose()
 
 
 async def keys_in(redis: Redis) -> list[str]:
@@ -363,8 +67,10 @@ async def test_a_request_takes_as_many_round_trips_as_documented(
     assert await round_trips(redis) == int("most" in limits)
 
 
-async def test_two_servers_admit_together_no_request_more_than_the_limit(redis: Redis, server: RedisServer) -> None:
-    other = Redis.from_url(server.url)
+async def test_two_servers_admit_together_no_request_more_than_the_limit(
+    redis: Redis, redis_server: RedisServer
+) -> None:
+    other = Redis.from_url(redis_server.url)
     servers = [admitting("redis", client, per_minute=50, per_hour=30) for client in (redis, other)]
     tries = (admitted(servers[number % 2], "alice", "") for number in range(100))
     assert (await asyncio.gather(*tries)).count(True) == 30
@@ -447,7 +153,7 @@ def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:
 
 
 async def test_without_redis_each_server_keeps_its_share_and_shares_again_afterwards(
-    server: RedisServer, redis: Redis
+    redis_server: RedisServer, redis: Redis
 ) -> None:
     health = SharedHealth(monotonic=time.monotonic, rest_s=0.0)
     local = MemoryTokenLedger(limits=TokenLimits(per_minute=50), monotonic=time.monotonic)
@@ -455,21 +161,21 @@ async def test_without_redis_each_server_keeps_its_share_and_shares_again_afterw
     ledger = FallbackLedger(shared=shared, local=local, fallback=fallback(health))
     before = await ledger.reserve("alice", least=1, most=1000)
     assert (before.tokens, health.is_degraded) == (100, False)
-    server.kill()
+    redis_server.kill()
     during = await ledger.reserve("alice", least=1, most=1000)
     assert (during.tokens, health.is_degraded) == (50, True)
     await ledger.settle(before, used=1)
     await ledger.settle(during, used=0)
     assert (await ledger.reserve("alice", least=1, most=1000)).tokens == 50
-    await server.start()
+    await redis_server.start()
     assert (await ledger.reserve("alice", least=1, most=1000)).tokens == 100
     assert not health.is_degraded
 
 
 async def test_an_operator_may_have_nothing_or_everything_let_through_without_redis(
-    server: RedisServer, redis: Redis
+    redis_server: RedisServer, redis: Redis
 ) -> None:
-    server.kill()
+    redis_server.kill()
     local = MemoryTokenLedger(limits=LIMITS, monotonic=time.monotonic)
     shared = RedisTokenLedger(redis=redis, limits=LIMITS)
     health = SharedHealth(monotonic=time.monotonic)
@@ -503,20 +209,11 @@ async def test_a_denied_request_counts_for_nothing(kind: str, redis: Redis) -> N
     await gate.aclose()
 
 
-async def test_rates_are_kept_by_each_server_while_redis_is_gone(server: RedisServer, redis: Redis) -> None:
+async def test_rates_are_kept_by_each_server_while_redis_is_gone(redis_server: RedisServer, redis: Redis) -> None:
     shared, local = admitting("redis", redis, per_minute=4), admitting("memory", redis, per_minute=2)
     health = SharedHealth(monotonic=time.monotonic)
     rates = FallbackAdmission(shared=shared, local=local, fallback=fallback(health))
     assert await admitted(rates, "alice", "")
-    server.kill()
+    redis_server.kill()
     assert [await admitted(rates, "alice", "") for _ in range(3)] == [True, True, False]
     assert health.is_degraded
-
-
-async def test_a_caller_whose_buckets_lapsed_during_a_call_is_forgotten_all_the_same(redis: Redis) -> None:
-    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    reservation = await ledger.reserve("alice", least=1, most=2)
-    (buckets,) = await redis.keys("*:tokens")
-    await redis.delete(buckets)
-    await ledger.settle(reservation, used=1)
-    assert await redis.ttl(buckets) > 0

@@ -1,0 +1,194 @@
+"""Token budgets that several servers share, over a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import SecretStr
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from reasond_server.config import LimitsSettings
+from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.limiting import limiting_of
+from reasond_server.limits.redis_tokens import RedisTokenLedger
+from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
+
+if TYPE_CHECKING:
+    from reasond_server.limits.tokens import TokenLedger
+    from tests.engines.redis_server import RedisServer
+
+LIMITS = TokenLimits(per_minute=100, per_day=1000)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def ledger(request: pytest.FixtureRequest) -> TokenLedger:
+    if request.param == "memory":
+        return MemoryTokenLedger(limits=LIMITS, monotonic=time.monotonic)
+    return RedisTokenLedger(redis=request.getfixturevalue("redis"), limits=LIMITS)
+
+
+async def refusal(ledger: TokenLedger, least: int) -> TokenBudgetExhaustedError:
+    with pytest.raises(TokenBudgetExhaustedError) as caught:
+        await ledger.reserve("alice", least=least, most=1000)
+    return caught.value
+
+
+async def test_sixty_four_calls_at_once_against_a_limit_for_one_admit_exactly_one(ledger: TokenLedger) -> None:
+    tries = (ledger.reserve("alice", least=60, most=100) for _ in range(64))
+    ends = await asyncio.gather(*tries, return_exceptions=True)
+    admitted = [end for end in ends if isinstance(end, Reservation)]
+    assert [reservation.tokens for reservation in admitted] == [100]
+    assert sum(isinstance(end, TokenBudgetExhaustedError) for end in ends) == 63
+
+
+async def test_what_was_not_used_is_given_back_once(ledger: TokenLedger) -> None:
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    await ledger.settle(reservation, used=40)
+    await ledger.settle(reservation, used=0)
+    assert 60 <= (await ledger.reserve("alice", least=1, most=1000)).tokens < 100
+
+
+async def test_tokens_whose_reservation_nobody_waited_for_are_given_back(
+    redis_server: RedisServer, redis: Redis
+) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    await ledger.settle(await ledger.reserve("alice", least=1, most=1), used=0)
+    assert redis_server.process is not None
+    redis_server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await ledger.reserve("alice", least=1, most=100)
+    redis_server.process.send_signal(signal.SIGCONT)
+    await asyncio.wait(ledger._leaving)
+    assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
+
+
+async def test_a_settlement_that_nobody_waited_for_is_made(redis_server: RedisServer, redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    assert redis_server.process is not None
+    redis_server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await ledger.settle(reservation, used=50)
+    redis_server.process.send_signal(signal.SIGCONT)
+    await asyncio.wait(ledger._leaving)
+    assert 50 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 100
+
+
+async def test_what_is_settled_beside_is_settled_before_the_connections_are_closed(
+    redis_server: RedisServer, redis: Redis
+) -> None:
+    settings = LimitsSettings(storage="redis", redis_url=SecretStr(redis_server.url), tokens_per_minute=100)
+    limiting = limiting_of(settings)
+    account = limiting.callers.account("acme", "alice")
+    assert account is not None
+    assert redis_server.process is not None
+    held = await account.reserve(least=1, most=100)
+    redis_server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await account.settle(held, used=0)
+    closing = asyncio.create_task(limiting.aclose())
+    await asyncio.sleep(0)
+    redis_server.process.send_signal(signal.SIGCONT)
+    await closing
+    ledger = RedisTokenLedger(redis=redis, limits=TokenLimits(per_minute=100, per_day=None))
+    assert (await ledger.reserve(held.caller, least=100, most=100)).tokens == 100
+
+
+async def test_tokens_that_nobody_can_give_back_stay_spent(redis_server: RedisServer, redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    redis_server.kill()
+    with pytest.raises(RedisConnectionError):
+        await ledger.reserve("alice", least=1, most=100)
+    (ended,) = (await asyncio.wait(ledger._leaving))[0]
+    assert ended.exception() is None
+
+
+async def test_a_reservation_that_is_given_back_before_it_is_made_takes_nothing(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    given_back = await ledger.reserve("alice", least=1, most=1)
+    await ledger.settle(given_back, used=0)
+    await ledger.settle(given_back, used=0)
+    late = [*ledger._keys("alice", given_back.id)]
+    assert await ledger._reserve(keys=late, args=["1", "100", "60", *ledger._buckets]) == [0, 0]
+    assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
+
+
+async def test_a_reservation_that_a_client_sends_twice_is_made_once(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    made = await ledger.reserve("alice", least=60, most=60)
+    again = [*ledger._keys("alice", made.id)]
+    assert await ledger._reserve(keys=again, args=["60", "60", "60", *ledger._buckets]) == [60, 0]
+    assert 40 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 60
+
+
+async def test_a_clock_of_redis_that_is_set_back_keeps_nobody_out_until_it_is_where_it_was(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    await ledger.settle(await ledger.reserve("alice", least=100, most=100), used=100)
+    (buckets,) = await redis.keys("*:tokens")
+    seconds, micros = await redis.time()
+    now = seconds * 1_000_000 + micros
+    await redis.hset(buckets, mapping={"t1": str(now + 86_400 * 10**6), "t2": str(now + 86_400 * 10**6)})
+    error = await refusal(ledger, 50)
+    assert error.retry_after_s is not None
+    assert error.retry_after_s <= 60
+    assert float(await redis.hget(buckets, "t1") or "inf") < now + 60 * 10**6
+
+
+async def test_a_reservation_is_clamped_to_the_smallest_bucket(ledger: TokenLedger) -> None:
+    assert (await ledger.reserve("alice", least=1, most=500)).tokens == 100
+
+
+async def test_what_was_used_beyond_the_reservation_is_a_debt(ledger: TokenLedger) -> None:
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    await ledger.settle(reservation, used=250)
+    error = await refusal(ledger, 1)
+    assert error.retry_after_s is not None
+    assert error.retry_after_s > 60
+
+
+async def test_a_call_that_no_wait_makes_fit_is_told_no_time(ledger: TokenLedger) -> None:
+    error = await refusal(ledger, 101)
+    assert error.retry_after_s is None
+    assert "101" in error.message
+
+
+async def test_callers_do_not_share_a_budget(ledger: TokenLedger) -> None:
+    await ledger.reserve("alice", least=1, most=100)
+    assert (await ledger.reserve("bob:{alice}", least=1, most=100)).tokens == 100
+
+
+async def test_two_servers_share_one_budget(redis: Redis, redis_server: RedisServer) -> None:
+    other = Redis.from_url(redis_server.url)
+    one, two = (RedisTokenLedger(redis=client, limits=LIMITS) for client in (redis, other))
+    reservation = await one.reserve("alice", least=1, most=100)
+    await refusal(two, 1 + LIMITS.buckets[0][0] // 2)
+    await two.settle(reservation, used=0)
+    assert (await one.reserve("alice", least=1, most=100)).tokens == 100
+    await other.aclose()
+
+
+async def test_a_model_call_takes_two_round_trips(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    await ledger.settle(await ledger.reserve("alice", least=1, most=2), used=1)
+    await redis.config_resetstat()
+    await ledger.settle(await ledger.reserve("alice", least=1, most=2), used=1)
+    statistics = await redis.info("commandstats")
+    from_us = {name: found["calls"] for name, found in statistics.items() if "eval" in name}
+    assert from_us == {"cmdstat_evalsha": 2}
+
+
+async def test_a_caller_whose_buckets_lapsed_during_a_call_is_forgotten_all_the_same(redis: Redis) -> None:
+    ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
+    reservation = await ledger.reserve("alice", least=1, most=2)
+    (buckets,) = await redis.keys("*:tokens")
+    await redis.delete(buckets)
+    await ledger.settle(reservation, used=1)
+    assert await redis.ttl(buckets) > 0
