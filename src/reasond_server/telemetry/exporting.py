@@ -230,6 +230,7 @@ def _session() -> requests.Session:
 
     def refuse(response: requests.Response, **_: object) -> None:
         if response.is_redirect:
+            response.close()
             raise requests.TooManyRedirects("the receiver of spans redirects")
 
     session = requests.Session()
