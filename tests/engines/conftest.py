@@ -1,4 +1,4 @@
-"""What tests over real engines share."""
+"""A real Redis, for the modules of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token budgets that several servers share, over a real Redis that is also stopped; the same in memory."""
+"""Token budgets that several servers share, over a real Redis."""
 
 from __future__ import annotations
 

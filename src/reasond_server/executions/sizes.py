@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,12 @@ from reasond_server.executions.store import Record
 from reasond_server.types import Iteration, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from reasond_server.executions.store import Entry
 
 # What an entry takes beside its texts: a few nested dataclasses with their fields.
 _BYTES_PER_ENTRY = 512
+# What a value of free JSON takes, text or not: its object, and its place in a list or half that in a dict.
+_BYTES_PER_VALUE = 64
 _NUMBERS = frozenset({int, float, bool})
 
 
@@ -24,16 +25,18 @@ def size_of(entry: Entry) -> int:
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
     event = entry.event
     if isinstance(event, Iteration):
-        return _BYTES_PER_ENTRY + _texts(event.detail)
-    return _BYTES_PER_ENTRY + (len(event.answer) * 4 if isinstance(event, Result) else 0)
+        return _BYTES_PER_ENTRY + _content(event.detail)
+    if isinstance(event, Result):
+        return _BYTES_PER_ENTRY + len(event.answer) * 4 + _content(event.metrics.strategy_specific)
+    return _BYTES_PER_ENTRY
 
 
-def _texts(value: object) -> int:
-    """Return an upper bound of the bytes of all texts below `value`."""
+def _content(value: object) -> int:
+    """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
     kind: type = type(value)
     names = _names(kind)
     if not names:
-        return _texts_in_plain(value)
+        return _plain_content(value)
     size = 0
     for name in names:
         found = getattr(value, name)
@@ -41,16 +44,16 @@ def _texts(value: object) -> int:
         if type(found) is str:
             size += len(found) * 4
         elif found is not None and type(found) not in _NUMBERS:
-            size += _texts(found)
+            size += _content(found)
     return size
 
 
-def _texts_in_plain(value: object) -> int:
+def _plain_content(value: object) -> int:
     if isinstance(value, str):
         return len(value) * 4
-    if isinstance(value, dict):
-        return sum(_texts(key) + _texts(each) for key, each in value.items())
-    return sum(map(_texts, value)) if isinstance(value, list | tuple) else 0
+    if isinstance(value, Mapping):
+        return sum(2 * _BYTES_PER_VALUE + _content(key) + _content(each) for key, each in value.items())
+    return sum(_BYTES_PER_VALUE + _content(each) for each in value) if isinstance(value, Sequence) else 0
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.errors import AccessError, InvalidJsonRpcError, ParseError
 from reasond_server.http_api.calls import Calls
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
-from reasond_server.http_api.intake import unless_client_leaves
+from reasond_server.http_api.intake import require_plain, unless_client_leaves
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
 from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.calls import Gate
     from reasond_server.http_api.exchange import Exchange
-    from reasond_server.http_api.intake import Intake
+    from reasond_server.http_api.intake import Intake, require_plain
     from reasond_server.http_api.jsonrpc import RpcRequest
     from reasond_server.http_api.methods import Methods
     from reasond_server.telemetry.observers import CallObserver
@@ -59,6 +59,7 @@ class JsonRpcEndpoint:
             # A page of another site can send nothing else unasked.
             raise RefusalError(415, _JSON_ONLY, headers={"accept": "application/json"})
         calls = Calls(methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer)
+        require_plain(headers)
         declared = headers.declared_bytes()
         if declared is None or declared > _READ_OF_ANYBODY_BYTES:
             try:

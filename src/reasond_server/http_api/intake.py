@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reasond_server.errors import shown
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from reasond_server.http_api.asgi import Receive
+    from reasond_server.http_api.headers import RequestHeaders
 
 T = TypeVar("T")
 
@@ -151,6 +153,21 @@ class _Watch:
             pass
         self.has_left = True
         self._task.cancel()
+
+
+def require_plain(headers: RequestHeaders) -> None:
+    """Refuse a body that is packed: a small one could hold more than any limit.
+
+    Raises:
+        RefusalError: 415.
+    """
+    encoding = headers.first(b"content-encoding")
+    if encoding is not None and encoding.strip().lower() != "identity":
+        raise RefusalError(
+            415,
+            f"the body has Content-Encoding {shown(encoding)}, which is not unpacked here; send it as it is, without",
+            headers={"accept-encoding": "identity"},
+        )
 
 
 def _busy() -> RefusalError:

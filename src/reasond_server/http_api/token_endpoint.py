@@ -18,7 +18,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from reasond_server.access.issuing import AgentTokens
     from reasond_server.http_api.asgi import Receive, Scope, Send
-    from reasond_server.http_api.intake import Intake
+    from reasond_server.http_api.intake import Intake, require_plain
     from reasond_server.telemetry.observers import CallObserver
 
 TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password
@@ -50,6 +50,7 @@ class TokenEndpoint:
         exchange.methods.append("auth.token")
         if not exchange.headers.say_json():
             raise RefusalError(415, "send agent_id and secret as 'Content-Type: application/json'")
+        require_plain(exchange.headers)
         body = await self._intake.take_in(exchange.headers.declared_bytes(), receive)
         try:
             wanted = _read(body)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from reasond_server.limits.concurrency import Rest
 
+_log = logging.getLogger("reasond.limits")
 # A place whose server died is free again after that; those who live say so several times meanwhile.
 LEASE_S: Final = 60.0
 _RENEWALS_IN_A_LEASE: Final = 4
@@ -112,14 +114,22 @@ class RedisSlots:
         self._hold(caller, place)
 
     async def renew(self) -> None:
-        """Say that what is held still is, also where it had lapsed: executions are at work there. Raises as `take`."""
+        """Say that what is held still is, also where it had lapsed: executions are at work there.
+
+        What Redis answers for one caller, such as an error, keeps nobody else from it. Raises as `take`.
+        """
         for caller, held in list(self._held.items()):
-            places = list(held)
-            await self._renew(keys=[self._key(caller)], args=[self._lease_ms, *places])
-            for place in places:
-                # Given back meanwhile, and perhaps before it was renewed.
-                if place not in self._held.get(caller, ()):
-                    await self._remove(caller, place)
+            try:
+                await self._renew_of(caller, list(held))
+            except ResponseError:
+                _log.warning("places of a caller could not be renewed", exc_info=True)
+
+    async def _renew_of(self, caller: str, places: Sequence[str]) -> None:
+        await self._renew(keys=[self._key(caller)], args=[self._lease_ms, *places])
+        for place in places:
+            # Given back meanwhile, and perhaps before it was renewed.
+            if place not in self._held.get(caller, ()):
+                await self._remove(caller, place)
 
     def _hold(self, caller: str, place: str) -> None:
         self._held.setdefault(caller, set()).add(place)

@@ -41,7 +41,7 @@ class SqliteFile:
     start, and are loaded where a file of an earlier release is migrated.
 
     `write` and `read` run a function on a connection inside one transaction and raise StoreFullError where the disk
-    (or `max_file_bytes`) is full, StoreUnavailableError where the file cannot be reached.
+    (or `max_file_bytes`) is full, StoreUnavailableError where the file cannot be reached, or is closed.
     """
 
     def __init__(self, *, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
@@ -71,8 +71,7 @@ class SqliteFile:
 
         `then` is called even where the caller is cancelled meanwhile, because the commit happens all the same.
         """
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._writing, self._written, job)
+        future = _begun(self._writing, self._written, job)
 
         def tell(done: asyncio.Future[ResultT]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -83,7 +82,7 @@ class SqliteFile:
 
     async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
         """Run `job`, which only reads, on a connection of its own."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._seen, job)
+        return await _begun(self._reading, self._seen, job)
 
     async def erase(self) -> None:
         """Empty the write-ahead log, in which old pages lie until then."""
@@ -92,7 +91,7 @@ class SqliteFile:
             with _translated():
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
-        await asyncio.get_running_loop().run_in_executor(self._writing, checkpoint)
+        await _begun(self._writing, checkpoint)
 
     async def aclose(self) -> None:
         """Wait for what is under way, close the file and give the lock back."""
@@ -122,6 +121,22 @@ class SqliteFile:
             self._readers.get_nowait().close()
         self._writer.close()
         os.close(self._lock)
+
+
+def _begun(threads: ThreadPoolExecutor, work: Callable[..., ResultT], *args: object) -> asyncio.Future[ResultT]:
+    """Return what `work` is going to return in one of the `threads`.
+
+    Raises:
+        StoreUnavailableError: the file is closed.
+    """
+    try:
+        return asyncio.get_running_loop().run_in_executor(threads, work, *args)
+    except RuntimeError:
+        raise StoreUnavailableError(
+            "The store is closed, because the server shuts down",
+            remedy="Retry after the time given.",
+            retry_after_s=_RETRY_AFTER_S,
+        ) from None
 
 
 def migrate_file(path: Path) -> None:

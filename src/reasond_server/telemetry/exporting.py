@@ -18,12 +18,18 @@ from reasond_server.telemetry.spans import Tracing
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    import requests
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.sdk.trace.sampling import Sampler
 
 ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _HEADER_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+# They name who makes the session that spans are posted in, with credentials of a cloud.
+_SESSION_VARIABLES: Final = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+)
 _PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _GRPC: Final = "grpc"
 _HTTP: Final = "http/protobuf"
@@ -211,10 +217,25 @@ def _exporter(options: TracingOptions) -> SpanExporter:
             OTLPSpanExporter as HttpSpanExporter,
         )
 
-        return HttpSpanExporter(endpoint=options.address, headers=headers)
+        session = None if any(map(options.environ.get, _SESSION_VARIABLES)) else _session()
+        return HttpSpanExporter(endpoint=options.address, headers=headers, session=session)
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
 
     return OTLPSpanExporter(endpoint=options.address, headers=headers)
+
+
+def _session() -> requests.Session:
+    """Return a session in which a redirect is a failure: the exporter follows none, and takes each for a success."""
+    import requests  # noqa: PLC0415 - comes with the exporter
+
+    def refuse(response: requests.Response, **_: object) -> None:
+        if response.is_redirect:
+            response.close()
+            raise requests.TooManyRedirects("the receiver of spans redirects")
+
+    session = requests.Session()
+    session.hooks["response"].append(refuse)
+    return session
 
 
 def _headers(environ: Mapping[str, str]) -> dict[str, str]:

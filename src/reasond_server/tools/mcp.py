@@ -185,7 +185,8 @@ class McpServer:
         """Ask the server something simple, and give the connection up where it does not answer."""
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                await client.list_tools()
+                # A list that is remembered would say nothing of the connection.
+                await client.list_tools(cache_mode="bypass")
         except Exception as error:  # noqa: BLE001 - whatever it is, the next connection knows no more of it
             self._given_up(client)
             _log.warning("mcp connection broken", extra={"server": self.name, "error": type(error).__name__})

@@ -39,6 +39,18 @@ async def test_only_json_is_taken(site: Site, content_type: str | None) -> None:
     assert response.json()["request_id"] == response.headers["x-request-id"]
 
 
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("zstd, br", 415), ("", 415), ("Identity", 200)])
+async def test_a_packed_body_is_refused_and_what_to_send_instead_is_told(
+    site: Site, encoding: str, status: int
+) -> None:
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    response = await site.client.post(PATH, content=json.dumps(LISTING).encode(), headers=headers)
+    assert response.status_code == status
+    if status == 415:
+        assert response.headers["accept-encoding"] == "identity"
+        assert f"Content-Encoding {encoding!r}, which is not unpacked here; send it as it is" in response.text
+
+
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
 async def test_parameters_of_the_media_type_are_fine(site: Site, content_type: str) -> None:
     response = await site.client.post(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import size_budget
 from scripts.size_budget import Module, collected, measured, measures, over_budget, percentile
 
 SOURCE = textwrap.dedent(
@@ -83,3 +84,17 @@ def test_generated_stubs_are_left_out(tmp_path: Path) -> None:
     for name in ("mine.py", "errors_pb2.py", "errors_pb2_grpc.py"):
         (folder / name).write_text("A = 1\n", encoding="utf-8")
     assert [entry.path.name for entry in collected(tmp_path)] == ["mine.py"]
+
+
+@pytest.mark.parametrize("room", ["tests", "benchmarks", "examples"])
+def test_what_is_not_shipped_keeps_the_hard_limits_too(
+    room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(size_budget, "ROOT", tmp_path)
+    for name, lines in (("src", 1), (room, 500)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / f"of_{lines}.py").write_text("A = 1\n" * lines, encoding="utf-8")
+    assert size_budget.main() == 0
+    (tmp_path / room / "long.py").write_text("A = 1\n" * 501, encoding="utf-8")
+    assert size_budget.main() == 1
+    assert f"{room}/long.py: 501 lines" in capsys.readouterr().out

@@ -70,6 +70,17 @@ async def test_why_a_file_cannot_be_written_is_in_the_log(tmp_path: Path, caplog
     await file.aclose()
 
 
+async def test_a_file_that_is_closed_says_so_in_our_words(tmp_path: Path) -> None:
+    file = await SqliteFile.open(tmp_path / "reasond.db")
+    await file.aclose()
+    with pytest.raises(StoreUnavailableError, match="is closed"):
+        await file.read(lambda connection: connection.execute("SELECT 1").fetchall())
+    with pytest.raises(StoreUnavailableError, match="is closed"):
+        await file.write(fill, then=lambda _: None)
+    with pytest.raises(StoreUnavailableError, match="is closed"):
+        await file.erase()
+
+
 async def test_a_large_file_whose_process_died_is_checked(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
     subprocess.run([sys.executable, "-c", DIE_WHILE_OPEN, damaged], check=True, timeout=30)  # noqa: ASYNC221 - a test
     with pytest.raises(SettingsError, match="is damaged"):

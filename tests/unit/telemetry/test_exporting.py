@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,6 +136,41 @@ async def test_a_malformed_header_is_told_by_its_place_and_the_others_are_sent(
     ]
     assert "k4n4ry" not in caplog.text
     await sink.aclose(within_s=5)
+
+
+async def test_a_receiver_that_redirects_gets_the_spans_and_the_headers_nowhere_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    came: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            came.append((self.path, self.headers["x-key"]))
+            self.send_response(307)
+            self.send_header("location", "/elsewhere")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        sink = sink_of(
+            TracingOptions(
+                endpoint=f"http://127.0.0.1:{server.server_port}",
+                protocol="http/protobuf",
+                environ={"OTEL_EXPORTER_OTLP_HEADERS": "x-key=k4n4ry"},
+            )
+        )
+        assert sink is not None
+        sink.tracing.serve("asked", {}, caller=None).end()
+        await sink.aclose(within_s=30)
+        server.shutdown()
+        thread.join()
+    assert came == [("/v1/traces", "k4n4ry")]
+    assert "spans could not be exported and are lost" in caplog.text
 
 
 def run_without_the_package(code: str) -> subprocess.CompletedProcess[str]:

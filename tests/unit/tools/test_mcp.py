@@ -45,20 +45,21 @@ async def test_a_server_that_was_not_started_can_be_closed() -> None:
 
 
 class Odd:
-    """What the package gives for a connection; calls fail as for an odd result, and lists, if it `is_broken`, too."""
+    """What the package gives for a connection; calls fail as for an odd result, and lists, if it `is_broken`, too.
+
+    As in the package, a list that was told once is remembered unless `cache_mode` is "bypass".
+    """
 
     def __init__(self, *, is_broken: bool) -> None:
         self.is_broken = is_broken
-        self.lists = 0
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    async def list_tools(self, **_: object) -> object:
-        self.lists += 1
-        if self.is_broken and self.lists > 1:
+    async def list_tools(self, cache_mode: str = "use", **_: object) -> object:
+        if cache_mode == "bypass" and self.is_broken:
             raise RuntimeError("unable to perform operation, the handler is closed")
         return SimpleNamespace(tools=[], next_cursor="")
 

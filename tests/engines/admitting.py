@@ -1,0 +1,32 @@
+"""Admission by limits that are kept in memory or in Redis."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from reasond_server.limits.concurrency import MemorySlots
+from reasond_server.limits.memory_windows import MemoryWindows
+from reasond_server.limits.redis_places import RedisSlots
+from reasond_server.limits.requests import Admission, DirectAdmission, RequestLimits
+from reasond_server.limits.windows import WindowRates, redis_windows
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
+    """Return what admits by `limits`, and `most` places, in "memory" or in "redis"."""
+    rates = WindowRates(
+        storage=redis_windows(redis) if kind == "redis" else MemoryWindows(monotonic=time.monotonic),
+        limits=RequestLimits(**limits),
+    )
+    if most is None:
+        return DirectAdmission(rates=rates, slots=None)
+    slots = RedisSlots(redis=redis, most=most) if kind == "redis" else MemorySlots(most=most)
+    return DirectAdmission(rates=rates, slots=slots)
+
+
+async def admitted(admission: Admission, caller: str, place: str, *, weight: int = 1) -> bool:
+    """Return whether `caller` is admitted."""
+    return await admission.admit(caller, place, weight=weight) is None
