@@ -11,7 +11,7 @@ served and are over, and when all streams are open and silent, or in the middle 
     active       streams with deltas, whose model writes a piece of text every 100 ms
 
 Nothing is lost where every stream ends with its result and its sequence numbers have no gap; of active ones, where
-all text was received.
+all text was received. What is written down is the median of the rounds, and what all of them lost.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import asyncio
 import json
 import os
 import resource
+import statistics
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -50,6 +51,8 @@ MODULE: Final = "benchmarks.held_streams"
 PATH: Final = "/reasond.v1.ReasoningService/ReasonIterations"
 IDLE, OVER_HTTP, FOLLOWERS, ACTIVE = "idle", "over HTTP", "followers", "active"
 STREAMS: Final = {IDLE: 5000, OVER_HTTP: 5000, FOLLOWERS: 5000, ACTIVE: 500}
+# A round takes some three minutes.
+ROUNDS: Final = 2
 GOAL_KIB: Final = 40.0
 ON_EACH: Final = 100
 WARM: Final = 200
@@ -234,6 +237,34 @@ def row_of(kind: str, streams: int, base_url: str) -> Row:
         return runner.run(measured(server, kind, gate, streams))
 
 
+def median_of(rounds: Sequence[Row]) -> Row:
+    """Return the medians of what was measured of one kind of stream, and how many streams lost anything in all."""
+    return Row(
+        kind=rounds[0].kind,
+        streams=rounds[0].streams,
+        before_mib=round(statistics.median(row.before_mib for row in rounds), 1),
+        kib_per_stream=round(statistics.median(row.kib_per_stream for row in rounds), 1),
+        after_kib_per_stream=round(statistics.median(row.after_kib_per_stream for row in rounds), 1),
+        lost=sum(row.lost for row in rounds),
+    )
+
+
+def rows_of(rounds: int, kinds: Sequence[str], scale: float, base_url: str) -> list[Row]:
+    """Return a row for each kind of stream, after all rounds; every measurement has a server of its own."""
+    found: dict[str, list[Row]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind in kinds:
+            row = row_of(kind, max(ON_EACH, int(STREAMS[kind] * scale)), base_url)
+            print(
+                f"{row.kind:<10} {row.streams:>5} streams: {row.kib_per_stream:6.1f} KiB each "
+                f"beyond {row.before_mib} MiB, "
+                f"{row.after_kib_per_stream:.1f} after their end, {row.lost} lost something",
+                flush=True,
+            )
+            found[kind].append(row)
+    return [median_of(each) for each in found.values()]
+
+
 def goals_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return how the rows stand to the goals."""
     goals = [
@@ -253,6 +284,7 @@ def goals_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, print and write down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
     parser.add_argument("--kinds", nargs="+", default=list(STREAMS), choices=list(STREAMS), help="fewer write nothing")
     parser.add_argument("--scale", type=float, default=1.0, help="streams, as a share of the usual number")
     parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
@@ -265,23 +297,19 @@ def main() -> None:
             runner.run(serve(*options.serve))
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    rows = []
     with running_upstream(core=two_processors()[1]) as base_url:
-        for kind in options.kinds:
-            row = row_of(kind, max(ON_EACH, int(STREAMS[kind] * options.scale)), base_url)
-            print(
-                f"{row.kind:<10} {row.streams:>5} streams: {row.kib_per_stream:6.1f} KiB each "
-                f"beyond {row.before_mib} MiB, "
-                f"{row.after_kib_per_stream:.1f} after their end, {row.lost} lost something",
-                flush=True,
-            )
-            rows.append(row)
+        rows = rows_of(options.rounds, options.kinds, options.scale, base_url)
     goals = goals_of(rows)
     for goal in goals:
         print(f"goal: {goal['what']} {goal['goal']}: {goal['measured']:g}, {'met' if goal['is_met'] else 'MISSED'}")
     if options.scale != 1 or options.kinds != list(STREAMS):
         return
-    report = {"circumstances": circumstances(PACKAGES), "rows": [asdict(row) for row in rows], "goals": goals}
+    report = {
+        "circumstances": circumstances(PACKAGES),
+        "rounds": options.rounds,
+        "rows": [asdict(row) for row in rows],
+        "goals": goals,
+    }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parent / "results" / "scale.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "sqlalchemy", "psycopg")
 ROUNDS: Final = 5
-CALLS: Final = 5000
+CALLS: Final = 3000
 CALLERS, ON_EACH = 32, 2
 GOAL: Final = 0.95
 SOAK_S: Final = 180.0

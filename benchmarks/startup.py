@@ -40,6 +40,7 @@ PACKAGES = ("reasond-server", "grpcio", "protobuf", "pydantic", "uvicorn", "type
 PATH = "/reasond.v1.ReasoningService/Reason"
 MEMORY, SQLITE = "memory:", "sqlite:///{folder}/bench.db"
 CALLS, CALLERS = 10_000, 16
+RUNS = 5
 LIMIT_S = 60.0
 POLL_S = 0.002
 KIBI = 1024
@@ -161,9 +162,10 @@ def repeat(run: Callable[[], Any], times: int) -> list[Any]:
 def measure() -> list[Measure]:
     """Measure everything."""
     helps = repeat(lambda: time_of("--help"), 10)
-    starts = repeat(lambda: start_server(MEMORY), 5)
-    kept = repeat(lambda: start_server(SQLITE), 5)
-    demos = repeat(lambda: time_of("demo"), 3)
+    starts = repeat(lambda: start_server(MEMORY), RUNS)
+    kept = repeat(lambda: start_server(SQLITE), RUNS)
+    grown = [growth(SQLITE) for _ in range(RUNS)]
+    demos = repeat(lambda: time_of("demo"), RUNS)
     wheels, count = wheels_megabytes()
     selections = f"choosing among {STRATEGIES} strategies for one of {AGENTS:,} agents, parameters included"
     return [
@@ -172,9 +174,9 @@ def measure() -> list[Measure]:
         measure_of("the same with a new SQLite file", [one[0] for one in kept], unit="s", goal=1),
         measure_of("resident memory when ready", [one[1] for one in starts], unit="MB", goal=100),
         measure_of("the same with SQLite", [one[1] for one in kept], unit="MB", goal=100),
-        measure_of(f"growth over {CALLS:,} calls, with SQLite", [growth(SQLITE)], unit="MB", goal=5),
+        measure_of(f"growth over {CALLS:,} calls, with SQLite", grown, unit="MB", goal=5),
         measure_of(f"wheels of the base install, {count} of them", [wheels], unit="MB", goal=35),
-        measure_of(selections, repeat(lambda: measured_ms(1)[0], 5), unit="ms", goal=1),
+        measure_of(selections, repeat(lambda: measured_ms(1)[0], RUNS), unit="ms", goal=1),
         measure_of("`reasond demo`, from start to end", demos, unit="s", goal=30),
     ]
 

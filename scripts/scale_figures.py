@@ -72,6 +72,7 @@ def held_streams_lines(report: Report, where: str) -> list[str]:
         for row in report["rows"]
     ]
     head = ("", "streams", "KiB per stream", "KiB per stream after their end", "streams that lost anything")
+    rounds = "1 round" if report["rounds"] == 1 else f"{report['rounds']} rounds"
     return [
         "## Streams held open",
         "",
@@ -79,7 +80,7 @@ def held_streams_lines(report: Report, where: str) -> list[str]:
         "first 200 streams. Idle: each stream its own run, whose model waits in the server's process; over HTTP: the",
         "model is another process, so that each run holds a connection to it; followers: all resume one run; active:",
         "text every 100 ms. After their end the executions are still kept in memory, and the allocator keeps what it",
-        f"has. {where}",
+        f"has. {rounds}, medians. {where}",
         "",
         *table(head, rows),
         "",

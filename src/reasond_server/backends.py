@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from reasond_server.config import choose_provider
 from reasond_server.config.sections import checked_base_url
 from reasond_server.errors import SettingsError, Violation, shown
-from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import is_hosted, merge, needs_responses, profile_for
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -45,9 +44,11 @@ def model_of(
         SettingsError: it is not named, or cannot be called as configured; the demo model never stands in silently.
     """
     if choose_provider(settings, environ) == "demo":
+        # Whichever model is used, the other is not loaded: openai takes a third of a second, this one 2 MB.
+        from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
+
         return DemoModel()
     options = backend_options(settings, environ)
-    # Imported here: openai takes a third of a second, and the demo model does without.
     from reasond_server.llm.openai.building import build_model  # noqa: PLC0415 - see above
 
     llm = settings.llm
@@ -62,7 +63,9 @@ def model_of(
 
 def model_name_of(settings: Settings, environ: Mapping[str, str]) -> str:
     """Return the name of the model that `model_of` gives."""
-    return DemoModel().name if choose_provider(settings, environ) == "demo" else settings.llm.model
+    provider = choose_provider(settings, environ)
+    # The embedded model is called what its provider is called.
+    return provider if provider == "demo" else settings.llm.model
 
 
 def backend_options(settings: Settings, environ: Mapping[str, str], name: str = "") -> BackendOptions:

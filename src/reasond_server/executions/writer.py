@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reasond.executions")
 _MAX_PARTS = 256
-# Logs of unary runs, whose callers wait for no commit: more than that and the store is slower than the runs.
-_MOST_WAITING = 2 * _MAX_PARTS
+# Logs of unary runs, whose callers wait for no commit: more than that and the store is slower than the runs. Each holds
+# its run, 9 KB at least, in memory that the process keeps for good.
+_MOST_WAITING = 128
 _MOMENT_S = 0.02
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 # Longer than the longest wait: whoever still tries renews the bad news.
@@ -93,7 +94,7 @@ class LogWriter:
             )
 
     async def caught_up(self) -> None:
-        """Wait while more logs wait for the store than it takes at once: else they would fill the memory.
+        """Wait while 128 logs wait for the store: more would fill the memory.
 
         Raises: as `require_store`, which is asked before and again and again meanwhile.
         """

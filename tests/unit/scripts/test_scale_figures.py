@@ -14,6 +14,7 @@ SCALE: dict[str, Any] = {
     "goals": [{"what": "errors in the mix", "goal": "= 0", "measured": 3, "is_met": False}],
 }
 STREAMS: dict[str, Any] = {
+    "rounds": 2,
     "rows": [{"kind": "idle", "streams": 5000, "kib_per_stream": 46.04, "after_kib_per_stream": 53.1, "lost": 2}],
     "goals": [{"what": "KiB per stream, idle", "goal": "<= 40", "measured": 39.5, "is_met": True}],
 }

@@ -39,7 +39,9 @@ def counter_for(
         return ByteCounter()
     if tokenizer is not None:
         return tokenizer_file(tokenizer, template=template)
-    encoding = local_encoding(ranks_of(model), folders, known=known)
-    if encoding is not None:
-        return TiktokenCounter(encoding, template=template)
+    # tiktoken takes 1.3 MB, for nothing where there is no file for it.
+    if any(path.exists() for ranks in known for path in ranks.files_in(folders)):
+        encoding = local_encoding(ranks_of(model), folders, known=known)
+        if encoding is not None:
+            return TiktokenCounter(encoding, template=template)
     return EstimatingCounter()

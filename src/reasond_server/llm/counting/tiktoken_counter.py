@@ -49,6 +49,10 @@ class Ranks:
         key = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         return key, f"{self.name}.tiktoken"
 
+    def files_in(self, folders: Sequence[Path]) -> list[Path]:
+        """Return where in `folders` the file may lie."""
+        return [folder / name for folder in folders for name in self.file_names]
+
 
 KNOWN_RANKS = (
     Ranks(
@@ -117,11 +121,10 @@ def local_encoding(
     ranks = next((one for one in known if one.name == name), None)
     if ranks is None:
         return None
-    for folder in folders:
-        for file_name in ranks.file_names:
-            content = _checked(folder / file_name, ranks.sha256)
-            if content is not None:
-                return _encoding(ranks, content)
+    for path in ranks.files_in(folders):
+        content = _checked(path, ranks.sha256)
+        if content is not None:
+            return _encoding(ranks, content)
     return None
 
 
