@@ -67,8 +67,10 @@ class Offers:
 
 def fitting(offer: Offer, *, counter: TokenCounter, window: int | None) -> Offer:
     """Return `offer` itself if it fits as `fitting_specs` demands, else one of shortened tools. Raises as that does."""
-    # A token is at least one byte, so tools that are short need no counting.
-    if _fit(offer.sizes, window) or _fit([counter.count_text(text) for text in offer.each], window):
+    # A token is at least one byte, so what fits by its bytes needs no counting.
+    sized = zip(offer.each, offer.sizes, strict=True)
+    most = [size if size <= MOST_TOOL_TOKENS else counter.count_text(text) for text, size in sized]
+    if _fit(most, window) or _fit([counter.count_text(text) for text in offer.each], window):
         return offer
     return _offer_of(fitting_specs(offer.specs, counter=counter, window=window))
 
