@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import Hearing, Reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
@@ -22,9 +22,8 @@ from reasond_server.tools.execution import refusal
 from reasond_server.types import FinishReason, ReactMetrics, ReactStep, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
 
-    from reasond_server.context.replies import Fragment
     from reasond_server.llm.model import Message, ToolSpec
     from reasond_server.strategies.react.config import ReactConfig
     from reasond_server.strategies.react.offering import Offers
@@ -56,8 +55,8 @@ class Run:
     wire_ids: WireIds = field(default_factory=WireIds)
     _told: ReactMetrics | None = None
 
-    async def call(self) -> AsyncGenerator[Fragment | Reply, None]:
-        """Return the call of the next cycle, the answer asked for where it is due.
+    async def call(self) -> Hearing:
+        """Return what is to be heard in the next cycle, the answer asked for where it is due.
 
         Raises:
             ContextExhaustedError: the conversation does not fit.
@@ -75,8 +74,7 @@ class Run:
             kinds = (TagKind.ANSWER, TagKind.CONTINUE)
         else:
             kinds = (TagKind.ANSWER,) if self.transcript.is_native else (TagKind.ANSWER, TagKind.ACTION)
-        return hear(
-            model=self.context.model,
+        return Hearing(
             messages=self.transcript.messages(),
             max_tokens=room,
             temperature=self.context.config.temperature,
