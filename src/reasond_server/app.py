@@ -363,8 +363,8 @@ def spare_collector() -> None:
 
     What a call leaves behind goes by itself, because nothing in it refers to itself (of a refused RPC grpc keeps some
     small objects, not the request); looking for what does not, after every 700 new objects, took a tenth of the time of
-    a call. With a hundred calls waiting for a model, looking after every 10,000 objects took nearly as much: 33 ms
-    every 200 calls, in which all wait.
+    a call. With a hundred calls waiting for a model, looking after every 10,000 objects took nearly as
+    much, and all of them waited for it.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_PER_LOOK)
