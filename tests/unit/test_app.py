@@ -236,7 +236,7 @@ def test_the_collector_looks_at_what_is_new_less_often() -> None:
     before = gc.get_threshold()
     try:
         spare_collector()
-        assert gc.get_threshold()[0] == 10_000
+        assert gc.get_threshold()[0] == 30_000
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()

@@ -95,6 +95,8 @@ class Answering:
         events: list[ModelEvent] = [*reader.take(data)]
         if reader.fault is not None:
             return self._failed(reader.fault, events)
+        if reader.is_done and self._upstream.is_over:
+            return self._ended(events)
         if reader.progress > before:
             self._patience.content_came()
         if reader.is_done:
@@ -103,8 +105,9 @@ class Answering:
             self._patience.linger(_LINGER_FOR_USAGE_S)
         return events
 
-    def _ended(self) -> Sequence[ModelEvent]:
-        events: list[ModelEvent] = list(self._reader.rest())
+    def _ended(self, events: Sequence[ModelEvent] = ()) -> Sequence[ModelEvent]:
+        """Return `events`, what was held back and how the answer ended."""
+        events = [*events, *self._reader.rest()]
         try:
             events.append(self._finished())
         except UpstreamFaultError as trouble:

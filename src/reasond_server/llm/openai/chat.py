@@ -133,7 +133,7 @@ class ChatDecoder:
         if isinstance(finish, str) and finish:
             if finish.lower() in _FAILURES:
                 raise UpstreamReportError(choice)
-            pieces.extend(self._ended(finish.lower(), choice))
+            self._ended(finish.lower(), choice, pieces)
 
     def _delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
         content = delta.get("content")
@@ -182,10 +182,11 @@ class ChatDecoder:
             opened.append(_OpenCall())
         return opened[-1]
 
-    def _ended(self, finish: str, choice: dict[str, Any]) -> Iterator[_Piece]:
-        yield from self._thinking.flush()
+    def _ended(self, finish: str, choice: dict[str, Any], pieces: list[_Piece]) -> None:
+        pieces.extend(self._thinking.flush())
         reason = _FINISHES.get(finish, ModelFinish.STOP)
-        yield from self._whole_calls(may_be_cut=reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER})
+        if self._calls:
+            pieces.extend(self._whole_calls(may_be_cut=reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}))
         if reason is ModelFinish.STOP and self._has_called:
             reason = ModelFinish.TOOL_CALLS
         self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason

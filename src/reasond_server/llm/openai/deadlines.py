@@ -67,9 +67,7 @@ class Patience:
         self._deadline = deadline
         self._monotonic = monotonic
         self._left_s = timeouts.first_token_s
-        self._passed = WaitedTooLongError(
-            "did not begin to answer", seconds=timeouts.first_token_s, setting="timeouts.first_token_s"
-        )
+        self._has_begun = False
 
     def check(self) -> float:
         """Return the seconds that may still be waited.
@@ -102,12 +100,17 @@ class Patience:
     def content_came(self) -> None:
         """Begin a new idle time."""
         self._left_s = self._timeouts.idle_s
-        seconds = self._timeouts.idle_s
-        self._passed = WaitedTooLongError("went silent", seconds=seconds, setting="timeouts.idle_s")
+        self._has_begun = True
 
     def linger(self, seconds: float) -> None:
         """Wait no longer than `seconds` from here on: all that matters has come."""
         self._left_s = min(self._left_s, seconds)
 
     def _too_late(self) -> WaitedTooLongError:
-        return self._passed if self._left_s < self._deadline.left_s() else self._deadline.passed()
+        if self._left_s >= self._deadline.left_s():
+            return self._deadline.passed()
+        timeouts = self._timeouts
+        if self._has_begun:
+            return WaitedTooLongError("went silent", seconds=timeouts.idle_s, setting="timeouts.idle_s")
+        seconds, setting = timeouts.first_token_s, "timeouts.first_token_s"
+        return WaitedTooLongError("did not begin to answer", seconds=seconds, setting=setting)

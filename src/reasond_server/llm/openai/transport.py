@@ -38,6 +38,11 @@ class Upstream(Protocol):
         """Headers of the answer, found by their names in lower case."""
         ...
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the body came to its end, and all of it was returned."""
+        ...
+
     def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
         """Return what came of the body, at most 16 KiB; nothing at its end; None while nothing came.
 
@@ -193,6 +198,10 @@ class _Answer:
     @property
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
+
+    @property
+    def is_over(self) -> bool:
+        return self._response.content.at_eof()
 
     def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
         content = self._response.content

@@ -36,10 +36,14 @@ _BARE: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Tools as a model is told of them; `each` and `whole` are the texts by which their tokens are counted."""
+    """Tools as a model is told of them; `each` and `whole` are the texts by which their tokens are counted.
+
+    `sizes` are the bytes of `each`.
+    """
 
     specs: Sequence[ToolSpec] = ()
     each: Sequence[str] = ()
+    sizes: Sequence[int] = ()
     whole: str = ""
 
 
@@ -63,8 +67,10 @@ class Offers:
 
 def fitting(offer: Offer, *, counter: TokenCounter, window: int | None) -> Offer:
     """Return `offer` itself if it fits as `fitting_specs` demands, else one of shortened tools. Raises as that does."""
-    tokens = [counter.count_text(text) for text in offer.each]
-    if sum(tokens) <= _share_of(window) and all(one <= MOST_TOOL_TOKENS for one in tokens):
+    # A token is at least one byte, so what fits by its bytes needs no counting.
+    sized = zip(offer.each, offer.sizes, strict=True)
+    most = [size if size <= MOST_TOOL_TOKENS else counter.count_text(text) for text, size in sized]
+    if _fit(most, window) or _fit([counter.count_text(text) for text in offer.each], window):
         return offer
     return _offer_of(fitting_specs(offer.specs, counter=counter, window=window))
 
@@ -98,6 +104,10 @@ def fitting_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: i
     return tuple(one.told for one in shown)
 
 
+def _fit(tokens: Sequence[int], window: int | None) -> bool:
+    return sum(tokens) <= _share_of(window) and max(tokens, default=0) <= MOST_TOOL_TOKENS
+
+
 def _share_of(window: int | None) -> int:
     """Return the most tokens that all tools together may take."""
     return MOST_TOKENS if window is None else min(MOST_TOKENS, window // _SHARE_OF_WINDOW)
@@ -105,7 +115,9 @@ def _share_of(window: int | None) -> int:
 
 def _offer_of(specs: Sequence[ToolSpec]) -> Offer:
     shapes = [[spec.name, spec.description, spec.parameters] for spec in specs]
-    return Offer(specs=specs, each=[_text_of(spec) for spec in specs], whole=json.dumps(shapes))
+    each = [_text_of(spec) for spec in specs]
+    sizes = [len(text.encode("utf-8", "replace")) for text in each]
+    return Offer(specs=specs, each=each, sizes=sizes, whole=json.dumps(shapes))
 
 
 def _text_of(spec: ToolSpec) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import Hearing, Reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
@@ -22,9 +22,8 @@ from reasond_server.tools.execution import refusal
 from reasond_server.types import FinishReason, ReactMetrics, ReactStep, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
 
-    from reasond_server.context.replies import Fragment
     from reasond_server.llm.model import Message, ToolSpec
     from reasond_server.strategies.react.config import ReactConfig
     from reasond_server.strategies.react.offering import Offers
@@ -56,8 +55,8 @@ class Run:
     wire_ids: WireIds = field(default_factory=WireIds)
     _told: ReactMetrics | None = None
 
-    async def call(self) -> AsyncGenerator[Fragment | Reply, None]:
-        """Return the call of the next cycle, the answer asked for where it is due.
+    async def call(self) -> Hearing:
+        """Return what is to be heard in the next cycle, the answer asked for where it is due.
 
         Raises:
             ContextExhaustedError: the conversation does not fit.
@@ -65,18 +64,17 @@ class Run:
         if self.due is None and self.cycles >= self.context.config.max_iterations - 1:
             self._demand(FinishReason.MAX_ITERATIONS)
         prompt, room = await self._fitted()
-        if self.due is None and self._is_budget_short(prompt, room):
+        if self.due is None and await self._is_budget_short(prompt, room):
             warning = "The budget left room for one more call, which had to answer."
             self._demand(FinishReason.BUDGET_EXHAUSTED, warning)
-            prompt, room = await self._fitted()
+            _, room = await self._fitted()
         if self.due is not None:
             kinds: tuple[TagKind, ...] = (TagKind.ANSWER,)
         elif not self.specs:
             kinds = (TagKind.ANSWER, TagKind.CONTINUE)
         else:
             kinds = (TagKind.ANSWER,) if self.transcript.is_native else (TagKind.ANSWER, TagKind.ACTION)
-        return hear(
-            model=self.context.model,
+        return Hearing(
             messages=self.transcript.messages(),
             max_tokens=room,
             temperature=self.context.config.temperature,
@@ -243,13 +241,13 @@ class Run:
             return ()
         return self.specs
 
-    async def _fitted(self) -> tuple[int, int]:
-        """Return the tokens of the prompt and those that may be written."""
+    async def _fitted(self) -> tuple[int | None, int]:
+        """Return the tokens of the prompt, None where no window bounds it, and those that may be written."""
         model, wanted = self.context.model, self.context.config.max_tokens_per_step
         prompt, room = await self.transcript.fitted(
             window=model.context_window, writing_tokens=wanted, least_tokens=LEAST_TOKENS
         )
-        if room < LEAST_TOKENS:
+        if prompt is not None and room < LEAST_TOKENS:
             raise ContextExhaustedError(
                 f"the conversation has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of "
                 f"{model.context_window}; at least {LEAST_TOKENS} are needed",
@@ -259,13 +257,14 @@ class Run:
             )
         return prompt, room
 
-    def _is_budget_short(self, prompt: int, room: int) -> bool:
+    async def _is_budget_short(self, prompt: int | None, room: int) -> bool:
         """Return whether after this call the budget might not cover another, so that this one must answer."""
         budget = self.task.budget
         if budget.max_model_calls is not None and self.cycles >= budget.max_model_calls - 1:
             return True
         if budget.max_total_tokens is None:
             return False
+        prompt = await self.transcript.tokens() if prompt is None else prompt
         reserved = prompt if self.context.model.counter.is_exact else prompt * _BYTES_PER_TOKEN
         return budget.max_total_tokens - self.used_tokens < 2 * reserved + 3 * room
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.context.calls import Reply
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.strategies.react.config import ReactConfig
@@ -15,8 +13,9 @@ from reasond_server.strategies.strategy import ReasoningStrategy, Wrote
 from reasond_server.types import CostClass, FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
+    from reasond_server.context.replies import Fragment
     from reasond_server.strategies.strategy import Outcome, RunContext, StrategyEvent
     from reasond_server.types import Task
 
@@ -65,21 +64,33 @@ class React(ReasoningStrategy[ReactConfig]):
             ContextExhaustedError: the conversation does not fit the model's window.
             TokenBudgetExhaustedError: the budget does not cover the first call.
         """
-        run = await started(task, context, self._offers)
+        model, run = context.model, await started(task, context, self._offers)
         outcome: Outcome | None = None
         while outcome is None:
+            hearing = await run.call()
+            events = model.stream(hearing.request)
             try:
-                async with aclosing(await run.call()) as heard:
-                    async for piece in heard:
-                        if isinstance(piece, Reply):
-                            reply = piece
-                        elif piece.kind is not TagKind.ACTION:
-                            yield Wrote(text=piece.text)
+                async for event in events:
+                    for text in _shown(hearing.take(event)):
+                        yield Wrote(text=text)
+                    if hearing.is_done:
+                        break
             except TokenBudgetExhaustedError as error:
                 if not run.cycles:
                     raise
                 yield run.ended(run.best, FinishReason.BUDGET_EXHAUSTED, error.full_message)
                 return
+            finally:
+                await events.aclose()
+            rest, reply = hearing.close(model.counter)
+            for text in _shown(rest):
+                yield Wrote(text=text)
             step, outcome = await run.cycle(reply)
             yield step
         yield outcome
+
+
+def _shown(fragments: Sequence[Fragment]) -> Sequence[str]:
+    """Return what the caller may see as it is written, which calls are not; what comes of one event in one text."""
+    texts = [one.text for one in fragments if one.kind is not TagKind.ACTION]
+    return ("".join(texts),) if texts else ()

@@ -97,12 +97,7 @@ class Transcript:
     offer: Offer = field(default_factory=Offer)
     masked: int = 0
     _cycles: list[_Cycle] = field(default_factory=list)
-    _spec_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        if self.offer.specs and self.is_native:
-            tokens = self.model.counter.count_text(self.offer.whole)
-            self._spec_tokens = tokens + _TOKENS_PER_CALL * len(self.offer.specs)
+    _spec_tokens: int | None = None
 
     def add(self, *, text: str, reasoning: str = "", calls: Sequence[tuple[ToolCall, str]] = ()) -> None:
         """Add what the model wrote and the calls in it, each with its id on the wire."""
@@ -127,18 +122,18 @@ class Transcript:
             *before, user = self.opening
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
-    async def fitted(self, *, window: int | None, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
+    async def fitted(self, *, window: int | None, writing_tokens: int, least_tokens: int) -> tuple[int | None, int]:
         """Leave out what must be, and return the tokens of the prompt, tools included, and how many may be written.
 
         `writing_tokens` are wanted; where nothing more can be left out it may be fewer, and fewer than
-        `least_tokens` means that the conversation does not fit.
+        `least_tokens` means that the conversation does not fit. Where no window bounds the prompt it is not counted.
         """
-        room = None if window is None else window - writing_tokens - self._spec_tokens
-        share = _MAX_SHOWN_TOKENS if room is None else min(_MAX_SHOWN_TOKENS, max(0, room) // _SHARE_OF_ROOM)
-        self._mask_old(share)
+        if window is None:
+            self._mask_old(_MAX_SHOWN_TOKENS)
+            return None, writing_tokens
+        room = window - writing_tokens - self._tokens_of_specs()
+        self._mask_old(min(_MAX_SHOWN_TOKENS, max(0, room) // _SHARE_OF_ROOM))
         prompt = await self._tokens()
-        if room is None or window is None:
-            return prompt + self._spec_tokens, writing_tokens
         for shorten in (self._mask_all_old, self._leave_out_thoughts, self._leave_out_thoughts, self._mask_newest):
             if prompt <= room:
                 break
@@ -147,9 +142,13 @@ class Transcript:
         if prompt > room:
             told = await self.model.count_exactly(self.messages()) if not self.model.counter.is_exact else None
             prompt = prompt if told is None else told
-        prompt += self._spec_tokens
+        prompt += self._tokens_of_specs()
         left = window - prompt
         return prompt, min(writing_tokens, left) if left >= least_tokens else left
+
+    async def tokens(self) -> int:
+        """Return the tokens of the prompt as it is, tools included."""
+        return await self._tokens() + self._tokens_of_specs()
 
     def messages(self) -> Sequence[Message]:
         """Return the conversation as it is sent."""
@@ -227,6 +226,15 @@ class Transcript:
             cycle.is_left_out = True
             cycle.reasoning = ""
             cycle.made = None
+
+    def _tokens_of_specs(self) -> int:
+        """Return the tokens of the tools, counted once: they are the same in every call."""
+        if self._spec_tokens is None:
+            self._spec_tokens = 0
+            if self.offer.specs and self.is_native:
+                tokens = self.model.counter.count_text(self.offer.whole)
+                self._spec_tokens = tokens + _TOKENS_PER_CALL * len(self.offer.specs)
+        return self._spec_tokens
 
     async def _tokens(self) -> int:
         """Return the tokens of the messages, with those of the calls, which counters of messages do not see."""

@@ -26,14 +26,19 @@ OPTIONS = BackendOptions(name="main", model="m-1", base_url="http://host.example
 
 
 class Pieces:
-    """An answer in the pieces that a test says, then its end, or a broken connection."""
+    """An answer in the pieces that a test says, then its end, which may be known with the last, or a break."""
 
-    def __init__(self, *pieces: bytes, breaks: bool = False) -> None:
+    def __init__(self, *pieces: bytes, breaks: bool = False, ends_with_last: bool = False) -> None:
         self.headers: dict[str, str] = {}
+        self._ends_with_last = ends_with_last
         self._pieces = deque(pieces)
         self._breaks = breaks
         self._is_told = False
         self.is_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._ends_with_last and not self._pieces
 
     def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
         assert granted() >= 0
@@ -78,6 +83,23 @@ async def test_each_read_is_one_batch_and_the_end_is_the_last() -> None:
     (finished,) = batches[-1]
     assert isinstance(finished, Finished)
     assert finished.warnings == ("told",)
+
+
+async def test_an_end_that_came_with_the_last_bytes_is_not_waited_for() -> None:
+    one = answering(Pieces(b"".join(GOOD), ends_with_last=True))
+    text, finished = await one.events()
+    assert text == Text(text="Hello world")
+    assert isinstance(finished, Finished)
+    assert one.is_over
+
+
+async def test_what_came_with_an_end_that_tells_no_reason_is_returned_before_that_is_a_fault() -> None:
+    one = answering(Pieces(chunk("Hello") + DONE, ends_with_last=True))
+    assert list(await one.events()) == [Text(text="Hello")]
+    with pytest.raises(UpstreamFaultError, match="without telling why"):
+        await one.events()
+    cut = answering(Pieces(b"".join(GOOD[:-1]), ends_with_last=True))
+    assert not any(isinstance(event, Finished) for event in await cut.events())
 
 
 async def test_what_came_with_a_fault_is_returned_before_it_is_raised() -> None:

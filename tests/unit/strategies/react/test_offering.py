@@ -64,6 +64,18 @@ def test_an_offer_that_fits_is_taken_as_it_is_and_another_is_shortened_without_c
     assert told.specs == fitting_specs(many.specs, counter=ByteCounter(), window=6_400) != many.specs
 
 
+def test_tools_that_fit_by_their_bytes_are_not_counted() -> None:
+    class Uncounted(ByteCounter):
+        def count_text(self, text: str) -> int:
+            raise AssertionError(text)
+
+    small = Offers().of([spec("a"), spec("é")])
+    assert small.sizes == [len(text.encode()) for text in small.each]
+    assert fitting(small, counter=Uncounted(), window=4 * sum(small.sizes)) is small
+    with pytest.raises(AssertionError):
+        fitting(small, counter=Uncounted(), window=4 * sum(small.sizes) - 4)
+
+
 def test_a_schema_that_is_too_large_loses_its_words_first_and_says_so() -> None:
     (told,) = fitting_specs([spec("a", words=2000)], counter=ByteCounter(), window=None)
     assert told.parameters == {

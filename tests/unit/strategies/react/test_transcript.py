@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.context.sections import build_prompt
+from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Message, Role, ToolSpec
 from reasond_server.strategies.react.offering import Offers
 from reasond_server.strategies.react.transcript import Transcript, WireIds
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 SPEC = ToolSpec(name="look", description="Looks.", parameters={"type": "object"})
@@ -120,9 +125,27 @@ async def test_without_a_known_window_only_observations_are_bounded() -> None:
     for number in range(1, 30):
         look(conversation, words=1_000, number=number)
     prompt, room = await conversation.fitted(window=None, writing_tokens=500, least_tokens=100)
-    assert room == 500
-    assert prompt < 12_000
+    assert (prompt, room) == (None, 500)
+    assert await conversation.tokens() < 12_000
     assert conversation.masked
+
+
+async def test_what_no_window_bounds_is_counted_only_when_that_is_asked_for() -> None:
+    class Counting(ByteCounter):
+        counted = 0
+
+        def count_prompt(self, messages: Sequence[Message]) -> int:
+            self.counted += 1
+            return super().count_prompt(messages)
+
+    counter = Counting()
+    conversation = transcript()
+    conversation.model = ScriptedModel([], counter=counter)
+    await conversation.fitted(window=None, writing_tokens=500, least_tokens=100)
+    assert not counter.counted
+    prompt, _ = await conversation.fitted(window=10_000, writing_tokens=500, least_tokens=100)
+    assert await conversation.tokens() == prompt
+    assert counter.counted == 2
 
 
 async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_them() -> None:
