@@ -84,10 +84,13 @@ class _Call:
         """What the model wrote so far."""
         return "".join(self.pieces)
 
-    def takes(self, text: str) -> bool:
-        """Note plain `text` and return True, unless it may be more than the call allows: a token is a byte at least."""
+    def goes_on(self, text: str) -> bool:
+        """Note plain `text` that follows other text and return True, unless it may be more than the call allows.
+
+        A token is at least one byte, so nothing is counted before that many bytes have come.
+        """
         size = self.uncounted_bytes + len(text)
-        if self.counted_tokens + size > self.max_tokens or not text.isascii():
+        if self.counted_tokens + size > self.max_tokens or not (self.pieces and text.isascii()):
             return False
         self.uncounted_bytes = size
         self.pieces.append(text)
@@ -210,13 +213,13 @@ class MeteredModel(WrappedModel[ChatModel]):
             events = self._model.stream(self._as_allowed(request, call))
             try:
                 async for event in events:
+                    # Nearly all of them; nothing is new about it.
+                    if isinstance(event, Text) and not self._is_closed and call.goes_on(event.text):
+                        yield event
+                        continue
                     watch.heard(event)
                     if self._is_closed:
                         return
-                    # Nearly all of them.
-                    if isinstance(event, Text) and call.takes(event.text):
-                        yield event
-                        continue
                     for kept in self._kept(request, call, event):
                         yield kept
                     if call.spent is not None:
@@ -364,10 +367,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _bounded(self, call: _Call, text: str) -> str:
-        """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?".
-
-        A token is at least one byte, so nothing is counted before that many bytes have come.
-        """
+        """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?"."""
         encoded = text.encode("utf-8", "replace")
         kept = encoded.decode()
         call.pieces.append(kept)

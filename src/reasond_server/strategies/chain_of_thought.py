@@ -141,7 +141,7 @@ def _shown(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
     """Return the text that may be seen; what comes of one event of the model is told at once."""
     if not config.show_reasoning:
         fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
-    return "".join([one.text for one in fragments])
+    return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])
 
 
 def _ending(reply: Reply) -> _Ending:
