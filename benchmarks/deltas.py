@@ -2,7 +2,8 @@
 
 Prints a table and writes results/deltas.json beside this file. A server in a process of its own runs `chain_of_thought`
 over a model that writes one token every 10 ms; 64 clients of this process follow it over gRPC and ask for deltas. What
-counts is the processor time of the server per token and the messages that it sends per second.
+counts is the processor time of the server per token and the messages that it sends per second. A grpc.aio server that
+does nothing but pass on what the same model writes says how much of that is the model's and grpc's.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
 
 import reasond
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.serving import ServerProcess, running, serve_until_told
+from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server import app
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
@@ -29,7 +31,7 @@ from reasond_server.testing import running_server
 from reasond_server.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
 
@@ -39,10 +41,14 @@ ROUNDS = 5
 STREAMS = 64
 TOKENS = 200
 GAP_S = 0.01
+MODULE: Final = "benchmarks.deltas"
+BARE: Final = "bare"
 WINDOWS_MS = (0, 30)
 NO_DELTAS = "no deltas asked for"
-STOP_LIMIT_S = 10.0
+BARE_SILENT: Final = "the model and grpc.aio alone, no text sent"
+BARE_JOINED: Final = f"the model and grpc.aio alone, text joined for {WINDOWS_MS[-1]} ms"
 GOAL_US = 45.0
+MICRO = 1_000_000
 
 
 class PacedModel:
@@ -69,7 +75,7 @@ class PacedModel:
     async def aclose(self) -> None:
         """Nothing is held open."""
 
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def stream(self, request: ChatRequest | None) -> AsyncGenerator[ModelEvent, None]:
         """Write the tokens."""
         del request
         loop = asyncio.get_running_loop()
@@ -91,58 +97,62 @@ class Figures:
     seconds: float
 
 
-async def serve(window_ms: int) -> None:
-    """Serve, and answer every line on standard input with the processor time so far, in nanoseconds."""
-    environ = {"REASOND__SERVER__DELTA_FLUSH_MS": str(window_ms), "REASOND__SERVER__HTTP_ADDRESS": ""}
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
+class Bare(reasoning_service_pb2_grpc.ReasoningServiceServicer):
+    """Writes what the model writes, joined for 30 ms where deltas are asked for, and one message at the end."""
 
-    def answer() -> None:
-        if os.read(sys.stdin.fileno(), 1):
-            print(time.process_time_ns(), flush=True)
-        else:
-            ended.set()
+    async def ReasonIterations(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines that write
+        self,
+        request: reasoning_service_pb2.ReasonIterationsRequest,
+        context: Any,  # noqa: ANN401 - no type
+    ) -> None:
+        """Pass the text on."""
+        loop, unsent = asyncio.get_running_loop(), list[str]()
+        due = loop.time()
+        async for event in PacedModel().stream(None):
+            if isinstance(event, Text) and request.include_deltas:
+                unsent.append(event.text)
+                if loop.time() >= due:
+                    due = loop.time() + WINDOWS_MS[-1] / 1000
+                    await context.write(message_of("".join(unsent)))
+                    unsent.clear()
+        last = reasoning_service_pb2.ReasonIterationsResponse()
+        last.iteration.thought.text = "done"
+        await context.write(last)
 
+    async def ListStrategies(  # noqa: N802 - likewise
+        self,
+        request: reasoning_service_pb2.ListStrategiesRequest,
+        context: Any,  # noqa: ANN401 - no type
+    ) -> reasoning_service_pb2.ListStrategiesResponse:
+        """Answer, so that the client is connected."""
+        del request, context
+        return reasoning_service_pb2.ListStrategiesResponse()
+
+
+def message_of(text: str) -> reasoning_service_pb2.ReasonIterationsResponse:
+    """Return a delta."""
+    message = reasoning_service_pb2.ReasonIterationsResponse(execution_id="0" * 32, sequence=1)
+    message.delta.text = text
+    return message
+
+
+async def serve_bare() -> None:
+    """Serve the least that passes the text on, and tell the processor time so far."""
+    server = grpc.aio.server()
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # two of its methods are asked
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await serve_until_told(target=f"127.0.0.1:{port}", token="")
+    await server.stop(0)
+
+
+async def serve(window_ms: str) -> None:
+    """Serve with that window, and tell the processor time so far."""
+    environ = {"REASOND__SERVER__DELTA_FLUSH_MS": window_ms, "REASOND__SERVER__HTTP_ADDRESS": ""}
     async with running_server(model=PacedModel(), environ=environ) as listening:
         # As `reasond serve` does.
         app.spare_collector()
-        print(json.dumps({"target": listening.grpc, "token": listening.token}), flush=True)
-        loop.add_reader(sys.stdin, answer)
-        await ended.wait()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerProcess:
-    """A server that is measured from outside."""
-
-    process: subprocess.Popen[str]
-    target: str
-    token: str
-
-    def cpu_ns(self) -> int:
-        """Return the processor time that it has taken so far."""
-        if self.process.stdin is None or self.process.stdout is None:
-            raise SystemExit("the server has no pipes")
-        self.process.stdin.write("?")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-
-@contextmanager
-def running(window_ms: int, *, core: int) -> Iterator[ServerProcess]:
-    """Run a server with that window on processor `core`."""
-    command = [sys.executable, "-m", "benchmarks.deltas", "--serve", str(window_ms), "--core", str(core)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        if process.stdin is None or process.stdout is None:
-            raise SystemExit("the server has no pipes")
-        try:
-            yield ServerProcess(process=process, **json.loads(process.stdout.readline() or "{}"))
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        await serve_until_told(target=listening.grpc, token=listening.token)
 
 
 async def follow(client: reasond.AsyncClient, *, include_deltas: bool) -> tuple[int, float]:
@@ -160,29 +170,31 @@ async def follow(client: reasond.AsyncClient, *, include_deltas: bool) -> tuple[
 
 async def one_round(server: ServerProcess, *, include_deltas: bool, streams: int = STREAMS) -> Figures:
     """Follow `streams` executions at once."""
-    async with reasond.AsyncClient(server.target, token=server.token) as client:
+    async with reasond.AsyncClient(server.target, token=server.told["token"]) as client:
         await client.list_strategies()
-        cpu_ns, begun = server.cpu_ns(), time.perf_counter()
+        cpu_s, begun = server.cpu_s(), time.perf_counter()
         ends = await asyncio.gather(*(follow(client, include_deltas=include_deltas) for _ in range(streams)))
         seconds = time.perf_counter() - begun
-        cpu_ns = server.cpu_ns() - cpu_ns
+        cpu_s = server.cpu_s() - cpu_s
     return Figures(
-        cpu_us_per_token=cpu_ns / 1000 / (streams * TOKENS),
+        cpu_us_per_token=MICRO * cpu_s / (streams * TOKENS),
         messages_per_s=sum(messages for messages, _ in ends) / seconds,
         first_text_ms=statistics.median(first_ms for _, first_ms in ends),
         seconds=seconds,
     )
 
 
-async def measure(servers: dict[int, ServerProcess], rounds: int) -> dict[str, list[Figures]]:
+async def measure(servers: Mapping[str, ServerProcess], rounds: int) -> dict[str, list[Figures]]:
     """Return the figures of every way, alternating, after a round that does not count."""
+    bare, plain = servers[BARE], servers[str(WINDOWS_MS[0])]
+    windows = {name_of(window_ms): (servers[str(window_ms)], True) for window_ms in WINDOWS_MS}
+    ways = {BARE_SILENT: (bare, False), BARE_JOINED: (bare, True), NO_DELTAS: (plain, False), **windows}
     for server in servers.values():
         await one_round(server, include_deltas=True, streams=8)
-    found: dict[str, list[Figures]] = {NO_DELTAS: [], **{name_of(window_ms): [] for window_ms in servers}}
+    found: dict[str, list[Figures]] = {name: [] for name in ways}
     for _ in range(rounds):
-        for window_ms, server in servers.items():
-            found[name_of(window_ms)].append(await one_round(server, include_deltas=True))
-        found[NO_DELTAS].append(await one_round(servers[WINDOWS_MS[0]], include_deltas=False))
+        for name, (server, include_deltas) in ways.items():
+            found[name].append(await one_round(server, include_deltas=include_deltas))
     return found
 
 
@@ -217,7 +229,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     print(f"{STREAMS} streams, {TOKENS} tokens each, one every {1000 * GAP_S:.0f} ms")
     for row in rows:
         print(
-            f"    {row['name']:<20} {row['cpu_us_per_token']:>6.1f} us of CPU per token ({row['ratio']:.2f})  "
+            f"    {row['name']:<58} {row['cpu_us_per_token']:>6.1f} us of CPU per token ({row['ratio']:.2f})  "
             f"{row['messages_per_s']:>6.0f} messages/s  first text after {row['first_text_ms']:.0f} ms  "
             f"{row['seconds']:.2f} s"
         )
@@ -227,18 +239,19 @@ def main() -> None:
     """Measure, print and write down; with --serve be the server."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
-    parser.add_argument("--serve", type=int, metavar="MS", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", metavar="MS", help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         if options.serve is not None:
             pin(options.core)
-            runner.run(serve(options.serve))
+            runner.run(serve_bare() if options.serve == BARE else serve(options.serve))
             return
         measured, other = two_processors()
         pin(other)
-        with running(WINDOWS_MS[0], core=measured) as first, running(WINDOWS_MS[1], core=measured) as second:
-            servers = dict(zip(WINDOWS_MS, (first, second), strict=True))
+        with ExitStack() as stack:
+            sides = (BARE, *map(str, WINDOWS_MS))
+            servers = {side: stack.enter_context(running(MODULE, side, core=measured)) for side in sides}
             rows = rows_of(runner.run(measure(servers, max(1, options.rounds))))
     print_rows(rows)
     goals = goals_of(rows)

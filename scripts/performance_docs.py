@@ -89,7 +89,7 @@ def deltas_lines(report: Report) -> list[str]:
     pace = f"{load['streams']} streams of {load['tokens']} tokens, one every {load['gap_ms']:g} ms"
     rows = [
         [
-            f"`{row['name']}`" if "=" in row["name"] else row["name"],
+            f"`{row['name']}`" if " = " in row["name"] else row["name"],
             f"{row['cpu_us_per_token']:.0f}",
             f"{row['ratio']:.2f}",
             f"{row['messages_per_s']:,.0f}",
@@ -103,8 +103,9 @@ def deltas_lines(report: Report) -> list[str]:
         "",
         f"`python -m benchmarks.deltas`: {pace}, over gRPC; the processor time",
         "of the whole server, with `chain_of_thought` and the model that keeps the pace. `[server] delta_flush_ms` is",
-        "the least time between two deltas of a stream: a message costs the same whatever its length. Without deltas",
-        "the first text is the step itself, at the end.",
+        "how long text waits to be joined: a message costs the same whatever its length. Without deltas the first text",
+        "is the step itself, at the end. Alone: a grpc.aio server that passes on what the same model writes and does",
+        "nothing else; that much of every figure is the model's and grpc's.",
         f"{load['rounds']} rounds, alternating. {circumstances(report)}",
         "",
         *table(head, rows),

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from reasond_server.context.replies import Fragment, Parsed, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText
-from reasond_server.types import ToolCall, Usage, UsageSource
+from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText, Text
+from reasond_server.types import Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
+    from reasond_server.types import ToolCall
 
 
 @value
@@ -72,16 +73,17 @@ class Hearing:
 
     def take(self, event: ModelEvent) -> Sequence[Fragment]:
         """Take what the model sent and return the fragments that became certain."""
+        if isinstance(event, Text):
+            self._written.append(event.text)
+            return self._parser.feed(event.text)
+        if isinstance(event, ReasoningText):
+            self._written.append(event.text)
+            return self._parser.feed_reasoning(event.text)
         if isinstance(event, Finished):
             self._finished = event
-            return ()
-        if isinstance(event, ToolCall):
+        else:
             self._calls.append(event)
-            return ()
-        self._written.append(event.text)
-        if isinstance(event, ReasoningText):
-            return self._parser.feed_reasoning(event.text)
-        return self._parser.feed(event.text)
+        return ()
 
     def close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], Reply]:
         """Return the fragments that were held back, and the reply.

@@ -91,8 +91,7 @@ class TagParser:
             return ()
         if self._is_plain(text):
             self._room -= len(text)
-            self._note(text)
-            return self._take_fresh()
+            return (self._noted(text),)
         self._pending += self._within_cap(text)
         self._advance(is_final=False)
         # What lies behind the closing tag was not wanted, so leaving it out cut nothing.
@@ -286,13 +285,14 @@ class TagParser:
         text = self._pending[self._at : self._at + size]
         self._at += size
         if text:
-            self._note(text)
+            self._fresh.append(self._noted(text))
 
-    def _note(self, text: str) -> None:
+    def _noted(self, text: str) -> Fragment:
+        """Keep `text` and return it as what it is."""
         if self._is_thinking:
             self._thinking.append(text)
         elif self._kind is not None:
             self._content.append(text)
         else:
             self._text.append(text)
-        self._fresh.append(Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking))
+        return Fragment(text=text, kind=self._kind, is_thinking=self._is_thinking)

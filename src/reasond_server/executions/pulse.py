@@ -20,8 +20,8 @@ class Held(Protocol):
 class Pulse:
     """Lets go of all that it holds every `interval_s` seconds while it holds anything; with 0 it holds nothing.
 
-    One timer serves all streams, and those that have something to send send it in one go: woken one by one, each at a
-    moment of its own, they take a third more of the processor, because the loop and grpc's threads are woken for each.
+    One timer serves all streams, and those that have something to send send it in one go: at moments of their own each
+    of them would wake the event loop and grpc's threads again.
     """
 
     __slots__ = ("_held", "_interval_s", "_timer")

@@ -60,8 +60,10 @@ def settled(value: ValueT, *, before: object = None) -> ValueT:
 
 def is_unicode(text: object) -> bool:
     """Return whether `text` is one that can be encoded: a lone surrogate cannot."""
+    if type(text) is str and text.isascii():
+        return True
     try:
-        return isinstance(text, str) and (str.isascii(text) or text.encode() is not None)
+        return isinstance(text, str) and text.encode() is not None
     except UnicodeEncodeError:
         return False
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import learns
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish, Text
 from reasond_server.llm.observing import Watch
 from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -64,19 +64,37 @@ class _Call:
     """What is known of a call before it ends; no other call is the same, however much is alike.
 
     `prompt_tokens` is None where nobody has asked for them yet, `spent` as long as only an estimate can be given.
+    `pieces` are what the model wrote, as it came.
     """
 
     messages: Sequence[Message]
     prompt_tokens: int | None
     reserved_tokens: int
     max_tokens: int
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     counted_tokens: int = 0
     uncounted_bytes: int = 0
     is_cut: bool = False
     has_begun: bool = False
     held: Held | None = None
     spent: Usage | None = _NOTHING
+
+    @property
+    def text(self) -> str:
+        """What the model wrote so far."""
+        return "".join(self.pieces)
+
+    def goes_on(self, text: str) -> bool:
+        """Note plain `text` that follows other text and return True, unless it may be more than the call allows.
+
+        A token is at least one byte, so nothing is counted before that many bytes have come.
+        """
+        size = self.uncounted_bytes + len(text)
+        if self.counted_tokens + size > self.max_tokens or not (self.pieces and text.isascii()):
+            return False
+        self.uncounted_bytes = size
+        self.pieces.append(text)
+        return True
 
 
 class MeteredModel(WrappedModel[ChatModel]):
@@ -203,6 +221,10 @@ class MeteredModel(WrappedModel[ChatModel]):
             events = self._model.stream(self._as_allowed(request, call))
             try:
                 async for event in events:
+                    # Nearly all of them; nothing is new about it.
+                    if isinstance(event, Text) and not self._is_closed and call.goes_on(event.text):
+                        yield event
+                        continue
                     watch.heard(event)
                     if self._is_closed:
                         return
@@ -353,29 +375,23 @@ class MeteredModel(WrappedModel[ChatModel]):
         return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _bounded(self, call: _Call, text: str) -> str:
-        """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?".
-
-        A token is at least one byte, so nothing is counted before that many bytes have come.
-        """
-        before = len(call.text)
-        if text.isascii():
-            kept, size = text, len(text)
-        else:
-            encoded = text.encode("utf-8", "replace")
-            kept, size = encoded.decode(), len(encoded)
-        call.text += kept
-        call.uncounted_bytes += size
+        """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?"."""
+        encoded = text.encode("utf-8", "replace")
+        kept = encoded.decode()
+        call.pieces.append(kept)
+        call.uncounted_bytes += len(encoded)
         if call.counted_tokens + call.uncounted_bytes <= call.max_tokens:
             return kept
         counter = self.counter
         count = counter.count_at_least if isinstance(counter, EstimatingCounter) else counter.count_text
-        call.counted_tokens, call.uncounted_bytes = count(call.text), 0
+        whole = call.text
+        call.counted_tokens, call.uncounted_bytes = count(whole), 0
         if call.counted_tokens <= call.max_tokens:
             return kept
         # What was passed on already stays, though by an upper estimate it may be too much.
-        call.text = call.text[: max(before, len(counter.head(call.text, call.max_tokens)))]
+        call.pieces[-1] = kept[: max(0, len(counter.head(whole, call.max_tokens)) - len(whole) + len(kept))]
         call.is_cut = True
-        return call.text[before:]
+        return call.pieces[-1]
 
     def _estimate(self, call: _Call) -> Usage:
         if call.prompt_tokens is None:

@@ -96,14 +96,14 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         events = model.stream(hearing.request)
         try:
             async for event in events:
-                for text in _shown(hearing.take(event), config):
+                if text := _shown(hearing.take(event), config):
                     yield Wrote(text=text)
                 if hearing.is_done:
                     break
         finally:
             await events.aclose()
         rest, reply = hearing.close(model.counter)
-        for text in _shown(rest, config):
+        if text := _shown(rest, config):
             yield Wrote(text=text)
         ending = _ending(reply)
         metrics = ChainOfThoughtMetrics(
@@ -137,11 +137,11 @@ def _eaten(reply: Reply) -> str:
     )
 
 
-def _shown(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> Sequence[str]:
-    """Return the texts that may be seen; what comes of one event of the model is told at once."""
+def _shown(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
+    """Return the text that may be seen; what comes of one event of the model is told at once."""
     if not config.show_reasoning:
         fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
-    return ("".join([one.text for one in fragments]),) if fragments else ()
+    return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])
 
 
 def _ending(reply: Reply) -> _Ending:
