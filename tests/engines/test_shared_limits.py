@@ -23,7 +23,7 @@ from reasond_server.limits.redis_places import RedisSlots
 from reasond_server.limits.redis_tokens import RedisTokenLedger
 from reasond_server.limits.requests import Admission, DirectAdmission, RequestGate, RequestLimits, given_back
 from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
-from reasond_server.limits.windows import WindowRates, redis_windows
+from reasond_server.limits.windows import MemoryRates, RedisRates, redis_windows
 from tests.engines.redis_server import RedisServer, running_redis
 
 if TYPE_CHECKING:
@@ -206,9 +206,11 @@ async def test_a_model_call_takes_two_round_trips(redis: Redis) -> None:
 
 
 def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
-    rates = WindowRates(
-        storage=redis_windows(redis) if kind == "redis" else MemoryWindows(monotonic=time.monotonic),
-        limits=RequestLimits(**limits),
+    bounds = RequestLimits(**limits)
+    rates = (
+        RedisRates(storage=redis_windows(redis), limits=bounds)
+        if kind == "redis"
+        else MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=bounds)
     )
     if most is None:
         return DirectAdmission(rates=rates, slots=None)
