@@ -154,9 +154,9 @@ def _alone(settings: LimitsSettings, *, servers: int) -> Admission:
     )
     if limits is not None:
         from reasond_server.limits.memory_windows import MemoryWindows  # noqa: PLC0415 - needs the package limits
-        from reasond_server.limits.windows import WindowRates  # noqa: PLC0415 - as above
+        from reasond_server.limits.windows import MemoryRates  # noqa: PLC0415 - as above
 
-        rates = WindowRates(storage=MemoryWindows(monotonic=time.monotonic), limits=limits)
+        rates = MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=limits)
     return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
 
 
@@ -181,7 +181,7 @@ def _shared(settings: LimitsSettings, redis: Redis, places: RedisSlots | None) -
 
     limits, rates = _request_limits(settings, servers=1), None
     if limits is not None:
-        from reasond_server.limits.windows import WindowRates, redis_windows  # noqa: PLC0415 - as above
+        from reasond_server.limits.windows import RedisRates, redis_windows  # noqa: PLC0415 - as above
 
-        rates = WindowRates(storage=redis_windows(redis), limits=limits)
+        rates = RedisRates(storage=redis_windows(redis), limits=limits)
     return DirectAdmission(rates=rates, slots=places)

@@ -9,7 +9,7 @@ from reasond_server.limits.concurrency import MemorySlots
 from reasond_server.limits.memory_windows import MemoryWindows
 from reasond_server.limits.redis_places import RedisSlots
 from reasond_server.limits.requests import Admission, DirectAdmission, RequestLimits
-from reasond_server.limits.windows import WindowRates, redis_windows
+from reasond_server.limits.windows import MemoryRates, RedisRates, redis_windows
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
     """Return what admits by `limits`, and `most` places, in "memory" or in "redis"."""
-    rates = WindowRates(
-        storage=redis_windows(redis) if kind == "redis" else MemoryWindows(monotonic=time.monotonic),
-        limits=RequestLimits(**limits),
+    bounds = RequestLimits(**limits)
+    rates = (
+        RedisRates(storage=redis_windows(redis), limits=bounds)
+        if kind == "redis"
+        else MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=bounds)
     )
     if most is None:
         return DirectAdmission(rates=rates, slots=None)

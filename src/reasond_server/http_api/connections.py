@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from reasond_server.http_api.departures import DEPARTURE_KEY, Departure
 from reasond_server.http_api.exchange import PEER_URIS_KEY
 from reasond_server.http_api.joining import JoiningTransport
 
@@ -55,6 +57,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._peer_uris: tuple[str, ...] = ()
+        self._departure = Departure()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start the clock: a client that connects has something to say."""
@@ -81,14 +84,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         super().on_message_begin()
         self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; trailers, which nothing here reads, are dropped."""
-        if self._is_reading_headers:
-            super().on_header(name, value)
+        self.scope[DEPARTURE_KEY] = self._departure  # type: ignore[typeddict-unknown-key]  # as above
 
     def on_headers_complete(self) -> None:
-        """Stop the clock and begin to work."""
+        """Stop the clock and begin to work; trailers, which nothing here reads, are dropped from now on."""
         self._stop_timer()
         self._is_reading_headers = False
         self._is_working = True
@@ -97,6 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_large_fields()
         if not self._is_refused:
             super().on_headers_complete()
+        self.headers = deque(maxlen=0)  # type: ignore[assignment]  # uvicorn appends to it and looks through it
 
     def on_body(self, body: bytes) -> None:
         """Take in a piece of a body, unless its headers were refused."""
@@ -124,7 +124,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks."""
+        """Stop the clocks, and what is worked on for the client."""
+        self._departure.happen()
         self._stop_timer()
         self._stop_stall()
         super().connection_lost(exc)

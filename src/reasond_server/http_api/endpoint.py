@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import AccessError, InvalidJsonRpcError, ParseError
 from reasond_server.http_api.calls import Calls
+from reasond_server.http_api.departures import departure_of, unless_client_leaves
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
-from reasond_server.http_api.intake import require_plain, unless_client_leaves
+from reasond_server.http_api.intake import require_plain
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
 from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -67,13 +68,14 @@ class JsonRpcEndpoint:
             except AccessError as error:
                 await send_answer(send, 401, unread(error, calls), headers=_TURNED_AWAY)
                 return
+        departure = departure_of(scope)
         body = await self._intake.take_in(declared, receive)
         try:
             request = self._streamable(exchange, body)
             if request is not None:
-                await unless_client_leaves(_stream(calls, request, exchange, send), receive)
+                await unless_client_leaves(_stream(calls, request, exchange, send), departure)
                 return
-            answer = await unless_client_leaves(dispatch(body, calls, max_batch=self._max_batch), receive)
+            answer = await unless_client_leaves(dispatch(body, calls, max_batch=self._max_batch), departure)
         finally:
             self._intake.let_go(body)
         await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[_NO_STORE])

@@ -1,23 +1,16 @@
-"""How much of a request is taken in: bounds on a body, on all bodies together, on time; and who has left."""
+"""How much of a request is taken in: bounds on a body, on all bodies together, on time."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from reasond_server.errors import shown
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from reasond_server.http_api.asgi import Receive
     from reasond_server.http_api.headers import RequestHeaders
-
-T = TypeVar("T")
-
-# What is done sooner is not worth a task that looks whether its client has left.
-_UNWATCHED_S = 0.03
 
 
 class Intake:
@@ -90,69 +83,6 @@ class Intake:
     def _too_slow(self) -> RefusalError:
         message = f"the body did not arrive within {self._body_timeout_s:g} s"
         return RefusalError(408, message, headers={"connection": "close"})
-
-
-async def unless_client_leaves(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """Return what `work` returns; when the client leaves first, cancel `work` and wait until it has ended.
-
-    `work` runs in the task of the caller.
-
-    Raises:
-        ClientGoneError: the client left.
-    """
-    task = asyncio.current_task()
-    if task is None:  # pragma: no cover - coroutines run in tasks
-        message = "a request is served outside a task"
-        raise RuntimeError(message)
-    watch = _Watch(task, receive)
-    try:
-        result = await work
-    except asyncio.CancelledError:
-        # Who cancels the task from outside is obeyed, whether the client has left as well or not.
-        if watch.has_left and not task.uncancel():
-            raise ClientGoneError from None
-        raise
-    except BaseException:
-        if watch.has_left:
-            task.uncancel()
-        raise
-    else:
-        if watch.has_left:
-            # The work went on to its end though it was cancelled.
-            task.uncancel()
-            raise ClientGoneError
-        return result
-    finally:
-        watch.end()
-
-
-class _Watch:
-    """Cancels `task` once its client has left; it begins to look when the task has worked for a while."""
-
-    __slots__ = ("_looking", "_receive", "_task", "_timer", "has_left")
-
-    def __init__(self, task: asyncio.Task[Any], receive: Receive) -> None:
-        self.has_left = False
-        self._task = task
-        self._receive = receive
-        self._looking: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(_UNWATCHED_S, self._begin)
-
-    def end(self) -> None:
-        """Look no more."""
-        self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-
-    def _begin(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._look())
-
-    async def _look(self) -> None:
-        # ASGI tells of a departure only to whoever is waiting for a message.
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.has_left = True
-        self._task.cancel()
 
 
 def require_plain(headers: RequestHeaders) -> None:

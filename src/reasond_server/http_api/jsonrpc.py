@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors import InternalError, InvalidJsonRpcError, InvalidRequestError, ParseError
 from reasond_server.http_api.counting import holds_more_values
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -39,7 +39,7 @@ Params = dict[str, Any] | list[Any]
 RpcId = str | int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RpcRequest:
     """A well-formed request object; `params` are empty where it has none."""
 

@@ -11,7 +11,6 @@ from limits import RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from reasond_server.limits.memory_windows import MemoryWindows
 from reasond_server.limits.requests import Denial
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from limits import RateLimitItem
     from redis.asyncio import Redis
 
+    from reasond_server.limits.memory_windows import MemoryWindows
     from reasond_server.limits.requests import RequestLimits
 
 _NAMESPACE: Final = "requests"
@@ -55,48 +55,19 @@ class PerHour(_Named, RateLimitItemPerHour):
     """A limit of an hour."""
 
 
-class WindowRates:
-    """Counts requests of callers in the windows of `limits`, which `storage` keeps."""
+class _WindowRates:
+    """The windows of `limits`, which `storage` keeps."""
 
     def __init__(self, *, storage: MemoryWindows | RedisStorage, limits: RequestLimits) -> None:
         self._storage = storage
-        self._here = storage if isinstance(storage, MemoryWindows) else None
         self._limiter = SlidingWindowCounterRateLimiter(storage)
         self._items = _items(limits)
-        self._longest_first = self._items[::-1]
 
-    async def count(self, caller: str, *, weight: int) -> Denial | None:
-        """See RequestRates; what one limit refuses, none of them counts.
-
-        In memory what was counted is taken back, because nothing comes between. In Redis a limit that refuses counts
-        nothing, so that only those after the first are asked before; where others count between that question and the
-        count, the limits before keep what they counted.
-
-        Raises:
-            RedisError: Redis cannot be reached.
-        """
+    def _never_fitting(self, weight: int) -> Denial | None:
+        """Return which limit is too small for `weight` whenever it comes."""
         for item in self._items:
             if weight > item.amount:
                 return Denial(limit=_words(item), retry_after_s=None)
-        # A key of Redis may hold braces only around what tells its node, and no half of a character.
-        name = caller.encode("utf-8", "surrogatepass").hex()
-        if self._here is not None:
-            return await self._count_here(self._here, name, weight)
-        for item in self._items[1:]:
-            if not await self._limiter.test(item, name, cost=weight):
-                return await self._denial(item, name, weight)
-        for item in self._items:
-            if not await self._limiter.hit(item, name, cost=weight):
-                return await self._denial(item, name, weight)
-        return None
-
-    async def _count_here(self, storage: MemoryWindows, name: str, weight: int) -> Denial | None:
-        """Count in memory, the longest window first: it is the one to be told of where several refuse."""
-        for place, item in enumerate(self._longest_first):
-            if not await self._limiter.hit(item, name, cost=weight):
-                for counted in self._longest_first[:place]:
-                    storage.take_back(counted.key_for(name), weight)
-                return await self._denial(item, name, weight)
         return None
 
     async def _denial(self, item: RateLimitItem, name: str, weight: int) -> Denial:
@@ -104,6 +75,56 @@ class WindowRates:
         found = await self._storage.get_sliding_window(item.key_for(name), item.get_expiry())
         wait_s = _wait_s(found, room=item.amount - weight + 1, seconds=item.get_expiry())
         return Denial(limit=_words(item), retry_after_s=max(_LEAST_WAIT_S, wait_s))
+
+
+class MemoryRates(_WindowRates):
+    """Counts requests of callers in the memory of one process."""
+
+    def __init__(self, *, windows: MemoryWindows, limits: RequestLimits) -> None:
+        super().__init__(storage=windows, limits=limits)
+        self._windows = windows
+        self._longest_first = self._items[::-1]
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """See RequestRates; the longest window is the one to be told of where several refuse.
+
+        What was counted before one refuses is taken back, because nothing comes between.
+        """
+        denial = self._never_fitting(weight)
+        if denial is not None:
+            return denial
+        for place, item in enumerate(self._longest_first):
+            if not await self._limiter.hit(item, caller, cost=weight):
+                for counted in self._longest_first[:place]:
+                    self._windows.take_back(counted.key_for(caller), weight)
+                return await self._denial(item, caller, weight)
+        return None
+
+
+class RedisRates(_WindowRates):
+    """Counts requests of callers in Redis, for all servers together."""
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """See RequestRates.
+
+        A limit that refuses counts nothing, so that only those after the first are asked before; where others count
+        between that question and the count, the limits before keep what they counted.
+
+        Raises:
+            RedisError: Redis cannot be reached.
+        """
+        denial = self._never_fitting(weight)
+        if denial is not None:
+            return denial
+        # A key of Redis may hold braces only around what tells its node, and no half of a character.
+        name = caller.encode("utf-8", "surrogatepass").hex()
+        for item in self._items[1:]:
+            if not await self._limiter.test(item, name, cost=weight):
+                return await self._denial(item, name, weight)
+        for item in self._items:
+            if not await self._limiter.hit(item, name, cost=weight):
+                return await self._denial(item, name, weight)
+        return None
 
 
 def redis_windows(redis: Redis, *, prefix: str = "reasond") -> RedisStorage:

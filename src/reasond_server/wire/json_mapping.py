@@ -213,8 +213,11 @@ def _happening(event: Event | TextDelta | Heartbeat) -> JsonObject:
             return completed_json(event)
 
 
-def _within(items: Sequence[JsonObject], limit: int) -> list[JsonObject]:
+def _within(items: list[JsonObject], limit: int) -> list[JsonObject]:
     """Return the first of `items` whose JSON, with its separators, stays within `limit` bytes."""
+    # Two brackets, and a comma less than there are items.
+    if len(to_json(items, inf_nan_mode="null")) - 1 <= limit:
+        return items
     kept: list[JsonObject] = []
     room = limit
     for item in items:

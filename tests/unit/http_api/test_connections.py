@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.http_api.connections import ConnectionLimits
+from reasond_server.http_api.departures import departure_of, unless_client_leaves
+from reasond_server.http_api.exchange import ClientGoneError
 from reasond_server.http_api.server import HttpServer
 
 if TYPE_CHECKING:
@@ -102,6 +104,44 @@ async def test_trailers_are_dropped() -> None:
         head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
         writer.write(head + b"1\r\nx\r\n0\r\nx-evil: 1\r\n\r\n")
         assert (await answer(reader)).endswith(b"2 headers")
+
+
+async def test_trailers_without_end_are_kept_nowhere() -> None:
+    seen: list[Scope] = []
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await hello(scope, receive, send)
+
+    async with connected(SMALL, noting) as (reader, writer):
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head + b"1\r\nx\r\n0\r\n" + b"x-evil: 1\r\n" * 10_000 + b"\r\n")
+        assert (await answer(reader)).endswith(b"2 headers")
+        (scope,) = seen
+        assert len(scope["headers"]) == 2
+
+
+async def test_who_leaves_in_the_middle_of_a_request_is_told_of_at_once() -> None:
+    is_working, was_cancelled = asyncio.Event(), asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, _send: Send) -> None:
+        await receive()
+
+        async def work() -> None:
+            is_working.set()
+            await asyncio.Event().wait()
+
+        try:
+            await unless_client_leaves(work(), departure_of(scope))
+        except ClientGoneError:
+            was_cancelled.set()
+
+    async with connected(ConnectionLimits(), endless) as (_, writer):
+        # Of two that come at once the first is the one that is worked on.
+        writer.write(REQUEST * 2)
+        await is_working.wait()
+        writer.close()
+        await was_cancelled.wait()
 
 
 async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:

@@ -2,18 +2,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
-from reasond_server.http_api.intake import Intake, unless_client_leaves
+from reasond_server.http_api.intake import Intake
 
 if TYPE_CHECKING:
     from reasond_server.http_api.asgi import Message, Receive
-
-SOON = 10.0
 
 
 def pieces(*bodies: bytes) -> Receive:
@@ -100,127 +97,3 @@ async def test_requests_at_once_are_bounded_and_counted_down_again() -> None:
             await taken(room, pieces(b"x"))
         assert caught.value.status == 503
         room.let_go(held)
-
-
-async def answer() -> int:
-    return 42
-
-
-async def test_work_is_returned_while_the_client_stays() -> None:
-    assert await unless_client_leaves(answer(), pieces(b"pipelined")) == 42
-
-
-async def test_what_goes_wrong_in_the_work_is_raised() -> None:
-    async def broken() -> None:
-        message = "broken"
-        raise LookupError(message)
-
-    with pytest.raises(LookupError, match="broken"):
-        await unless_client_leaves(broken(), pieces())
-
-
-class Endless:
-    """Work that never ends by itself; knows whether it was cancelled, and takes its time to clean up."""
-
-    def __init__(self) -> None:
-        self.has_begun = asyncio.Event()
-        self.is_cleaned_up = False
-
-    async def work(self) -> None:
-        self.has_begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            self.is_cleaned_up = True
-
-
-async def test_a_client_that_leaves_cancels_the_work_and_waits_for_its_end() -> None:
-    endless = Endless()
-
-    async def receive() -> Message:
-        await endless.has_begun.wait()
-        return await gone()
-
-    with pytest.raises(ClientGoneError):
-        await unless_client_leaves(endless.work(), receive)
-    assert endless.is_cleaned_up
-
-
-async def test_being_cancelled_cancels_the_work() -> None:
-    endless = Endless()
-    task = asyncio.create_task(unless_client_leaves(endless.work(), pieces()))
-    await endless.has_begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert endless.is_cleaned_up
-
-
-def _cancelling() -> int:
-    """Return how many cancellations of this test's task are still to be obeyed."""
-    task = asyncio.current_task()
-    assert task is not None
-    return task.cancelling()
-
-
-async def test_work_that_goes_on_though_its_client_left_is_not_answered() -> None:
-    async def stubborn() -> int:
-        with suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        return 42
-
-    with pytest.raises(ClientGoneError):
-        await unless_client_leaves(stubborn(), gone)
-    assert _cancelling() == 0
-
-
-async def test_what_goes_wrong_after_the_client_left_is_raised_as_it_is() -> None:
-    async def breaking() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            message = "while it cleaned up"
-            raise LookupError(message) from None
-
-    with pytest.raises(LookupError, match="while it cleaned up"):
-        await unless_client_leaves(breaking(), gone)
-    assert _cancelling() == 0
-
-
-async def test_who_is_cancelled_while_the_client_leaves_is_cancelled() -> None:
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            task.cancel()
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(unless_client_leaves(work(), gone))
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_nobody_looks_for_the_client_once_the_work_has_ended() -> None:
-    looking, ended = asyncio.Event(), asyncio.Event()
-
-    async def receive() -> Message:
-        looking.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-        raise AssertionError
-
-    async def work() -> None:
-        await looking.wait()
-
-    await unless_client_leaves(work(), receive)
-    await asyncio.wait_for(ended.wait(), SOON)
-
-
-async def test_work_is_done_in_the_task_of_whoever_asks_for_it() -> None:
-    async def work() -> asyncio.Task[Any] | None:
-        return asyncio.current_task()
-
-    assert await unless_client_leaves(work(), pieces()) is asyncio.current_task()

@@ -5,7 +5,7 @@ from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 
 from reasond_server.limits.memory_windows import MemoryWindows
 from reasond_server.limits.requests import RequestLimits
-from reasond_server.limits.windows import PerHour, PerMinute, WindowRates
+from reasond_server.limits.windows import MemoryRates, PerHour, PerMinute
 
 
 class Hand:
@@ -18,11 +18,11 @@ class Hand:
         return self.now_s
 
 
-def rates(hand: Hand, *, minute: int | None = None, hour: int | None = None) -> WindowRates:
-    return WindowRates(storage=MemoryWindows(monotonic=hand), limits=RequestLimits(per_minute=minute, per_hour=hour))
+def rates(hand: Hand, *, minute: int | None = None, hour: int | None = None) -> MemoryRates:
+    return MemoryRates(windows=MemoryWindows(monotonic=hand), limits=RequestLimits(per_minute=minute, per_hour=hour))
 
 
-async def taken(counter: WindowRates, caller: str, *, tries: int, weight: int = 1) -> int:
+async def taken(counter: MemoryRates, caller: str, *, tries: int, weight: int = 1) -> int:
     return sum([await counter.count(caller, weight=weight) is None for _ in range(tries)])
 
 
@@ -138,7 +138,7 @@ class Ended(MemoryWindows):
 
 
 async def test_whoever_is_refused_at_the_very_end_of_a_window_is_told_the_shortest_wait() -> None:
-    counter = WindowRates(storage=Ended(monotonic=Hand()), limits=RequestLimits(per_minute=1))
+    counter = MemoryRates(windows=Ended(monotonic=Hand()), limits=RequestLimits(per_minute=1))
     denial = await counter.count("a", weight=1)
     assert denial is not None
     assert denial.retry_after_s == 1.0
@@ -146,5 +146,5 @@ async def test_whoever_is_refused_at_the_very_end_of_a_window_is_told_the_shorte
 
 @pytest.mark.parametrize("limits", [RequestLimits(), RequestLimits(per_hour=1)])
 async def test_what_sets_no_bound_refuses_nothing(limits: RequestLimits) -> None:
-    counter = WindowRates(storage=MemoryWindows(monotonic=Hand()), limits=limits)
+    counter = MemoryRates(windows=MemoryWindows(monotonic=Hand()), limits=limits)
     assert await taken(counter, "a", tries=3) == (3 if limits.per_hour is None else 1)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from reasond_server.http_api.departures import DEPARTURE_KEY, Departure, departure_of, unless_client_leaves
+from reasond_server.http_api.exchange import ClientGoneError
+
+
+def happened() -> Departure:
+    """Return the departure of a client that has left."""
+    departure = Departure()
+    departure.happen()
+    return departure
+
+
+async def answer() -> int:
+    return 42
+
+
+async def test_work_is_returned_while_the_client_stays() -> None:
+    assert await unless_client_leaves(answer(), Departure()) == 42
+
+
+async def test_what_goes_wrong_in_the_work_is_raised() -> None:
+    async def broken() -> None:
+        message = "broken"
+        raise LookupError(message)
+
+    with pytest.raises(LookupError, match="broken"):
+        await unless_client_leaves(broken(), Departure())
+
+
+class Endless:
+    """Work that never ends by itself; knows whether it was cancelled, and takes its time to clean up."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.is_cleaned_up = False
+
+    async def work(self) -> None:
+        self.has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            self.is_cleaned_up = True
+
+
+async def test_a_client_that_leaves_cancels_the_work_and_waits_for_its_end() -> None:
+    endless, departure = Endless(), Departure()
+    task = asyncio.create_task(unless_client_leaves(endless.work(), departure))
+    await endless.has_begun.wait()
+    departure.happen()
+    with pytest.raises(ClientGoneError):
+        await task
+    assert endless.is_cleaned_up
+    assert task.cancelling() == 0
+
+
+async def test_being_cancelled_cancels_the_work() -> None:
+    endless = Endless()
+    task = asyncio.create_task(unless_client_leaves(endless.work(), Departure()))
+    await endless.has_begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert endless.is_cleaned_up
+
+
+def _cancelling() -> int:
+    """Return how many cancellations of this test's task are still to be obeyed."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
+async def test_work_that_goes_on_though_its_client_left_is_not_answered() -> None:
+    async def stubborn() -> int:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 42
+
+    with pytest.raises(ClientGoneError):
+        await unless_client_leaves(stubborn(), happened())
+    assert _cancelling() == 0
+
+
+async def test_what_goes_wrong_after_the_client_left_is_raised_as_it_is() -> None:
+    async def breaking() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            message = "while it cleaned up"
+            raise LookupError(message) from None
+
+    with pytest.raises(LookupError, match="while it cleaned up"):
+        await unless_client_leaves(breaking(), happened())
+    assert _cancelling() == 0
+
+
+async def test_who_is_cancelled_while_the_client_leaves_is_cancelled() -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(unless_client_leaves(work(), happened()))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_client_that_leaves_once_the_work_has_ended_cancels_nothing() -> None:
+    departure = Departure()
+    assert await unless_client_leaves(answer(), departure) == 42
+    departure.happen()
+    await asyncio.sleep(0)
+    assert _cancelling() == 0
+
+
+async def test_work_is_done_in_the_task_of_whoever_asks_for_it() -> None:
+    async def work() -> asyncio.Task[Any] | None:
+        return asyncio.current_task()
+
+    assert await unless_client_leaves(work(), Departure()) is asyncio.current_task()
+
+
+def test_where_the_server_tells_of_no_departure_none_happens() -> None:
+    assert not departure_of({"type": "http"}).has_happened
+    departure = happened()
+    assert departure_of({"type": "http", DEPARTURE_KEY: departure}) is departure
