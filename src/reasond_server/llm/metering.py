@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
@@ -21,7 +21,7 @@ from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, 
 from reasond_server.llm.observing import Watch
 from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import ToolCall, Usage, UsageSource
+from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import ModelObserver
     from reasond_server.types import Budget
 
-_NOTHING: Final = Usage()
 _BYTES_PER_MESSAGE = 64
 
 
@@ -76,7 +75,7 @@ class _Call:
     is_cut: bool = False
     has_begun: bool = False
     held: Held | None = None
-    spent: Usage | None = _NOTHING
+    spent: Usage | None = NOTHING
 
 
 class MeteredModel(WrappedModel[ChatModel]):
@@ -115,8 +114,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
-        self._settled = _NOTHING
-        self._last_call = _NOTHING
+        self._settled = NOTHING
+        self._last_call = NOTHING
         self._open: list[_Call] = []
         self._time_left = time_left
         self._is_closed = False
@@ -211,7 +210,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 finally:
                     watch.ended()
         except UNSPENT:
-            call.spent = None if call.text else _NOTHING
+            call.spent = None if call.text else NOTHING
             raise
         finally:
             await self._settle(call)
@@ -264,7 +263,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             else:
                 call = await self._unbounded(request)
         except ReasondError:
-            self._last_call = _NOTHING
+            self._last_call = NOTHING
             raise
         self._open.append(call)
         if self._account is not None:
@@ -278,7 +277,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             call.held = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
         except BaseException:
             self._open.remove(call)
-            self._last_call = _NOTHING
+            self._last_call = NOTHING
             raise
         if call.held.tokens < call.reserved_tokens:
             call.max_tokens, call.reserved_tokens = call.held.tokens - prompt_bound, call.held.tokens
