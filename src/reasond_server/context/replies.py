@@ -233,7 +233,7 @@ class TagParser:
     def _read_text(self, *, is_final: bool) -> bool:
         """Pass on text up to a line that could be a fence or handle one tag; False at what could become a tag."""
         mark = self._next_mark()
-        line = _LINE_TO_LOOK_AT.search(self._pending, self._at, mark)
+        line = _LINE_TO_LOOK_AT.search(self._pending, self._at, mark + 1)
         if line is not None:
             self._is_line_start = True
             self._emit(line.end() - self._at)
