@@ -16,6 +16,8 @@ _TAG_NAMES = ("answer", "continue", "action", "think")
 _PLAIN_KINDS = (TagKind.ANSWER, TagKind.CONTINUE)
 _UNFINISHED_TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}([a-z]{0,8})[ \t]{0,2}", re.IGNORECASE | re.ASCII)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+# The line after it begins like a fence, or has not come yet.
+_LINE_TO_LOOK_AT = re.compile(r"\n(?= {0,3}(?:[`~]|\Z))")
 _UNFINISHED_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2})")
 # A fence is known for one within so many characters: what is held back stays small.
 _FENCE_LINE_CHARACTERS = 200
@@ -67,7 +69,7 @@ class TagParser:
         self._room = max_characters
         self._pending = ""
         self._at = 0
-        self._end_of_line = -1
+        self._mark = -1
         self._is_line_start = True
         self._fence = ""
         self._fence_from = 0
@@ -190,7 +192,7 @@ class TagParser:
                 break
         self._pending = self._pending[self._at :]
         self._at = 0
-        self._end_of_line = -1
+        self._mark = -1
 
     def _read_line_start(self, *, is_final: bool) -> bool:
         """Open or close a fence, or find that the line is none; False while that is not known."""
@@ -228,14 +230,16 @@ class TagParser:
         return True
 
     def _read_text(self, *, is_final: bool) -> bool:
-        """Pass on text up to the end of the line or handle one tag; False at what could become a tag."""
-        line_end = self._line_end()
-        mark = self._pending.find("<", self._at, line_end)
-        if mark < 0:
-            self._is_line_start = line_end < len(self._pending)
-            self._emit((line_end + 1 if self._is_line_start else line_end) - self._at)
+        """Pass on text up to a line that could be a fence or handle one tag; False at what could become a tag."""
+        mark = self._next_mark()
+        line = _LINE_TO_LOOK_AT.search(self._pending, self._at, mark + 1)
+        if line is not None:
+            self._is_line_start = True
+            self._emit(line.end() - self._at)
             return True
         self._emit(mark - self._at)
+        if mark == len(self._pending):
+            return True
         found = _TAG.match(self._pending, self._at)
         if found is None:
             if not is_final and self._could_become_tag():
@@ -247,12 +251,12 @@ class TagParser:
             self._emit(len(found[0]))
         return True
 
-    def _line_end(self) -> int:
-        """Return where the line ends; looked for once, because a line may hold many tags."""
-        if self._end_of_line < self._at:
-            end = self._pending.find("\n", self._at)
-            self._end_of_line = len(self._pending) if end < 0 else end
-        return self._end_of_line
+    def _next_mark(self) -> int:
+        """Return where the next tag could begin; looked for once, because many lines may come before it."""
+        if self._mark < self._at:
+            mark = self._pending.find("<", self._at)
+            self._mark = len(self._pending) if mark < 0 else mark
+        return self._mark
 
     def _could_become_tag(self) -> bool:
         found = _UNFINISHED_TAG.fullmatch(self._pending, self._at)

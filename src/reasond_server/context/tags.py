@@ -52,10 +52,9 @@ class TagKind(StrEnum):
     CONTINUE = "continue"
     ACTION = "action"
 
-    @property
-    def closing(self) -> str:
+    def __init__(self, name: str) -> None:
+        self.closing = f"</{name}>"
         """The closing tag, as used for a stop string."""
-        return f"</{self.value}>"
 
 
 def neutralize(text: str) -> str:
@@ -64,8 +63,11 @@ def neutralize(text: str) -> str:
     Case, inner spaces, zero-width characters and compatibility forms (NFKC) do not hide a tag. Applying it
     twice changes nothing more. Time is linear in the length of `text`.
     """
+    is_ascii = text.isascii()
+    if is_ascii and "<" not in text and "[" not in text:
+        return text
     text = _BRACKET.sub(_NEUTRAL_BRACKET, _CONTROL.sub(_NEUTRAL, text))
-    if text.isascii():
+    if is_ascii:
         return _ASCII_TAG.sub(_NEUTRAL, text)
     return _OPENING.sub(lambda found: _NEUTRAL if _names_tag(text, found.end()) else found[0], text)
 
@@ -75,6 +77,8 @@ def restore(text: str) -> str:
 
     More exactly: none of those before what a reserved tag or a control token goes on with.
     """
+    if "&" not in text:
+        return text
     text = _BRACKET_BACK.sub("[", _CONTROL_BACK.sub("<", text))
     if text.isascii():
         return _ASCII_NEUTRAL.sub("<", text)

@@ -264,7 +264,8 @@ class Driver:
     def _append_result(self, run: Run, result: Result) -> None:
         now = self._clock.now()
         run.log.reopen()
-        run.log.append(result, now=now, usage=run.usage, expire_time=now + self._retention_of(run.assignment.tenant))
+        expire_time = now + self._retention_of(run.assignment.tenant)
+        run.log.append(result, now=now, usage=result.metrics.usage, expire_time=expire_time)
 
     def _result(self, run: Run, ending: Ending) -> Result:
         error, model, execution = ending.error, run.model, run.identity

@@ -224,12 +224,11 @@ class RunLog:
 
     def everything(self) -> Sequence[LoggedEvent] | None:
         """Return all events, committed or not; None where some of them are in the store only."""
-        pending = [each.event for each in self._pending if each.event is not None]
-        return _above(0, [*self._tail, *pending], last=self._last_sequence)
+        return _above(0, self.recent(), last=self._last_sequence)
 
     def recent(self) -> Sequence[LoggedEvent]:
         """Return the events that are in memory, committed or not: the last ones."""
-        return (*self._tail, *(each.event for each in self._pending if each.event is not None))
+        return [*self._tail, *[each.event for each in self._pending if each.event is not None]]
 
     def take(self) -> Append | None:
         """Return what is to be committed next; None where there is nothing."""

@@ -15,12 +15,13 @@ from reasond_server.executions.redaction import redacted
 from reasond_server.executions.replay.calibration import calibration_of, fork_of
 from reasond_server.executions.replay.journal import Journal
 from reasond_server.executions.replay.plan import Plan, PlanError, decode_plan, encode_plan, nonces, without_plan
-from reasond_server.executions.replay.spending import NOTHING, Spending
+from reasond_server.executions.replay.spending import Spending
 from reasond_server.executions.run import Assignment, Run
 from reasond_server.executions.stored.codec import detail_digest
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import (
+    NOTHING,
     ExecutionFailure,
     ExecutionStarted,
     FinishReason,
@@ -163,7 +164,7 @@ class Maker:
             model=self._model.name,
             config=assignment.shown_config,
         )
-        log.append(started, now=self._clock.now(), usage=run.usage)
+        log.append(started, now=execution.create_time, usage=run.usage)
         return run
 
     def revived(self, recovery: Recovery) -> Run:

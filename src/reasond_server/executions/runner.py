@@ -192,7 +192,9 @@ class Runner:
         return await self._admission.enter(tenant, within_s=within_s)
 
     async def start(self, assignment: Assignment, *, place: Place | None = None) -> Execution:
-        """Start an execution, or return the one that the request id stands for; `place` is taken over or left.
+        """Start an execution, or return the one that the request id stands for.
+
+        A `place` that no run takes stays its caller's.
 
         Raises:
             DrainingError: the server is shutting down.
@@ -201,23 +203,24 @@ class Runner:
             StoreFullError: there is no room for another log.
             StoreUnavailableError: the store cannot be reached.
         """
-        own = await self.place(assignment.tenant) if place is None else place
-        with own:
-            if not assignment.can_be_resumed:
-                return self._start_unseen(assignment, own)
-            prepared = self._maker.prepare(assignment)
-            for _ in range(_MOST_ATTEMPTS):
-                execution, since_s = self._new_execution(assignment), self._clock.monotonic()
-                claim = await self._create_whole(execution, prepared, own)
-                if claim.execution_id == execution.execution_id:
-                    run = self._maker.fresh(prepared, execution, inherited=claim.inherited)
-                    return self._begin(run, own, since_s=since_s).identity
-                held = await self.request_ids.held_by(
-                    claim, assignment.tenant, request_id=assignment.request_id, digest=assignment.digest
-                )
-                if stands(held):
-                    return held
-                prepared = self._maker.prepare(assignment, await self.request_ids.predecessor(held))
+        if place is None:
+            with await self.place(assignment.tenant) as own:
+                return await self.start(assignment, place=own)
+        if not assignment.can_be_resumed:
+            return self._start_unseen(assignment, place)
+        prepared = self._maker.prepare(assignment)
+        for _ in range(_MOST_ATTEMPTS):
+            execution, since_s = self._new_execution(assignment), self._clock.monotonic()
+            claim = await self._create_whole(execution, prepared, place)
+            if claim.execution_id == execution.execution_id:
+                run = self._maker.fresh(prepared, execution, inherited=claim.inherited)
+                return self._begin(run, place, since_s=since_s).identity
+            held = await self.request_ids.held_by(
+                claim, assignment.tenant, request_id=assignment.request_id, digest=assignment.digest
+            )
+            if stands(held):
+                return held
+            prepared = self._maker.prepare(assignment, await self.request_ids.predecessor(held))
         raise OverloadedError("Too many callers make the same request", remedy="Retry.", retry_after_s=1.0)
 
     async def drain(self, *, grace_s: float) -> None:

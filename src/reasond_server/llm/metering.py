@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
@@ -21,7 +21,7 @@ from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, 
 from reasond_server.llm.observing import Watch
 from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import ToolCall, Usage, UsageSource
+from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import ModelObserver
     from reasond_server.types import Budget
 
-_NOTHING: Final = Usage()
 _BYTES_PER_MESSAGE = 64
 
 
@@ -77,7 +76,7 @@ class _Call:
     is_cut: bool = False
     has_begun: bool = False
     held: Held | None = None
-    spent: Usage | None = _NOTHING
+    spent: Usage | None = NOTHING
 
     @property
     def text(self) -> str:
@@ -141,8 +140,10 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
-        self._settled = _NOTHING
-        self._last_call = _NOTHING
+        # Whether the tokens of calls come from a budget.
+        self._is_bounded = budget.max_total_tokens is not None or account is not None
+        self._settled = NOTHING
+        self._last_call = NOTHING
         self._open: list[_Call] = []
         self._time_left = time_left
         self._is_closed = False
@@ -241,7 +242,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 finally:
                     watch.ended()
         except UNSPENT:
-            call.spent = None if call.text else _NOTHING
+            call.spent = None if call.text else NOTHING
             raise
         finally:
             await self._settle(call)
@@ -287,14 +288,12 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _opened(self, request: ChatRequest) -> _Call:
         """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
         try:
-            if self._is_bounded:
-                told = await self._counted(request)
-                prompt = await self._prompt_tokens(request.messages) if told is None else told
-                call = self._reserve(request, prompt, is_exact=told is not None or self.counter.is_exact)
-            else:
-                call = await self._unbounded(request)
+            told = await self._counted(request) if self._is_bounded else None
+            prompt = await self._prompt_tokens(request.messages) if told is None else told
+            # Nothing is awaited in between: other calls of the run may begin while a long prompt is counted.
+            call = self._reserve(request, prompt, is_exact=told is not None or self._counter.is_exact)
         except ReasondError:
-            self._last_call = _NOTHING
+            self._last_call = NOTHING
             raise
         self._open.append(call)
         if self._account is not None:
@@ -308,7 +307,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             call.held = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
         except BaseException:
             self._open.remove(call)
-            self._last_call = _NOTHING
+            self._last_call = NOTHING
             raise
         if call.held.tokens < call.reserved_tokens:
             call.max_tokens, call.reserved_tokens = call.held.tokens - prompt_bound, call.held.tokens
@@ -328,11 +327,6 @@ class MeteredModel(WrappedModel[ChatModel]):
         if is_plain and usage.source is UsageSource.REPORTED and learns(counter):
             counter.learn(request.messages, usage.input_tokens)
 
-    @property
-    def _is_bounded(self) -> bool:
-        """Whether the tokens of calls come from a budget."""
-        return self._budget.max_total_tokens is not None or self._account is not None
-
     async def _prompt_tokens(self, messages: Sequence[Message]) -> int | None:
         """Return the tokens of a prompt; a long one is counted beside the event loop.
 
@@ -343,13 +337,6 @@ class MeteredModel(WrappedModel[ChatModel]):
             return await asyncio.to_thread(self.counter.count_prompt, messages)
         return self.counter.count_prompt(messages) if self._is_bounded and self.counter.is_exact else None
 
-    async def _unbounded(self, request: ChatRequest) -> _Call:
-        """Return the call where no budget bounds its tokens."""
-        prompt = await self._prompt_tokens(request.messages)
-        # Nothing is awaited after this: other calls of the run may begin while a long prompt is counted.
-        self._require_calls()
-        return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=request.max_tokens)
-
     def _require_calls(self) -> None:
         """Refuse a call where the budget has no more of them."""
         most = self._budget.max_model_calls
@@ -359,8 +346,10 @@ class MeteredModel(WrappedModel[ChatModel]):
     def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _Call:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
         self._require_calls()
-        budget = self._budget
         most = request.max_tokens
+        if not self._is_bounded:
+            return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
+        budget = self._budget
         # Counters and counting servers see the contents of messages, not the tools and calls beside them.
         counted = prompt if is_exact and prompt is not None else _bytes_of(request.messages)
         prompt_bound = counted + _bytes_of_tools(request)

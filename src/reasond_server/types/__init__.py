@@ -49,9 +49,10 @@ from reasond_server.types.steps import (
     TreeStep,
 )
 from reasond_server.types.tasks import Budget, Json, Principal, StrategySource, Task
-from reasond_server.types.usage import Usage, UsageSource
+from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
+    "NOTHING",
     "AnswerVotes",
     "BoundedContextMetrics",
     "BoundedContextStep",

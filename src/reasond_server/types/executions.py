@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from reasond_server.types.metrics import Metrics
 from reasond_server.types.steps import StepDetail
 from reasond_server.types.tasks import Json, StrategySource
-from reasond_server.types.usage import Usage
+from reasond_server.types.usage import NOTHING, Usage
 from reasond_server.types.values import value
 
 
@@ -135,4 +135,4 @@ class Execution:
     end_time: datetime | None = None
     expire_time: datetime | None = None
     last_sequence: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NOTHING

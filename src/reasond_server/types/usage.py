@@ -32,6 +32,8 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
+        if self is NOTHING:
+            return other
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
@@ -45,6 +47,8 @@ class Usage:
         if other is self:
             # What a step costs that calls no model.
             return _NONE[self.source]
+        if other is NOTHING:
+            return self
         return Usage(
             input_tokens=self.input_tokens - other.input_tokens,
             output_tokens=self.output_tokens - other.output_tokens,
@@ -54,6 +58,9 @@ class Usage:
             source=self.source,
         )
 
+
+NOTHING: Final = Usage()
+"""What every run has spent when it begins."""
 
 _NONE: Final = {source: Usage(source=source) for source in UsageSource}
 

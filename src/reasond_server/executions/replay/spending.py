@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.types import Usage
+from reasond_server.types import NOTHING, Usage
 
 if TYPE_CHECKING:
     from reasond_server.llm.metering import MeteredModel
-
-NOTHING = Usage()
 
 
 class Spending:
