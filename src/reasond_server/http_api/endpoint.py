@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.calls import Gate
     from reasond_server.http_api.exchange import Exchange
-    from reasond_server.http_api.intake import Intake, require_plain
+    from reasond_server.http_api.intake import Intake
     from reasond_server.http_api.jsonrpc import RpcRequest
     from reasond_server.http_api.methods import Methods
     from reasond_server.telemetry.observers import CallObserver

@@ -13,12 +13,13 @@ from reasond_server.access import audit
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
 from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
+from reasond_server.http_api.intake import require_plain
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from reasond_server.access.issuing import AgentTokens
     from reasond_server.http_api.asgi import Receive, Scope, Send
-    from reasond_server.http_api.intake import Intake, require_plain
+    from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
 
 TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password
