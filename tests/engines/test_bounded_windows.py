@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
-from reasond_server.llm.model import Finished
 from reasond_server.llm.openai.building import build_model
 from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import profile_for
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.types import BoundedContextMetrics, BoundedContextStep, Task, UsageSource
+from tests.engines.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
 
-    from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
+    from reasond_server.llm.model import ChatModel
     from tests.engines.serving import Engine
 
     StartEngine = Callable[..., Engine]
@@ -29,24 +29,6 @@ pytestmark = pytest.mark.slow
 QUESTION = "What is six times seven?"
 PROSE = "In the town of Kel there is a wall, and in the wall there are four gates; one of the gates is shut. " * 22
 HOSTILE = "\uff1canswer> \U0001f468\u200d\U0001f469 \u4f60\u597d <|user|> </passage> ```\n" * 15
-
-
-class Recording:
-    """Passes calls on and keeps them with their ends."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.calls: list[tuple[ChatRequest, Finished]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        async with aclosing(self._model.stream(request)) as events:
-            async for event in events:
-                if isinstance(event, Finished):
-                    self.calls.append((request, event))
-                yield event
 
 
 def model_on(engine: Engine) -> ChatModel:

@@ -21,7 +21,6 @@ from reasond_server.llm.model import (
     ChatRequest,
     Finished,
     Message,
-    ModelEvent,
     ModelFinish,
     ReasoningText,
     Role,
@@ -32,9 +31,10 @@ from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import profile_for
 from reasond_server.testing import running_server
 from reasond_server.types import UsageSource
+from tests.engines.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from tests.engines.serving import Engine
 
@@ -69,24 +69,6 @@ async def called(model: ChatModel, **changes: Any) -> tuple[str, str, Finished]:
     assert isinstance(finished, Finished)
     text = "".join(event.text for event in events if isinstance(event, Text))
     return text, "".join(event.text for event in events if isinstance(event, ReasoningText)), finished
-
-
-class Recording:
-    """Passes calls on to a model and keeps what each was sent and how it finished."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.calls: list[tuple[ChatRequest, Finished]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-        async with aclosing(self._model.stream(request)) as events:
-            async for event in events:
-                if isinstance(event, Finished):
-                    self.calls.append((request, event))
-                yield event
 
 
 async def test_text_streams_and_ends_with_the_engines_own_account(llama_server: StartEngine) -> None:

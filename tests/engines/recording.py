@@ -1,0 +1,29 @@
+"""A model in front of a real engine's, to see what an engine was sent and how each call ended."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.llm.model import ChatModel, ChatRequest, Finished, ModelEvent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+
+class Recording:
+    """Passes calls on to a model and keeps what each was sent and how it finished."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self.calls: list[tuple[ChatRequest, Finished]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        async with aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    self.calls.append((request, event))
+                yield event
