@@ -9,10 +9,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.executions.clock import Clock
-from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.opening import MEMORY_URL, open_stores
+from reasond_server.executions.opening import MEMORY_URL, memory_stores, open_stores
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.audited import audited_account
@@ -121,12 +119,14 @@ def assemble(
     tables = settings.reasoning.strategies
     registry = registry_of(settings) if registry is None else registry
     tools = tools_of(settings.tools, observer=observer) if tools is None else tools
-    store = store or MemoryExecutionStore(
-        max_executions=settings.store.max_executions,
-        max_bytes=settings.store.max_bytes,
+    in_memory = memory_stores(
         now=clock.now,
         monotonic=clock.monotonic,
+        max_executions=settings.store.max_executions,
+        max_bytes=settings.store.max_bytes,
+        max_agents=settings.agents.max_agents,
     )
+    store = store or in_memory.executions
     runner = Runner(
         store=store,
         model=model,
@@ -139,7 +139,7 @@ def assemble(
         observer=observer,
         tracing=tracing,
     )
-    directory = directory or MemoryAgentDirectory(max_agents=settings.agents.max_agents, now=clock.now)
+    directory = directory or in_memory.agents
     reasoning = ReasoningService(
         registry=registry,
         configuration=StrategyConfiguration(registry=registry, tables=tables),
