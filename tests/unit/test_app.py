@@ -3,6 +3,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,8 @@ async def test_a_second_signal_ends_at_once(second: signal.Signals) -> None:
 
 async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at_once() -> None:
     ready: asyncio.Queue[Listening] = asyncio.Queue()
-    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1")
+    taken: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _reader, writer: taken.append(writer), "127.0.0.1")
     base_url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1"
     settings = loaded(SERVER__DRAIN_DELAY_S="300", LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url)
     serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
@@ -168,6 +170,10 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
     async with asyncio.timeout(20):
         await serving
     silent.close()
+    for writer in taken:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 async def test_one_signal_drains_and_returns() -> None:
