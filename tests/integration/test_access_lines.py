@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
+import pytest
 
+from reasond import AsyncClient, ReactConfig
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from tests.engines.served import Served, serving
-from tests.faults.upstream import Conversation, chunk, streaming, upstream, usage
+from tests.faults.upstream import Conversation, chunk, event, streaming, upstream, usage
+from tests.integration.test_tools import over_http
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,3 +164,31 @@ async def test_every_request_has_one_line_with_its_ids_and_none_has_the_question
     assert {line["execution_id"] for line in ends} == {name for ids in runs.values() for name in ids}
     assert {line["trace_id"] for line in ends} == {TRACE}
     assert "weather" not in text.lower()
+
+
+@pytest.mark.timeout(120)
+async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Path) -> None:
+    called = {"index": 0, "id": "c1", "function": {"name": "t__fail", "arguments": json.dumps({"why": QUESTION})}}
+    asking = event({"choices": [{"index": 0, "delta": {"tool_calls": [called]}, "finish_reason": None}]})
+    with over_http() as (_, port):
+        async with upstream(streaming(asking, chunk(finish="tool_calls"), usage(11, 4)), ANSWER) as server:
+            environ = {
+                "REASOND__LLM__PROVIDER": "openai",
+                "REASOND__LLM__MODEL": "fake",
+                "REASOND__LLM__BASE_URL": server.address,
+                "REASOND__TOOLS__MCP__T__URL": f"http://127.0.0.1:{port}/mcp",
+                "REASOND__LOGS__FORMAT": "json",
+                "REASOND__LOGS__LEVEL": "debug",
+                "REASOND__SERVER__DRAIN_DELAY_S": "0",
+            }
+            async with serving(tmp_path, "one", environ) as served:
+                async with AsyncClient(served.grpc, token=served.token) as client:
+                    result = await client.reason("Go.", config=ReactConfig(allow_tool_use=True))
+                served.process.terminate()
+                assert await asyncio.to_thread(served.process.wait, 60) == 0
+            told = server.conversations[-1].body.decode()
+    assert result.answer == "42"
+    assert QUESTION in told
+    text = (tmp_path / "one.log").read_text("utf-8")
+    assert '"execution ended"' in text
+    assert QUESTION not in text

@@ -185,8 +185,9 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # Our own access log has the calls already.
-    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
+    # Our own access log has the calls already; and "mcp" would tell every message with all that is in it.
+    for name in ("uvicorn", "mcp"):
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
     logging.captureWarnings(True)
     # No line has them, and looking them up takes a third of what a record takes ("Optimization" in logging's manual).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -53,12 +53,12 @@ def as_json(one: logging.LogRecord) -> dict[str, Any]:
 
 @pytest.fixture
 def _restored_logging() -> Iterator[None]:
-    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
-    before = root.handlers[:], root.level, uvicorn.level
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "mcp")]
+    before = loggers[0].handlers[:], [each.level for each in loggers]
     yield
-    root.handlers[:], uvicorn.level = before[0], before[2]
-    root.setLevel(before[1])
-    uvicorn.setLevel(before[2])
+    loggers[0].handlers[:] = before[0]
+    for each, level in zip(loggers, before[1], strict=True):
+        each.setLevel(level)
     logging.captureWarnings(False)
 
 
@@ -213,11 +213,12 @@ def test_the_json_form_does_without_the_console_of_structlog() -> None:
 
 @pytest.mark.usefixtures("_restored_logging")
 @pytest.mark.parametrize("is_human", [True, False])
-def test_all_loggers_write_to_the_configured_stream_and_uvicorn_only_its_warnings(*, is_human: bool) -> None:
+def test_all_loggers_write_to_the_configured_stream_and_some_only_their_warnings(*, is_human: bool) -> None:
     stream = io.StringIO()
     configure(stream, is_human=is_human)
     logging.getLogger("reasond.any").info("kept")
     logging.getLogger("uvicorn.error").info("chatter")
+    logging.getLogger("mcp.client").info("a message")
     logging.getLogger("uvicorn.error").warning("trouble")
     logging.getLogger("reasond.any").debug("detail")
     lines = stream.getvalue().splitlines()
