@@ -12,12 +12,12 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import learns
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish, Text
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.observing import Watch
 from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget
 
 _BYTES_PER_MESSAGE = 64
+_TEXTS: Final = (Text, ReasoningText)
 
 
 class Held(Protocol):
@@ -223,7 +224,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             try:
                 async for event in events:
                     # Nearly all of them; nothing is new about it.
-                    if isinstance(event, Text) and not self._is_closed and call.goes_on(event.text):
+                    if isinstance(event, _TEXTS) and not self._is_closed and call.goes_on(event.text):
                         yield event
                         continue
                     watch.heard(event)
