@@ -243,17 +243,18 @@ class Run:
 
     async def _fitted(self) -> tuple[int | None, int]:
         """Return the tokens of the prompt, None where no window bounds it, and those that may be written."""
-        model, wanted = self.context.model, self.context.config.max_tokens_per_step
-        prompt, room = await self.transcript.fitted(
-            window=model.context_window, writing_tokens=wanted, least_tokens=LEAST_TOKENS
-        )
-        if prompt is not None and room < LEAST_TOKENS:
+        window, wanted = self.context.model.context_window, self.context.config.max_tokens_per_step
+        if window is None:
+            self.transcript.bounded()
+            return None, wanted
+        prompt, room = await self.transcript.fitted(window=window, writing_tokens=wanted, least_tokens=LEAST_TOKENS)
+        if room < LEAST_TOKENS:
             raise ContextExhaustedError(
                 f"the conversation has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of "
-                f"{model.context_window}; at least {LEAST_TOKENS} are needed",
+                f"{window}; at least {LEAST_TOKENS} are needed",
                 remedy="Shorten query or material, lower max_iterations or max_tokens_per_step, or use the strategy "
                 "'bounded_context', which reads long material in segments.",
-                metadata={"prompt_tokens": str(prompt), "context_window": str(model.context_window)},
+                metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
             )
         return prompt, room
 

@@ -122,15 +122,16 @@ class Transcript:
             *before, user = self.opening
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
-    async def fitted(self, *, window: int | None, writing_tokens: int, least_tokens: int) -> tuple[int | None, int]:
+    def bounded(self) -> None:
+        """Mask the oldest observations where too many are shown, which is all that is left out without a window."""
+        self._mask_old(_MAX_SHOWN_TOKENS)
+
+    async def fitted(self, *, window: int, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
         """Leave out what must be, and return the tokens of the prompt, tools included, and how many may be written.
 
         `writing_tokens` are wanted; where nothing more can be left out it may be fewer, and fewer than
-        `least_tokens` means that the conversation does not fit. Where no window bounds the prompt it is not counted.
+        `least_tokens` means that the conversation does not fit.
         """
-        if window is None:
-            self._mask_old(_MAX_SHOWN_TOKENS)
-            return None, writing_tokens
         room = window - writing_tokens - self._tokens_of_specs()
         self._mask_old(min(_MAX_SHOWN_TOKENS, max(0, room) // _SHARE_OF_ROOM))
         prompt = await self._tokens()

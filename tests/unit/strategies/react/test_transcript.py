@@ -124,28 +124,27 @@ async def test_without_a_known_window_only_observations_are_bounded() -> None:
     conversation = transcript()
     for number in range(1, 30):
         look(conversation, words=1_000, number=number)
-    prompt, room = await conversation.fitted(window=None, writing_tokens=500, least_tokens=100)
-    assert (prompt, room) == (None, 500)
+    conversation.bounded()
     assert await conversation.tokens() < 12_000
     assert conversation.masked
 
 
-async def test_what_no_window_bounds_is_counted_only_when_that_is_asked_for() -> None:
+async def test_a_prompt_is_counted_for_a_window_and_when_that_is_asked_for() -> None:
+    counted: list[int] = []
+
     class Counting(ByteCounter):
-        counted = 0
-
         def count_prompt(self, messages: Sequence[Message]) -> int:
-            self.counted += 1
-            return super().count_prompt(messages)
+            counted.append(super().count_prompt(messages))
+            return counted[-1]
 
-    counter = Counting()
     conversation = transcript()
-    conversation.model = ScriptedModel([], counter=counter)
-    await conversation.fitted(window=None, writing_tokens=500, least_tokens=100)
-    assert not counter.counted
+    conversation.model = ScriptedModel([], counter=Counting())
+    look(conversation, words=1, number=1)
+    conversation.bounded()
+    assert not counted
     prompt, _ = await conversation.fitted(window=10_000, writing_tokens=500, least_tokens=100)
     assert await conversation.tokens() == prompt
-    assert counter.counted == 2
+    assert counted == 2 * [prompt]
 
 
 async def test_tools_and_calls_count_although_counters_of_messages_do_not_see_them() -> None:
