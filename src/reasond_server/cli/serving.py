@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import json
 import logging
@@ -37,6 +38,7 @@ _WORKERS_VARIABLE = "REASOND__SERVER__WORKERS"
 _METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _BESIDE = " " * len("  model  ")
 _CLOSING_S = 2.0
+_OBJECTS_AT_START = 50_000
 _log = logging.getLogger("reasond.cli")
 
 
@@ -105,6 +107,8 @@ def _serve_alone(
     loaded: LoadedSettings, *, is_dev: bool, ready_file: Path | None, on_ready: Callable[[Listening], None]
 ) -> ExitCode:
     """Serve in this process."""
+    # Next to nothing that is loaded at the start is garbage; once it serves, the server sets this for itself.
+    gc.set_threshold(_OBJECTS_AT_START)
     from reasond_server.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does without gRPC
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import reasoning_service_pb2 as pb
@@ -32,7 +32,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import CostClass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator
 
     from reasond.v1 import execution_pb2
     from reasond_server.grpc_api.handlers import Context
@@ -87,7 +87,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         """Write the events of a new or an earlier execution as they come."""
         self._observer.stream_opened(TRANSPORT)
         try:
-            with _request_fields(request.task), StallWatch(limit_s=self._write_timeout_s) as watch:
+            with StallWatch(limit_s=self._write_timeout_s) as watch:
                 async with aclosing(self._events(request, context)) as events:
                     async for event in events:
                         try:
@@ -95,6 +95,9 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
                             await watch.bound(context.write(event_message(event)))
                         except TimeoutError:
                             raise self._cut_off(event) from None
+        except ReasondError as error:
+            name_request_fields(error, request.task)
+            raise
         finally:
             self._observer.stream_closed(TRANSPORT)
 
@@ -190,16 +193,6 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     ) -> None:
         room = min(MAX_TRACE_BYTES, max(0, self._max_send_bytes - _RESULT_ROOM_BYTES))
         fill_traced(message, found.result, found.steps, view, max_bytes=room)
-
-
-@contextmanager
-def _request_fields(task: execution_pb2.ReasoningTask) -> Iterator[None]:
-    """Name the fields of this wire's request in what the core refuses."""
-    try:
-        yield
-    except ReasondError as error:
-        name_request_fields(error, task)
-        raise
 
 
 def _required_id(execution_id: str, *, field: str = "execution_id") -> str:

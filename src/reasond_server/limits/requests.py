@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from reasond_server.errors import RateLimitedError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from reasond_server.limits.concurrency import Rest, Slots
     from reasond_server.telemetry.observers import LimitObserver
@@ -102,21 +101,25 @@ async def given_back(admission: Admission, caller: str, place: str) -> None:
 
 
 class Permit:
-    """The right of a caller to an execution more; `leave` gives it back by `give_back`, a second time does nothing.
+    """The right of a caller to an execution more; `leave` gives its place back to `gate`, a second time does nothing.
 
     Whoever goes on with the execution carries it over by its `name`.
     """
 
-    def __init__(self, give_back: Callable[[], None], *, name: str) -> None:
+    __slots__ = ("_caller", "_gate", "_is_left", "_place", "name")
+
+    def __init__(self, *, gate: RequestGate, caller: str, place: str, name: str) -> None:
         self.name = name
-        self._give_back = give_back
+        self._gate = gate
+        self._caller = caller
+        self._place = place
         self._is_left = False
 
     def leave(self) -> None:
         """Give it back, without waiting: whoever leaves may be in the middle of being cancelled."""
         if not self._is_left:
             self._is_left = True
-            self._give_back()
+            self._gate.give_back(self._caller, self._place)
 
 
 class RequestGate:
@@ -151,7 +154,7 @@ class RequestGate:
         if denial is not None:
             self._observer.denied(denial.kind)
             raise _limited(denial.limit, denial.retry_after_s)
-        return Permit(partial(self._give_back, caller, place), name=place)
+        return Permit(gate=self, caller=caller, place=place, name=place)
 
     async def carry_over(self, caller: str, name: str, *, life: int) -> Permit | None:
         """Return the right to go on with what was admitted by the permit `name`, in its second `life` or a later one.
@@ -164,9 +167,10 @@ class RequestGate:
         place = _place_in(name, life)
         earlier = [_place_in(name, before) for before in range(max(1, life - _LIVES), life)]
         await self._admission.move(caller, place, earlier=earlier)
-        return Permit(partial(self._give_back, caller, place), name=name)
+        return Permit(gate=self, caller=caller, place=place, name=name)
 
-    def _give_back(self, caller: str, place: str) -> None:
+    def give_back(self, caller: str, place: str) -> None:
+        """Give the place of a caller back, in a task where that has to be waited for; an empty one is none."""
         rest = self._admission.give_back(caller, place) if place else None
         if rest is not None:
             task = asyncio.create_task(rest(), name="place of a caller")
