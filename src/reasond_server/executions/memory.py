@@ -94,7 +94,10 @@ class MemoryExecutionStore:
         self._largest_log = max(max_bytes, LARGEST_LOG_BYTES)
         self._now = now
         self._monotonic = monotonic or (lambda: now().timestamp())
-        self._logs: OrderedDict[str, _Log] = OrderedDict()
+        self._logs: dict[str, _Log] = {}
+        # In the order in which they ended, which is the order of being forgotten; apart, because who asks for room must
+        # not pay for passing all that run.
+        self._ended: OrderedDict[str, None] = OrderedDict()
         self._claims: dict[tuple[str, str], str] = {}
         self._forgotten: OrderedDict[str, str] = OrderedDict()
         # A heap: who asks for anything must not pay for looking at every log.
@@ -315,8 +318,7 @@ class MemoryExecutionStore:
             log.plan, log.records = "", []
             log.size -= freed
             self._size -= freed
-        # What ended stands in the order in which it ended, which is the order of being forgotten.
-        self._logs.move_to_end(log.execution.execution_id)
+        self._ended[log.execution.execution_id] = None
 
     def _cancelled(self, tenant: str, execution_id: str) -> _Log | None:
         """Return the log that can be inherited from, if it can."""
@@ -339,6 +341,7 @@ class MemoryExecutionStore:
 
     def _remove(self, execution_id: str) -> _Log:
         log = self._logs.pop(execution_id)
+        self._ended.pop(execution_id, None)
         self._size -= log.size
         self._release(log.execution)
         return log
@@ -373,8 +376,7 @@ class MemoryExecutionStore:
     def _make_room(self, *, for_new: int, sparing: str = "") -> None:
         """Forget what ended longest ago until the bounds hold with `for_new` executions more."""
         while len(self._logs) + for_new > self._max_executions or self._size > self._max_bytes:
-            ended = (name for name, log in self._logs.items() if not log.is_running and name != sparing)
-            oldest = next(ended, None)
+            oldest = next((name for name in self._ended if name != sparing), None)
             if oldest is None and for_new:
                 raise StoreFullError(
                     f"The store holds {len(self._logs)} running executions and has no room for another",

@@ -62,6 +62,19 @@ async def test_the_oldest_ended_execution_makes_room(clock: Time) -> None:
         await begun(store)
 
 
+async def test_what_ended_first_makes_room_first_whatever_began_before_it(clock: Time) -> None:
+    store = store_of(clock, max_executions=4)
+    late, running, early = await begun(store), await begun(store), await begun(store)
+    for log in (early, late):
+        assert await log.write(log.result()) is None
+    deleted = await ended(store)
+    await store.delete(*deleted.name)
+    newer = [await begun(store), await begun(store)]
+    assert await names(store) == {late.name[1], running.name[1], *(log.name[1] for log in newer)}
+    newest = await begun(store)
+    assert await names(store) == {running.name[1], newest.name[1], *(log.name[1] for log in newer)}
+
+
 async def test_bytes_are_bounded_but_a_running_log_is_never_cut(clock: Time) -> None:
     store = store_of(clock, max_bytes=6000)
     await ended(store)
