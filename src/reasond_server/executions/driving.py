@@ -48,7 +48,8 @@ class Driver:
     """Drives runs: lets a strategy `work` in a task of its run, stops it from another, and writes down how it ended.
 
     A strategy has `unwinding_s` seconds to clean up after its outcome, and as long again once it is cancelled.
-    `retention_of` tells how long a tenant's executions are kept after their end.
+    `retention_of` tells how long a tenant's executions are kept after their end. `is_cut_off` stops a run whose task
+    was cancelled because the whole event loop ends, and says so.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Driver:
         tools: ToolSource,
         retention_of: Callable[[str], timedelta],
         unwinding_s: float,
+        is_cut_off: Callable[[Run], bool],
         tracing: Tracing | None = None,
     ) -> None:
         self._clock = clock
+        self._is_cut_off = is_cut_off
         self._tools = tools
         self._retention_of = retention_of
         self._unwinding_s = unwinding_s
@@ -80,7 +83,7 @@ class Driver:
                 run.limit(left_s)
                 await self._work(run)
         except asyncio.CancelledError:
-            if not run.is_ending and run.stop_reason is None:
+            if not run.is_ending and run.stop_reason is None and not self._is_cut_off(run):
                 _log.exception("strategy cancelled itself", extra={"execution_id": run.identity.execution_id})
                 run.tell(InternalError("internal error"))
         except ReasondError as caught:

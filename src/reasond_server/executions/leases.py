@@ -68,6 +68,11 @@ class Upkeep:
         self._hurried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it was cancelled by somebody else: only an event loop that ends does that, with every task."""
+        return self._task is not None and self._task.cancelling() > 0
+
     def begin(self) -> None:
         """Begin with a round at once, then go on in a task of its own."""
         if self._task is None:

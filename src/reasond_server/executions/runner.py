@@ -117,6 +117,7 @@ class Runner:
             tools=tools,
             retention_of=limits.retention_of,
             unwinding_s=limits.unwinding_s,
+            is_cut_off=self._is_cut_off,
             tracing=tracing,
         )
         self._upkeep = self._new_upkeep()
@@ -265,6 +266,13 @@ class Runner:
         """Return how a run is stopped when this process ends."""
         return Stop.HANDED_OVER if self._store.is_durable and run.journal is not None else Stop.CANCELLED
 
+    def _is_cut_off(self, run: Run) -> bool:
+        """Stop `run` as `stop` does where the event loop ends without that; return whether it does."""
+        if not self._upkeep.is_cut_off:
+            return False
+        run.stop(self._stop_for_others(run))
+        return True
+
     def _stop(self, execution_id: str, reason: Stop) -> None:
         run = self._runs.get(execution_id)
         if run is not None:
@@ -368,10 +376,23 @@ class Runner:
         await self._see_out(run, has_stopped=await self._driver.stop(run, work))
 
     async def _see_out(self, run: Run, *, has_stopped: bool) -> None:
-        """Write down how a run ended, and let go of it."""
-        name = run.identity.execution_id
+        """Write down how a run ended, and let go of it; not before what was written is committed."""
         try:
             await self._driver.finish(run, has_stopped=has_stopped)
+        except asyncio.CancelledError:
+            # By a timer that the strategy left behind, or because the loop ends.
+            run.driver = asyncio.create_task(self._let_go_settled(run), name=f"end of {run.identity.execution_id}")
+            raise
+        await self._let_go(run)
+
+    async def _let_go_settled(self, run: Run) -> None:
+        await run.log.settled()
+        await self._let_go(run)
+
+    async def _let_go(self, run: Run) -> None:
+        """Give back what the run held, and forget it."""
+        name = run.identity.execution_id
+        try:
             if run.stop_reason is Stop.HANDED_OVER:
                 await self._give_back(name, run.log.fence)
             elif run.is_free_failure and run.identity.request_id:

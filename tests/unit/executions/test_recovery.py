@@ -278,3 +278,23 @@ async def test_a_run_that_cannot_be_gone_on_with_is_told_to_be_written_off(serve
     await other._upkeep.round()
     await end_of(other, execution)
     assert values(counted)["reasond_recoveries_total written_off"] == 1
+
+
+async def test_a_run_whose_event_loop_ends_without_a_stop_goes_on_elsewhere(servers: Servers, model: EchoModel) -> None:
+    servers.strategy = Replayable(Script(words=("one", "two", "six")))
+    first = servers.server(model)
+    first.begin()
+    execution = await held_after(servers, first, model, 1)
+    run = first.live(execution.execution_id)
+    assert run is not None
+    # What `asyncio.run` does in the end.
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await run.ended()
+    assert not any(isinstance(event, Result) for event in await servers.log(execution))
+    servers.time.advance(20)
+    result, other, _ = await recovered(servers, execution)
+    assert (result.answer, result.finish_reason) == ("one two six", FinishReason.ANSWERED)
+    assert other.calls == 2

@@ -191,3 +191,36 @@ async def test_who_waits_for_an_execution_hears_of_it_until_it_leaves(assign: As
     runner._stop("e1", Stop.LOST)
     runner._keep("e1")
     assert (await runner.start(assign())).state is ExecutionState.RUNNING
+
+
+class SlowToEnd(Limping):
+    """A store that takes the end of a run only when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_go = asyncio.Event(), asyncio.Event()
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        if any(part.execution.state is not ExecutionState.RUNNING for part in batch):
+            self.asked.set()
+            await self.may_go.wait()
+        return await super().append(batch)
+
+
+async def test_what_a_strategy_left_behind_does_not_end_its_run_before_the_commit(assign: Assign) -> None:
+    store = SlowToEnd()
+    runner = runner_on(store)
+    execution = await runner.start(assign())
+    run = runner.live(execution.execution_id)
+    assert run is not None
+    task = run.driver
+    assert task is not None
+    await store.asked.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert runner.live(execution.execution_id) is run
+    store.may_go.set()
+    await run.ended()
+    assert isinstance((await store.read("acme", execution.execution_id))[-1].event, Result)
+    assert runner.live(execution.execution_id) is None
+    await runner.stop()
