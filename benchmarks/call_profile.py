@@ -26,7 +26,7 @@ import pstats
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,10 +48,11 @@ from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.core import Listening
 
 RESULTS = Path(__file__).resolve().parent / "results" / "call_profile.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "uvicorn", "aiohttp")
@@ -145,8 +146,9 @@ PATHS: Final[Mapping[str, HotPath]] = {
 }
 
 
-async def serve(name: str, dump: str, base_url: str) -> None:
-    """Serve; what is profiled from the moment at which it listens on."""
+@asynccontextmanager
+async def served(name: str, base_url: str) -> AsyncIterator[Listening]:
+    """Serve what the path of that name asks."""
     path = PATHS[name]
     environ = {**SETTINGS, "REASOND__STORE__URL": "memory:", **path.settings}
     if find_spec("reasond_server.measuring") is None:  # an earlier checkout that has no metrics
@@ -154,14 +156,29 @@ async def serve(name: str, dump: str, base_url: str) -> None:
     if "REASOND__LLM__PROVIDER" in environ:
         environ["REASOND__LLM__BASE_URL"] = base_url
     async with running_server(model=path.model_of(), strategies=path.strategies, environ=environ) as server:
+        yield server
+
+
+def addresses_of(server: Listening) -> dict[str, str]:
+    """Return what a server of these paths tells."""
+    return {"target": server.grpc, "http": server.http.removeprefix("http://"), "token": server.token}
+
+
+async def serve(name: str, dump: str, base_url: str) -> None:
+    """Serve; what is profiled from the moment at which it listens on."""
+    async with served(name, base_url) as server:
         profile = cProfile.Profile(time.process_time)
         # As `reasond serve` does.
         gc.freeze()
-        http = server.http.removeprefix("http://")
         profile.enable()
-        await serve_until_told(target=server.grpc, http=http, token=server.token)
+        await serve_until_told(**addresses_of(server))
         profile.disable()
     profile.dump_stats(dump)
+
+
+def target_of(server: ServerProcess, name: str) -> str:
+    """Return where the path of that name is."""
+    return str(server.told["http"]) if name == "jsonrpc" else server.target
 
 
 def layer_of(file: str) -> str:
@@ -204,7 +221,7 @@ def profiled(name: str, scale: float) -> list[dict[str, Any]]:
         dump = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "profile"
         base_url = stack.enter_context(running_upstream(core=other))
         with running(MODULE, name, str(dump), base_url, core=core) as server:
-            target = server.told["http"] if name == "jsonrpc" else server.target
+            target = target_of(server, name)
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(load(target, path.call_of(server), callers=path.callers, total=calls))
         return layers_of(pstats.Stats(str(dump)).stats, calls * path.parts)  # type: ignore[attr-defined]  # it is there

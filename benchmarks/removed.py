@@ -66,6 +66,18 @@ CHANGES: Final = (
     ("4fd716f", "Plain JSON of a step is copied without being written; sizes ask a class for its fields once."),
     ("14ede98", "Plain fields of what a strategy reports are looked at once."),
     ("d92c2da", "A model call is one generator; what came of an answer is read at once, a message is written once."),
+    ("127f04b", "Headers of HTTP are read where somebody asks, a body is held once and looked at once."),
+    ("7efa3e7", "A connection cancels what is worked on for a client that leaves: no timer and no task looks for it."),
+    (
+        "50911ce",
+        "Values that are made for every call set their fields directly (the profiler does not see those calls).",
+    ),
+    ("3b6cbfa", "A reply is read up to what could be a tag or a fence, not line by line."),
+    ("4723365", "The end of an answer that came with its last bytes is not read for; its decoder makes no generators."),
+    (
+        "6295bad",
+        "The collector looks after 30,000 new objects instead of 10,000; usage that the upstream reports is right.",
+    ),
 )
 """Commit and what it changed, in the order in which they were made."""
 
@@ -77,23 +89,27 @@ def git(*arguments: str) -> str:
 
 
 @contextmanager
-def worktree() -> Iterator[Path]:
-    """Have a worktree of the repository while the context lasts."""
+def worktree(commit: str = "HEAD") -> Iterator[Path]:
+    """Have a worktree of the repository at `commit` while the context lasts."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        git("worktree", "add", "--detach", str(tree), "HEAD")
+        git("worktree", "add", "--detach", str(tree), commit)
         try:
             yield tree
         finally:
             git("worktree", "remove", "--force", str(tree))
 
 
+def sources_of(tree: Path) -> str:
+    """Return the PYTHONPATH of a server whose checkout is in `tree`."""
+    return os.pathsep.join(str(tree / part) for part in ("src", "clients/python/src"))
+
+
 def totals_of(tree: Path, commit: str) -> dict[str, float]:
     """Return the function calls of each path on the server of that commit."""
     subprocess.run(["git", "checkout", "-q", "--detach", commit], cwd=tree, check=True, timeout=LIMIT_S)
-    sources = os.pathsep.join(str(tree / part) for part in ("src", "clients/python/src"))
     command = [sys.executable, "-m", "benchmarks.call_profile", "--totals", "--scale", str(SCALE), "--path", *PATHS]
-    environ = {**os.environ, "PYTHONPATH": sources}
+    environ = {**os.environ, "PYTHONPATH": sources_of(tree)}
     told = subprocess.run(
         command, cwd=ROOT, env=environ, check=True, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
     )

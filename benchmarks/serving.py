@@ -51,10 +51,11 @@ class ServerProcess:
 
 
 @contextmanager
-def running(module: str, *arguments: str, core: int) -> Iterator[ServerProcess]:
-    """Run `python -m module --serve ... --core N` while the context lasts."""
+def running(module: str, *arguments: str, core: int, sources: str = "") -> Iterator[ServerProcess]:
+    """Run `python -m module --serve ... --core N` while the context lasts; `sources` is its PYTHONPATH, if any."""
     command: Sequence[str] = [sys.executable, "-m", module, "--core", str(core), "--serve", *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    environ = {**os.environ, "PYTHONPATH": sources} if sources else None
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as process:
         if process.stdin is None or process.stdout is None:
             raise SystemExit("the server has no pipes")
         try:

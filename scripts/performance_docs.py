@@ -11,7 +11,7 @@ from scripts.access_figures import access_cost_lines
 from scripts.call_figures import goal_lines, jsonrpc_lines, unary_lines, upstream_wait_lines
 from scripts.pages import ROOT, cell, page, settle, table
 from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
-from scripts.profile_figures import call_profile_lines, removed_lines
+from scripts.profile_figures import before_after_lines, call_profile_lines, removed_lines
 from scripts.scale_figures import held_streams_lines, scale_lines
 from scripts.telemetry_figures import telemetry_cost_lines
 
@@ -26,6 +26,7 @@ COMPARED = {
     "jsonrpc_cost": jsonrpc_lines,
     "upstream_wait": upstream_wait_lines,
     "call_profile": call_profile_lines,
+    "before_after": before_after_lines,
     "removed": removed_lines,
     "access_cost": access_cost_lines,
     "telemetry_cost": telemetry_cost_lines,

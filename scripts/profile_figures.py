@@ -54,6 +54,23 @@ def call_profile_lines(report: Report, where: str) -> list[str]:
     ]
 
 
+def before_after_lines(report: Report, where: str) -> list[str]:
+    """Return the processor time of each path, beside that of the server before the paths were looked at."""
+    rows = [
+        [NAMES[row["path"]], f"{row['before_us']:,.0f}", f"{row['after_us']:,.0f}", f"{row['share']:.2f}"]
+        for row in report["rows"]
+    ]
+    return [
+        "### What it gave",
+        "",
+        f"`python -m benchmarks.before_after`: processor time of the server in microseconds, of {report['before']} and of",
+        "today's, two processes that the same load visits in turn; the share is the median of the ratios within a",
+        f"round. {report['rounds']} rounds. Today's server counts for Prometheus in it, the earlier one did not. {where}",
+        "",
+        *table(["path", "before", "now", "share"], rows),
+    ]
+
+
 def removed_lines(report: Report, where: str) -> list[str]:
     """Return what was removed from the paths and what each change gave."""
     totals = report["totals"]

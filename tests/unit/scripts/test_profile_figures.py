@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from scripts.profile_figures import call_profile_lines, removed_lines
+from scripts.profile_figures import before_after_lines, call_profile_lines, removed_lines
 
 
 def layer(name: str, calls: float, share: float) -> dict[str, object]:
@@ -34,3 +34,10 @@ def test_what_a_change_gave_is_shown_where_it_is_more_than_runs_differ() -> None
     ]
     lines = removed_lines({"changes": changes, "totals": totals}, "Here.")
     assert rows_of(lines)[1:] == ["| No task. | -500 |  |", "| Metrics. | +100 |  |"]
+
+
+def test_what_it_gave_is_told_of_each_path_that_was_measured() -> None:
+    row = {"path": "stream", "before_us": 1234.5, "after_us": 61.2, "share": 0.05}
+    lines = before_after_lines({"before": "abc", "rounds": 5, "rows": [row]}, "Here.")
+    assert rows_of(lines) == ["| path | before | now | share |", "| event of a stream | 1,234 | 61 | 0.05 |"]
+    assert any("of abc and of" in line for line in lines)

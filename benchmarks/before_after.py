@@ -1,0 +1,112 @@
+"""Measure the processor time of the hot paths beside that of an earlier state of the server, in the same run.
+
+Prints a table and writes results/before_after.json beside this file. Function calls (`benchmarks.call_profile`) are the
+same on every machine but say nothing of what a call costs, and the profiler misses some; processor time says it. The
+earlier server is checked out into a temporary worktree and serves in a process of its own, by today's programs; both
+are under load in turn, every other round in reverse order. What counts is the median of the ratios within a round.
+It needs the history of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, served, target_of
+from benchmarks.loading import load
+from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.removed import sources_of, worktree
+from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.upstream import running_upstream
+from reasond_server import app
+from reasond_server.telemetry.logs import configure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESULTS = Path(__file__).resolve().parent / "results" / "before_after.json"
+MODULE: Final = "benchmarks.before_after"
+BEFORE: Final = "23eb5ce"
+"""The last state before the hot paths were looked at; it has neither metrics nor traces."""
+ROUNDS: Final = 5
+MICRO: Final = 1_000_000
+
+
+async def serve(name: str, base_url: str) -> None:
+    """Serve until told, with the collector of cycles as `reasond serve` of that state has it."""
+    async with served(name, base_url) as server:
+        getattr(app, "spare_collector", gc.freeze)()
+        await serve_until_told(**addresses_of(server))
+
+
+async def cpu_us_of(server: ServerProcess, name: str, calls: int) -> float:
+    """Return the microseconds of processor time that a part of a call takes under the path's load."""
+    path = PATHS[name]
+    begun = server.cpu_s()
+    await load(target_of(server, name), path.call_of(server), callers=path.callers, total=calls)
+    return (server.cpu_s() - begun) / calls / path.parts * MICRO
+
+
+def measured(name: str, before: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one path on both servers; `before` are the sources of the earlier one."""
+    path = PATHS[name]
+    calls = max(path.callers, int(path.calls * options.scale) // path.callers * path.callers)
+    core, other = two_processors()
+    pin(other)
+    with ExitStack() as stack:
+        base_url = stack.enter_context(running_upstream(core=other))
+        servers = [
+            stack.enter_context(running(MODULE, name, base_url, core=core, sources=sources)) for sources in (before, "")
+        ]
+        runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
+        for server in servers:
+            runner.run(cpu_us_of(server, name, calls))
+        rounds: list[Sequence[float]] = []
+        for number in range(options.rounds):
+            turn = [runner.run(cpu_us_of(server, name, calls)) for server in servers[:: -1 if number % 2 else 1]]
+            rounds.append(turn[:: -1 if number % 2 else 1])
+    return {
+        "path": name,
+        "before_us": round(statistics.median(one[0] for one in rounds), 1),
+        "after_us": round(statistics.median(one[1] for one in rounds), 1),
+        "share": round(statistics.median(one[1] / one[0] for one in rounds), 3),
+    }
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")
+    parser.add_argument("--path", nargs="+", choices=list(PATHS), default=list(PATHS), help="fewer write nothing")
+    parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, metavar=("PATH", "URL"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        pin(options.core)
+        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(*options.serve))
+        return
+    rows = []
+    with worktree(BEFORE) as tree:
+        for name in options.path:
+            row = measured(name, sources_of(tree), options)
+            rows.append(row)
+            print(f"{name:<10} {row['before_us']:8.1f} -> {row['after_us']:8.1f} us, {row['share']:.3f}", flush=True)
+    if options.path != list(PATHS):
+        return
+    report = {"circumstances": circumstances(PACKAGES), "before": BEFORE, "rounds": options.rounds, "rows": rows}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
