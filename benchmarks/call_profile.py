@@ -50,9 +50,9 @@ from reasond_server.testing import running_server
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from reasond_server.app import Listening
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.core import Listening
 
 RESULTS = Path(__file__).resolve().parent / "results" / "call_profile.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "uvicorn", "aiohttp")

@@ -63,9 +63,10 @@ def before_after_lines(report: Report, where: str) -> list[str]:
     return [
         "### What it gave",
         "",
-        f"`python -m benchmarks.before_after`: processor time of the server in microseconds, of {report['before']} and of",
-        "today's, two processes that the same load visits in turn; the share is the median of the ratios within a",
-        f"round. {report['rounds']} rounds. Today's server counts for Prometheus in it, the earlier one did not. {where}",
+        "`python -m benchmarks.before_after`: processor time of the server in microseconds, of the state of",
+        f"{report['before']} and of today's: two processes that the same load visits in turn; the share is the median",
+        f"of the ratios within a round, {report['rounds']} rounds. Today's has metrics, the earlier one had not.",
+        where,
         "",
         *table(["path", "before", "now", "share"], rows),
     ]

@@ -40,4 +40,4 @@ def test_what_it_gave_is_told_of_each_path_that_was_measured() -> None:
     row = {"path": "stream", "before_us": 1234.5, "after_us": 61.2, "share": 0.05}
     lines = before_after_lines({"before": "abc", "rounds": 5, "rows": [row]}, "Here.")
     assert rows_of(lines) == ["| path | before | now | share |", "| event of a stream | 1,234 | 61 | 0.05 |"]
-    assert any("of abc and of" in line for line in lines)
+    assert any("abc and of today's" in line for line in lines)
