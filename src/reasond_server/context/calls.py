@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.types import ToolCall
 
+# Some 64 tokens: what a model that is about to end may still write after its closing tag.
+_ROOM_TO_END_CHARACTERS = 256
+
 
 @value
 class Reply:
     """The last thing heard of a call; `calls` are those of tools that were offered natively.
 
-    A call that we closed after the closing tag counts as STOP.
+    A call with a closing tag counts as STOP, however it went on.
     """
 
     parsed: Parsed
@@ -34,11 +37,12 @@ class Reply:
 class Hearing:
     """What is heard of one call: `request` is what the model is given, `take` what it answers, `close` its end.
 
-    The closing tags of `kinds` are the stop strings; where the provider ignores those, the call is to be closed as soon
-    as it `is_done`, and its usage is counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
+    The closing tags of `kinds` are the stop strings. A provider that ignores those is heard to the end of the call, for
+    its usage; one that goes on writing makes the hearing `is_done`: the call is to be closed then, and its usage is
+    counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
     """
 
-    __slots__ = ("_calls", "_finished", "_parser", "_written", "request")
+    __slots__ = ("_calls", "_finished", "_parser", "_past", "_written", "request")
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Hearing:
         tool_choice: str = "auto",
         label: str = "",
     ) -> None:
+        self._parser = parser = TagParser(kinds=kinds)
         self.request = ChatRequest(
             messages=messages,
             max_tokens=max_tokens,
@@ -60,30 +65,39 @@ class Hearing:
             tools=tools,
             tool_choice=tool_choice,
             label=label,
+            has_enough=lambda: parser.is_done,
         )
-        self._parser = TagParser(kinds=kinds)
+        self._past = 0
         self._written: list[str] = []
         self._calls: list[ToolCall] = []
         self._finished: Finished | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether more text would change nothing."""
-        return self._parser.is_done
+        """Whether the call is to be closed: nothing more is wanted of it, and its end does not come."""
+        return self._past > _ROOM_TO_END_CHARACTERS
 
     def take(self, event: ModelEvent) -> Sequence[Fragment]:
         """Take what the model sent and return the fragments that became certain."""
-        if isinstance(event, Text):
-            self._written.append(event.text)
-            return self._parser.feed(event.text)
-        if isinstance(event, ReasoningText):
-            self._written.append(event.text)
-            return self._parser.feed_reasoning(event.text)
         if isinstance(event, Finished):
             self._finished = event
+        elif self._parser.is_done:
+            self._pass_over(event)
+        elif isinstance(event, Text):
+            self._written.append(event.text)
+            return self._parser.feed(event.text)
+        elif isinstance(event, ReasoningText):
+            self._written.append(event.text)
+            return self._parser.feed_reasoning(event.text)
         else:
             self._calls.append(event)
         return ()
+
+    def _pass_over(self, event: Text | ReasoningText | ToolCall) -> None:
+        """Count what nobody asked for: it was paid for, and says whether the model is about to end."""
+        text = event.text if isinstance(event, Text | ReasoningText) else event.arguments_json
+        self._written.append(text)
+        self._past += len(text)
 
     def close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], Reply]:
         """Return the fragments that were held back, and the reply.
@@ -92,6 +106,9 @@ class Hearing:
             ModelProtocolError: the model ended without saying how.
         """
         finished = self._closed_by_us(counter) if self._finished is None else self._finished
+        if self._parser.is_done:
+            reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
+            return (), Reply(parsed=self._parser.result, finish=reason, usage=finished.usage, calls=tuple(self._calls))
         # Stop strings are not returned, so after STOP an open tag counts as closed, unless it was cut in quoted code.
         is_stop = finished.reason is ModelFinish.STOP
         rest = self._parser.close(is_stop=is_stop)

@@ -12,6 +12,7 @@ from reasond_server.errors import (
     StoreUnavailableError,
     TokenBudgetExhaustedError,
 )
+from reasond_server.llm.model import CALLERS_TIME
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 
@@ -46,13 +47,13 @@ def cancelled(*warnings: str) -> Ending:
 
 
 def ending_of_error(error: ReasondError, *, usage: Usage) -> Ending:
-    """Return how `error` ends the run: after the first call a budget that is gone is no failure.
+    """Return how `error` ends the run: after the first call a budget that is gone, or time, is no failure.
 
     A call that is refused then is one, but not one that retrying pays nothing for.
     """
     if not usage.model_calls:
         return failed(error)
-    if isinstance(error, TokenBudgetExhaustedError):
+    if isinstance(error, TokenBudgetExhaustedError) or _is_out_of_time(error):
         return Ending(finish_reason=FinishReason.BUDGET_EXHAUSTED, warnings=(error.full_message,))
     if isinstance(error, (*UNSPENT, StoreUnavailableError)) and not isinstance(error, ContextExhaustedError):
         failure = ModelFailedError(
@@ -63,6 +64,11 @@ def ending_of_error(error: ReasondError, *, usage: Usage) -> Ending:
         failure.__cause__ = error
         return failed(failure)
     return failed(error)
+
+
+def _is_out_of_time(error: ReasondError) -> bool:
+    """Return whether a call did not begin to answer while the run had time."""
+    return isinstance(error, ModelTimeoutError) and error.metadata.get("limit") == CALLERS_TIME
 
 
 def ending_of_limit(limit_s: float, *, usage: Usage) -> Ending:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.types import ToolCall
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.types import Json, Usage
 
 LONG_TEXT_CHARACTERS = 50_000
 """Checking, building or counting a longer text takes long enough to be felt by other runs in the same event loop."""
+
+CALLERS_TIME: Final = "the caller's deadline"
+"""What a ModelTimeoutError names as its `limit` where `ChatRequest.time_left_s` was the limit."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Role(StrEnum):
@@ -74,7 +81,10 @@ class ChatRequest:
         json_schema: the form of the answer.
         seed: of the sampling, for providers that take one.
         label: tells calls of one run apart that ask for the same, whichever begins first; no model is told of it.
-        time_left_s: bounds the whole call in seconds, retries included.
+        time_left_s: bounds the seconds until the answer begins, retries included. Who set it closes the call when the
+            time is over, and has what came until then.
+        has_enough: whether the caller wants no more of the text. What comes then is the end of the call, for its usage,
+            and a model that keeps its caller waiting for that may say itself how the call ended.
     """
 
     messages: Sequence[Message]
@@ -88,6 +98,7 @@ class ChatRequest:
     seed: int | None = None
     label: str = ""
     time_left_s: float | None = None
+    has_enough: Callable[[], bool] = field(default=_never, repr=False, compare=False)
 
 
 class ModelFinish(StrEnum):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import Hearing, Reply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Text
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, ReasoningText, Text
 from reasond_server.testing import Reply as Scripted
 from reasond_server.testing import ScriptedModel
-from reasond_server.types import Usage, UsageSource
+from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -116,18 +116,42 @@ async def test_tag_and_finish_together_tell_complete_from_truncated(
         assert reply.finish is (ModelFinish.STOP if written.endswith("</answer>") else finish)
 
 
-async def test_a_model_deaf_to_stop_strings_is_closed_after_the_tag() -> None:
+async def test_a_model_deaf_to_stop_strings_is_heard_to_its_end_for_its_usage() -> None:
     model = Deaf(["<answer>42</ans", "wer> and", " on", " and on"], finish=ModelFinish.LENGTH)
     text, reply = await heard(model)
-    assert (text, model.written, model.closed) == ("42", 2, 1)
+    assert (text, model.written, model.closed) == ("42", 4, 1)
+    assert (reply.finish, reply.parsed.content) == (ModelFinish.STOP, "42")
+    assert reply.usage == Usage(input_tokens=7, output_tokens=5, model_calls=1)
+
+
+async def test_a_model_that_goes_on_and_on_after_the_tag_is_closed() -> None:
+    past = ["x" * 256, "x", "never", "never"]
+    model = Deaf(["<answer>42</ans", "wer>", *past], finish=ModelFinish.LENGTH)
+    text, reply = await heard(model)
+    assert (text, model.written, model.closed) == ("42", 4, 1)
     assert reply.finish is ModelFinish.STOP
     counter = WordPieceCounter()
     assert reply.usage == Usage(
         input_tokens=counter.count_prompt(MESSAGES),
-        output_tokens=counter.count_text("<answer>42</answer> and"),
+        output_tokens=counter.count_text("<answer>42</answer>" + "x" * 257),
         model_calls=1,
         source=UsageSource.ESTIMATED,
     )
+
+
+def test_what_comes_after_the_tag_is_no_part_of_the_reply_and_counts_all_the_same() -> None:
+    hearing = Hearing(messages=MESSAGES, max_tokens=100, temperature=0.5)
+    assert not hearing.request.has_enough()
+    hearing.take(Text(text="<answer>42</answer>"))
+    assert hearing.request.has_enough()
+    late = (ToolCall(call_id="c", name="n", arguments_json="x" * 200), ReasoningText(text="hm" * 28), Text(text="y"))
+    is_done = []
+    for event in late:
+        assert hearing.take(event) == ()
+        is_done.append(hearing.is_done)
+    assert is_done == [False, False, True]
+    rest, reply = hearing.close(WordPieceCounter())
+    assert (rest, reply.calls, reply.parsed.thinking, reply.finish) == ((), (), "", ModelFinish.STOP)
 
 
 async def test_an_answer_that_a_stop_string_cut_inside_quoted_code_is_told_as_cut() -> None:
@@ -145,9 +169,9 @@ async def test_a_provider_that_takes_no_stop_strings_writes_quoted_code_to_its_e
 
 
 async def test_a_reply_beyond_all_bounds_is_closed_as_cut() -> None:
-    model = Deaf(["x" * 1_500_000, "x" * 1_500_000, "never"])
+    model = Deaf(["x" * 1_500_000, "x" * 1_500_000, "x" * 257, "never"])
     _, reply = await heard(model)
-    assert (model.written, model.closed, reply.finish) == (2, 1, ModelFinish.LENGTH)
+    assert (model.written, model.closed, reply.finish) == (3, 1, ModelFinish.LENGTH)
     assert reply.parsed.is_cut
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import Finished
+from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.deadlines import WaitedTooLongError
 from reasond_server.llm.openai.faults import UpstreamFaultError
@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 
 _LINGER_FOR_USAGE_S = 2.0
 _LINGER_FOR_END_S = 0.05
+# Once the caller has enough: a server that ends its answer does so at its next token.
+_LINGER_AFTER_ENOUGH_S = 1.0
 
 _Trouble = UpstreamFaultError | WaitedTooLongError | UpstreamReportError | ModelProtocolError
 
 
 class Answering:
-    """An answer of which the headers came. `is_over` once its `Finished` was returned; `warnings` go into that."""
+    """An answer of which the headers came. `is_over` once its `Finished` was returned; `warnings` go into that.
+
+    Once the caller has enough of the text, the end is waited for a second at most, and whatever goes wrong then is one.
+    """
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Answering:
         self._counter = counter
         self._observer = observer
         self._fault: UpstreamFaultError | None = None
+        self._is_enough = False
         self.is_over = False
 
     async def events(self) -> Sequence[ModelEvent]:
@@ -64,10 +70,13 @@ class Answering:
         Raises:
             UpstreamFaultError: the answer failed; all that had come before was returned.
         """
-        if self._fault is not None:
-            raise self._fault
         reader = self._reader
-        if reader.is_stopped:
+        if not self._is_enough and self._request.has_enough():
+            self._is_enough = True
+            self._patience.end_within(_LINGER_AFTER_ENOUGH_S)
+        if self._fault is not None and not self._is_enough:
+            raise self._fault
+        if reader.is_stopped or self._fault is not None:
             return self._ended()
         try:
             self._patience.check()
@@ -76,7 +85,7 @@ class Answering:
                 data = await self._patience.wait(self._read)
         except (UpstreamFaultError, WaitedTooLongError) as trouble:
             # What goes wrong after its finish was told does not matter.
-            return self._failed(trouble, []) if reader.ending().reason is None else self._ended()
+            return self._failed(trouble, []) if self._reason() is None else self._ended()
         return self._taken(data) if data else self._ended()
 
     def close(self) -> None:
@@ -94,7 +103,7 @@ class Answering:
         before = reader.progress
         events: list[ModelEvent] = [*reader.take(data)]
         if reader.fault is not None:
-            return self._failed(reader.fault, events)
+            return self._ended(events) if self._is_enough else self._failed(reader.fault, events)
         if reader.is_done and self._upstream.is_over:
             return self._ended(events)
         if reader.progress > before:
@@ -127,9 +136,13 @@ class Answering:
         self._fault = fault
         return events
 
+    def _reason(self) -> ModelFinish | None:
+        """Return why the model stopped; where the caller had enough, that is a reason."""
+        return self._reader.ending().reason or (ModelFinish.STOP if self._is_enough else None)
+
     def _finished(self) -> Finished:
-        ending = self._reader.ending()
-        if ending.reason is None:
+        ending, reason = self._reader.ending(), self._reason()
+        if reason is None:
             raise faults.breach(self._options, "ended its answer without telling why it stopped")
         messages = self._request.messages
         truncated = truncation_warning(ending.usage, messages=messages, counter=self._counter)
@@ -137,7 +150,7 @@ class Answering:
         if usage.source is not UsageSource.REPORTED:
             self._observer.usage_mended(self._options.name, usage.source.value)
         return Finished(
-            reason=ending.reason,
+            reason=reason,
             usage=usage,
             matched_stop=ending.matched_stop,
             warnings=(*self._warnings, *([truncated] if truncated else ())),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from reasond_server.llm.model import CALLERS_TIME
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -33,7 +35,8 @@ class Deadline:
 
     Args:
         timeouts: `total_s` bounds the call.
-        time_left_s: what the caller still has, in seconds; 5 % of it are kept for the way back. None: no bound.
+        time_left_s: what the caller still has, in seconds, for the answer to begin; 5 % of it are kept for the way
+            back. None: no bound.
         monotonic: a clock that never goes back, in seconds.
     """
 
@@ -42,15 +45,25 @@ class Deadline:
         self._is_callers = allowed < timeouts.total_s
         self.seconds = max(0.0, min(allowed, timeouts.total_s))
         self._monotonic = monotonic
-        self._end = monotonic() + self.seconds
+        self._began = monotonic()
+        self._total_s = timeouts.total_s
+
+    def answer_began(self) -> None:
+        """Bound the call by `total_s` only: whoever gave it less time ends the answer himself, and keeps what came."""
+        self.seconds = self._total_s
+        self._is_callers = False
+
+    def end_within(self, seconds: float) -> None:
+        """Leave no more than `seconds` from now on."""
+        self.seconds = min(self.seconds, self._monotonic() - self._began + seconds)
 
     def left_s(self) -> float:
         """Return the seconds that are left; negative when it is over."""
-        return self._end - self._monotonic()
+        return self._began + self.seconds - self._monotonic()
 
     def passed(self) -> WaitedTooLongError:
         """Return the error for the passing of this deadline."""
-        setting = "the caller's deadline" if self._is_callers else "timeouts.total_s"
+        setting = CALLERS_TIME if self._is_callers else "timeouts.total_s"
         what = "did not end its answer"
         return WaitedTooLongError(what, seconds=self.seconds, setting=setting, is_callers=self._is_callers)
 
@@ -100,7 +113,13 @@ class Patience:
     def content_came(self) -> None:
         """Begin a new idle time."""
         self._left_s = self._timeouts.idle_s
-        self._has_begun = True
+        if not self._has_begun:
+            self._has_begun = True
+            self._deadline.answer_began()
+
+    def end_within(self, seconds: float) -> None:
+        """Wait until `seconds` from now at most, whatever comes."""
+        self._deadline.end_within(seconds)
 
     def linger(self, seconds: float) -> None:
         """Wait no longer than `seconds` from here on: all that matters has come."""

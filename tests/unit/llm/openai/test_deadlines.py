@@ -63,6 +63,20 @@ async def test_the_total_goes_on_between_waits() -> None:
         await waiting.wait(lambda: takes(clock, 0.0))
 
 
+async def test_once_the_answer_has_begun_the_callers_time_is_the_callers_to_end() -> None:
+    clock = Clock()
+    waiting, deadline = patience(clock, total_s=8.0, time_left_s=2.0)
+    assert deadline.left_s() == pytest.approx(1.9)
+    clock.now = 1.0
+    waiting.content_came()
+    assert deadline.left_s() == pytest.approx(7.0)
+    assert await waiting.wait(lambda: takes(clock, 4.0)) == "done"
+    clock.now = 8.0
+    with pytest.raises(WaitedTooLongError) as caught:
+        waiting.check()
+    assert (caught.value.setting, caught.value.is_callers) == ("timeouts.total_s", False)
+
+
 async def test_a_wait_is_cancelled_at_its_end() -> None:
     timeouts = Timeouts(first_token_s=0.01)
     clock = asyncio.get_running_loop().time
@@ -81,3 +95,17 @@ async def test_lingering_shortens_a_wait_and_never_lengthens_it() -> None:
     await waiting.wait(lambda: takes(clock, 1.0))
     with pytest.raises(WaitedTooLongError):
         await waiting.wait(lambda: takes(clock, 0.0))
+
+
+async def test_the_end_can_be_brought_forward_and_not_put_off_whatever_content_comes() -> None:
+    clock = Clock()
+    waiting, deadline = patience(clock)
+    waiting.content_came()
+    clock.now = 50.0
+    waiting.end_within(1.0)
+    waiting.end_within(3.0)
+    assert deadline.left_s() == pytest.approx(1.0)
+    await waiting.wait(lambda: takes(clock, 1.0))
+    waiting.content_came()
+    with pytest.raises(WaitedTooLongError):
+        waiting.check()
