@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = logging.getLogger("reasond.http")
+# A client that is still sending reads no answer before it has sent all.
+_UNREAD_S = 2.0
+_UNREAD_BYTES = 64 * 1024 * 1024
 _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -36,7 +40,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     Seconds and bytes of a request's headers also bound what a client sends between requests; once headers
     are complete, the application bounds the body. A client that reads nothing for `write_timeout_s` while
-    there is more to send is cut off, and `on_slow` told.
+    there is more to send is cut off, and `on_slow` told. What is answered before the whole body came can still be
+    read: the rest of the body is taken and dropped before the connection is closed, for 2 s and up to 64 MiB.
     """
 
     def __init__(
@@ -56,13 +61,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
         self._peer_uris: tuple[str, ...] = ()
         self._departure = Departure()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start the clock: a client that connects has something to say."""
         super().connection_made(transport)
-        self.transport = JoiningTransport(transport, loop=self.loop)  # type: ignore[assignment]  # it passes on what it does not do
+        close = partial(self._close_when_read, transport)
+        self.transport = JoiningTransport(transport, loop=self.loop, on_close=close)  # type: ignore[assignment]  # it passes on what it does not do
         names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self._peer_uris = tuple(value for kind, value in names if kind == "URI")
         self._start_timer()
@@ -102,11 +110,19 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take in a piece of a body, unless its headers were refused."""
         if not self._is_refused:
             super().on_body(body)
+        if self._unread is not None:
+            self._unread_bytes += len(body)
+            if self._unread_bytes > _UNREAD_BYTES:
+                self.transport.abort()
 
     def on_message_complete(self) -> None:
         """End a request, unless its headers were refused."""
-        if not self._is_refused:
-            super().on_message_complete()
+        if self._is_refused:
+            return
+        super().on_message_complete()
+        self.cycle.more_body = False
+        if self._unread is not None:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """Note that nothing is being worked on, unless the client has sent its next request already."""
@@ -128,6 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._departure.happen()
         self._stop_timer()
         self._stop_stall()
+        self._stop_reading()
         super().connection_lost(exc)
 
     def _start_timer(self) -> None:
@@ -143,6 +160,22 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+    def _stop_reading(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _close_when_read(self, transport: asyncio.Transport) -> None:
+        """Close `transport`, later where the client is still sending what was answered: else that is lost to it."""
+        is_sending = self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
+        if not is_sending or transport.is_closing():
+            self._stop_reading()
+            transport.close()
+        elif self._unread is None:
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._unread = self.loop.call_later(_UNREAD_S, transport.close)
 
     def _cut_off(self) -> None:
         self._on_slow()

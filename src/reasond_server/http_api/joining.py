@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 _HEAD: Final = b"HTTP/1.1 "
 
@@ -14,12 +15,15 @@ class JoiningTransport:
     """A transport that keeps the head of an answer until what is written next, or until the loop comes round.
 
     uvicorn writes the head as soon as an answer begins, and nearly every body follows before anything else happens. All
-    but writing is the business of `transport`.
+    but writing is the business of `transport`, and `on_close` closes it.
     """
 
-    def __init__(self, transport: asyncio.Transport, *, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, *, loop: asyncio.AbstractEventLoop, on_close: Callable[[], None]
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._on_close = on_close
         self._head = b""
 
     def write(self, data: bytes) -> None:
@@ -36,7 +40,7 @@ class JoiningTransport:
     def close(self) -> None:
         """Write what is kept, and close."""
         self._flush()
-        self._transport.close()
+        self._on_close()
 
     def is_closing(self) -> bool:
         """Return whether nothing more is written."""

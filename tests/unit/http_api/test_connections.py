@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import logging
-from contextlib import asynccontextmanager
+import urllib.error
+import urllib.request
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -224,3 +227,60 @@ async def test_headers_over_the_limit_are_refused_though_they_come_whole_and_wit
         large = b"POST / HTTP/1.1\r\nhost: x\r\nx-large: " + b"y" * 1001
         writer.write(large + b"\r\ncontent-length: 4\r\n\r\nbody")
         assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+
+
+TOO_LARGE = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+
+
+async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Say 413, whatever comes."""
+    await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"3")]})
+    await send({"type": "http.response.body", "body": b"no!"})
+
+
+@asynccontextmanager
+async def refusing() -> AsyncIterator[int]:
+    server = HttpServer(app=refuse, host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        async with asyncio.timeout(20):
+            yield server.port
+    finally:
+        await server.stop(0)
+
+
+def told_by_urllib(port: int, body: bytes) -> tuple[int, bytes]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", data=body, timeout=10)
+    with caught.value as error:
+        return error.code, error.read()
+
+
+def told_by_http_client(port: int, body: bytes) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with closing(connection):
+        connection.request("POST", "/", body, {"connection": "close"})
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+@pytest.mark.parametrize("told", [told_by_urllib, told_by_http_client])
+async def test_a_client_that_sends_all_before_it_reads_is_told_why_it_was_refused(
+    told: Callable[[int, bytes], tuple[int, bytes]],
+) -> None:
+    async with refusing() as port:
+        assert await asyncio.to_thread(told, port, b"x" * 10_000_000) == (413, b"no!")
+
+
+async def send_for_ever(writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(b"x" * 65_536)
+        await writer.drain()
+
+
+async def test_a_client_that_does_not_end_what_was_refused_is_not_read_for_long() -> None:
+    async with connected(ConnectionLimits(), refuse) as (reader, writer):
+        writer.write(TOO_LARGE + b"content-length: 1000000000000\r\n\r\n")
+        assert (await reader.read()).endswith(b"no!")
+        with pytest.raises(ConnectionError):
+            await send_for_ever(writer)

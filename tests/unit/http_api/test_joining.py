@@ -46,7 +46,7 @@ def recording() -> Recording:
 
 
 def joining(recording: Recording) -> JoiningTransport:
-    return JoiningTransport(recording, loop=asyncio.get_running_loop())
+    return JoiningTransport(recording, loop=asyncio.get_running_loop(), on_close=recording.close)
 
 
 async def test_a_head_and_what_follows_at_once_are_one_piece(recording: Recording) -> None:
