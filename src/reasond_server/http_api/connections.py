@@ -57,6 +57,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._piece_bytes = 0
         self._is_reading_headers = False
+        self._is_reading_body = False
         self._is_working = False
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
@@ -104,6 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_large_fields()
         if not self._is_refused:
             super().on_headers_complete()
+            self._is_reading_body = True
         self.headers = deque(maxlen=0)  # type: ignore[assignment]  # uvicorn appends to it and looks through it
 
     def on_body(self, body: bytes) -> None:
@@ -120,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         super().on_message_complete()
-        self.cycle.more_body = False
+        self._is_reading_body = False
         if self._unread is not None:
             self.transport.close()
 
@@ -168,7 +170,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _close_when_read(self, transport: asyncio.Transport) -> None:
         """Close `transport`, later where the client is still sending what was answered: else that is lost to it."""
-        is_sending = self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
+        is_sending = self._is_reading_body and self.cycle.response_complete
         if not is_sending or transport.is_closing():
             self._stop_reading()
             transport.close()

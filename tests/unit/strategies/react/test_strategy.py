@@ -141,7 +141,7 @@ async def test_only_the_first_action_counts_and_what_follows_it_is_never_read() 
     assert "99" not in shown(model.requests[1])
 
 
-async def test_the_stream_is_closed_at_the_action_where_the_provider_ignores_stop_strings() -> None:
+async def test_a_provider_that_ignores_stop_strings_is_closed_where_it_writes_on_after_the_action() -> None:
     class Deaf(ScriptedModel):
         def stream(self, request: ChatRequest) -> Any:
             from dataclasses import replace  # noqa: PLC0415 - of this test alone
@@ -151,7 +151,7 @@ async def test_the_stream_is_closed_at_the_action_where_the_provider_ignores_sto
     with Deaf([CALL + " Observation: 99 m " * 50, "<answer>3 m</answer>"]) as model:
         _, outcome = await run(model)
     assert outcome.answer == "3 m"
-    assert model.closed == 2
+    assert model.closed == 1
 
 
 @pytest.mark.parametrize(
