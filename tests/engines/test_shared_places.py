@@ -96,18 +96,19 @@ async def test_a_place_that_is_given_back_while_it_is_renewed_does_not_come_back
     await slots.aclose()
 
 
-async def test_a_caller_whose_places_cannot_be_renewed_keeps_nobody_else_from_it(
+async def test_callers_whose_places_cannot_be_renewed_keep_nobody_else_from_it_and_are_told_of_in_one_line(
     redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     slots = RedisSlots(redis=redis, most=1)
-    for caller in ("alice", "bob", "carol"):
+    for caller in ("alice", "bob", "carol", "dave"):
         assert await slots.take(caller, "run")
         await redis.delete(slots._key(caller))
-    await redis.set(slots._key("alice"), "not what we wrote")
+    for caller in ("alice", "dave"):
+        await redis.set(slots._key(caller), "not what we wrote")
     await slots.renew()
     assert await redis.zrange(slots._key("bob"), 0, -1) == [b"run"]
     assert await redis.zrange(slots._key("carol"), 0, -1) == [b"run"]
-    assert "could not be renewed" in caplog.text
+    assert caplog.messages == ["places of 2 callers could not be renewed"]
     await slots.aclose()
 
 

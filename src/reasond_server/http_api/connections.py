@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
 _log = logging.getLogger("reasond.http")
 # A client that is still sending reads no answer before it has sent all.
 _UNREAD_S = 2.0
@@ -66,6 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread_bytes = 0
         self._peer_uris: tuple[str, ...] = ()
         self._departure = Departure()
+        self._served: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start the clock: a client that connects has something to say."""
@@ -106,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._is_refused:
             super().on_headers_complete()
             self._is_reading_body = True
+            if not self.pipeline:
+                self._served = self.cycle
         self.headers = deque(maxlen=0)  # type: ignore[assignment]  # uvicorn appends to it and looks through it
 
     def on_body(self, body: bytes) -> None:
@@ -125,10 +130,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_reading_body = False
         if self._unread is not None:
             self.transport.close()
+        elif len(self.pipeline) <= 1:
+            # A large body has stopped the reading, and so has a request that waits; who leaves is seen by reading.
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         """Note that nothing is being worked on, unless the client has sent its next request already."""
         self._is_working = bool(self.pipeline)
+        if self.pipeline:
+            self._served = self.pipeline[-1][0]
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -144,6 +154,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clocks, and what is worked on for the client."""
         self._departure.happen()
+        if self._served is not None:
+            # uvicorn tells only the request that came last.
+            self._served.disconnected = True
         self._stop_timer()
         self._stop_stall()
         self._stop_reading()

@@ -118,11 +118,15 @@ class RedisSlots:
 
         What Redis answers for one caller, such as an error, keeps nobody else from it. Raises as `take`.
         """
+        refusals: list[ResponseError] = []
         for caller, held in list(self._held.items()):
             try:
                 await self._renew_of(caller, list(held))
-            except ResponseError:
-                _log.warning("places of a caller could not be renewed", exc_info=True)
+            except ResponseError as error:
+                refusals.append(error)
+        if refusals:
+            # One line: a Redis that takes no writes refuses every caller.
+            _log.warning("places of %d callers could not be renewed", len(refusals), exc_info=refusals[0])
 
     async def _renew_of(self, caller: str, places: Sequence[str]) -> None:
         await self._renew(keys=[self._key(caller)], args=[self._lease_ms, *places])

@@ -124,27 +124,72 @@ async def test_trailers_without_end_are_kept_nowhere() -> None:
         assert len(scope["headers"]) == 2
 
 
-async def test_who_leaves_in_the_middle_of_a_request_is_told_of_at_once() -> None:
-    is_working, was_cancelled = asyncio.Event(), asyncio.Event()
+class Endless:
+    """Reads the body, then works until its client leaves."""
 
-    async def endless(scope: Scope, receive: Receive, _send: Send) -> None:
-        await receive()
+    def __init__(self) -> None:
+        self.is_working = asyncio.Event()
+        self.was_cancelled = asyncio.Event()
 
-        async def work() -> None:
-            is_working.set()
-            await asyncio.Event().wait()
-
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del send
+        while (await receive()).get("more_body"):
+            pass
         try:
-            await unless_client_leaves(work(), departure_of(scope))
+            await unless_client_leaves(self._work(), departure_of(scope))
         except ClientGoneError:
-            was_cancelled.set()
+            self.was_cancelled.set()
 
-    async with connected(ConnectionLimits(), endless) as (_, writer):
-        # Of two that come at once the first is the one that is worked on.
-        writer.write(REQUEST * 2)
-        await is_working.wait()
+    async def _work(self) -> None:
+        self.is_working.set()
+        await asyncio.Event().wait()
+
+
+def posted(size: int) -> bytes:
+    """Return a request with a body of `size` bytes."""
+    return b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size)
+
+
+# uvicorn stops reading at 64 KiB of a body.
+@pytest.mark.parametrize("sent", [REQUEST, posted(200_000), posted(1_000_000)], ids=["no body", "200 KB", "1 MB"])
+@pytest.mark.parametrize("waiting", [b"", REQUEST, posted(1000)], ids=["alone", "one waits", "one with a body waits"])
+async def test_who_leaves_in_the_middle_of_a_request_is_told_of_at_once(
+    sent: bytes, waiting: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Endless()
+    async with connected(ConnectionLimits(), app) as (_, writer):
+        writer.write(sent)
+        await app.is_working.wait()
+        writer.write(waiting)
         writer.close()
-        await was_cancelled.wait()
+        await app.was_cancelled.wait()
+    assert caplog.messages == []
+
+
+async def test_of_two_requests_at_once_the_one_that_is_worked_on_is_told() -> None:
+    app = Endless()
+    async with connected(ConnectionLimits(), app) as (_, writer):
+        writer.write(REQUEST * 2)
+        await app.is_working.wait()
+        writer.close()
+        await app.was_cancelled.wait()
+
+
+async def test_leaving_in_the_middle_of_a_second_request_that_waited_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = Endless()
+
+    async def first_answered(scope: Scope, receive: Receive, send: Send) -> None:
+        await (hello if scope["path"] == "/first" else app)(scope, receive, send)
+
+    async with connected(ConnectionLimits(), first_answered) as (reader, writer):
+        writer.write(REQUEST.replace(b"/", b"/first", 1) + REQUEST * 2)
+        await answer(reader)
+        await app.is_working.wait()
+        writer.close()
+        await app.was_cancelled.wait()
+    assert caplog.messages == []
 
 
 async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
