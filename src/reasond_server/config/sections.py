@@ -121,7 +121,7 @@ class BackendSettings(Section):
         default=600.0,
         ge=1,
         le=86_400,
-        description="Seconds for a whole call, retries included; a caller's deadline that is earlier ends the run sooner.",
+        description="Seconds for a whole call, retries included; a caller's earlier deadline ends the run sooner.",
     )
     max_attempts: int = Field(
         default=3,
