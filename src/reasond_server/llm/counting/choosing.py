@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 from reasond_server.llm.counting.estimate import EstimatingCounter
@@ -40,7 +41,7 @@ def counter_for(
     if tokenizer is not None:
         return tokenizer_file(tokenizer, template=template)
     # tiktoken takes 1.3 MB, for nothing where there is no file for it.
-    if any(path.exists() for ranks in known for path in ranks.files_in(folders)):
+    if any(os.access(path, os.R_OK) for ranks in known for path in ranks.files_in(folders)):
         encoding = local_encoding(ranks_of(model), folders, known=known)
         if encoding is not None:
             return TiktokenCounter(encoding, template=template)

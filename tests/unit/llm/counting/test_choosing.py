@@ -38,3 +38,12 @@ def test_local_ranks_come_before_an_estimate(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["gpt-4o", "llama-3", ""])
 def test_without_ranks_there_is_an_estimate(model: str, tmp_path: Path) -> None:
     assert isinstance(counter_for("auto", model, folders=[tmp_path]), EstimatingCounter)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_passed_over(tmp_path: Path) -> None:
+    ranks = made_up_ranks(tmp_path)
+    # Refused by the system whoever asks; another user's folder is refused to all but root.
+    out_of_reach = tmp_path / ("x" * 300)
+    assert isinstance(counter_for("auto", "gpt-4o", folders=[out_of_reach], known=[ranks]), EstimatingCounter)
+    counter = counter_for("auto", "gpt-4o", folders=[out_of_reach, tmp_path], known=[ranks])
+    assert isinstance(counter, TiktokenCounter)
