@@ -112,6 +112,12 @@ class ReasondError(Exception):
         self.retry_after_s = retry_after_s
         self.execution_id: str | None = None
 
+    def again(self) -> Self:
+        """Return an error that says the same and was never raised: one that was keeps alive what its frames hold."""
+        error = type(self).__new__(type(self), *self.args)
+        error.__dict__.update(self.__dict__)
+        return error
+
     @property
     def full_message(self) -> str:
         """What is wrong and what to do, as one text."""

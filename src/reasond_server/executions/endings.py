@@ -11,6 +11,7 @@ from reasond_server.errors import (
     ModelTimeoutError,
     StoreUnavailableError,
     TokenBudgetExhaustedError,
+    error_of,
 )
 from reasond_server.llm.model import CALLERS_TIME
 from reasond_server.types import FinishReason
@@ -19,7 +20,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
     from reasond_server.strategies.strategy import Outcome
-    from reasond_server.types import Usage
+    from reasond_server.types import ExecutionFailure, Usage
 
 
 ABANDONED: Final = "Nobody waited for the result any more."
@@ -39,6 +40,13 @@ class Ending:
 def failed(error: ReasondError) -> Ending:
     """Return the ending of a run that `error` ended."""
     return Ending(finish_reason=FinishReason.FAILED, error=error)
+
+
+def failure_of(failure: ExecutionFailure, execution_id: str, *, error: ReasondError | None) -> ReasondError:
+    """Return what to raise for an execution that failed: what `error` says while it is at hand, else what was kept."""
+    told = error_of(failure.reason, failure.message) if error is None else error.again()
+    told.execution_id = execution_id
+    return told
 
 
 def cancelled(*warnings: str) -> Ending:

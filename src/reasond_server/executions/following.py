@@ -6,8 +6,9 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError, error_of
+from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
 from reasond_server.executions.admission import draining
+from reasond_server.executions.endings import failure_of
 from reasond_server.executions.mailbox import Mailbox
 from reasond_server.executions.pulse import Pulse
 from reasond_server.executions.run import Stop
@@ -205,11 +206,8 @@ class _Source:
         """
         self.has_ended = True
         if result.error is not None:
-            kept = error_of(result.error.reason, result.error.message)
-            run = self._last_run
-            error = kept if run is None or run.error is None else run.error
-            error.execution_id = result.execution_id
-            raise error
+            error = None if self._last_run is None else self._last_run.error
+            raise failure_of(result.error, result.execution_id, error=error)
 
     async def _read_store(self, after: int) -> Sequence[LoggedEvent]:
         events = await self._store.read(self._tenant, self._id, after=after, limit=self._page)

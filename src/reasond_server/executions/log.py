@@ -193,7 +193,7 @@ class RunLog:
         if self._is_full():
             await self._wait_for_room()
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
 
     async def _wait_for_room(self) -> None:
         try:
@@ -211,7 +211,7 @@ class RunLog:
         """Wait until everything that was appended is committed. Raises as `room`."""
         await self.settled()
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
 
     async def settled(self) -> None:
         """Wait until everything that was appended is committed, or never will be."""

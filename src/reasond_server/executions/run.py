@@ -6,6 +6,7 @@ import asyncio
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.errors import ReasondError
 from reasond_server.executions.log import is_gone
 from reasond_server.types import TextDelta
 from reasond_server.types.values import value
@@ -13,7 +14,6 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.errors import ReasondError
     from reasond_server.executions.admission import Place
     from reasond_server.executions.endings import Ending
     from reasond_server.executions.fencing import Tenure
@@ -291,7 +291,8 @@ class Run:
     def tell(self, ending: Ending | ReasondError) -> None:
         """Note how the strategy's work ended; what was told first counts, unless the run was stopped or over before."""
         if self.told is None and self.stop_reason is None and not self.is_ending:
-            self.told = ending
+            # Frames of the error that was raised hold the run: each would keep the other until the collector comes.
+            self.told = ending.again() if isinstance(ending, ReasondError) else ending
 
     def limit(self, within_s: float | None) -> None:
         """Let the run be over in so many seconds, whatever was said before; None: in its own time."""

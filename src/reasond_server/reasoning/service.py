@@ -15,9 +15,8 @@ from reasond_server.errors import (
     ReasondError,
     StoreUnavailableError,
     Violation,
-    error_of,
 )
-from reasond_server.executions.endings import ABANDONED, ending_of_error
+from reasond_server.executions.endings import ABANDONED, ending_of_error, failure_of
 from reasond_server.executions.following import Follower
 from reasond_server.executions.mailbox import Patience
 from reasond_server.executions.run import Assignment
@@ -313,9 +312,7 @@ class ReasoningService:
                 raise _gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""))
             if result.error is not None:
-                error = run.error or error_of(result.error.reason, result.error.message)
-                error.execution_id = result.execution_id
-                raise error
+                raise failure_of(result.error, result.execution_id, error=run.error)
             events = await self._events(run)
             if events and events[0].sequence > 1:
                 result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
@@ -433,7 +430,7 @@ def _concerns(execution_id: str) -> None:
 def _gone(run: Run) -> ReasondError:
     """Return why a run left this process without a result."""
     if isinstance(run.log.error, ExecutionNotFoundError):
-        return run.log.error
+        return run.log.error.again()
     error = StoreUnavailableError(
         "The server was out of touch with its store for too long, and another one took the execution over",
         remedy="Start the task again.",

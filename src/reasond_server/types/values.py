@@ -14,6 +14,7 @@ def value(kind: type[ClassT]) -> type[ClassT]:
 
     The type checker refuses an assignment, not the interpreter: a dataclass that is frozen at run time sets each field
     by a call of `object.__setattr__`, which was a fifth of what a run costs. What a third party's strategy or tool is
-    handed, and what is kept of what it returns, is frozen at run time as well (`dataclass(frozen=True)`).
+    handed, but for the events of a model's call, and what is kept of what it returns, is frozen at run time as well
+    (`dataclass(frozen=True)`).
     """
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(kind)

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -24,7 +25,8 @@ from reasond_server.errors import (
     StoreUnavailableError,
     StrategyNotSupportedError,
 )
-from reasond_server.llm.model import ChatModel
+from reasond_server.executions.run import Run
+from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.strategies.strategy import (
     Outcome,
@@ -330,3 +332,37 @@ async def test_what_a_check_raises_reaches_the_caller() -> None:
     strategy.go_on.set()
     with pytest.raises(InvalidRequestError, match="no"):
         await careful_core(strategy).reasoning.execute(ALICE, Task(query="why?", strategy="careful"))
+
+
+class Gone(ScriptedModel):
+    """Fails, each time with an error of its own."""
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        raise ModelUnavailableError(f"{request.max_tokens} tokens are too many")
+        yield
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_failed_run_is_not_kept_by_the_error_that_its_caller_got(
+    registry: StrategyRegistry, *, is_streamed: bool
+) -> None:
+    sections = {"reasoning": {"default_strategy": "", "enabled_strategies": []}}
+    service = assemble(Settings.model_validate(sections), model=Gone([]), registry=registry).reasoning
+    task = Task(query="why?", strategy="quick")
+
+    async def ask() -> None:
+        if is_streamed:
+            async with aclosing(service.stream(ALICE, task)) as stream:
+                _ = [event async for event in stream]
+        else:
+            await service.execute(ALICE, task)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ModelUnavailableError):
+            await ask()
+        await asyncio.sleep(0.05)
+        assert not [one for one in gc.get_objects() if type(one) is Run]
+    finally:
+        gc.enable()
