@@ -51,6 +51,9 @@ def peers_lines(report: Report, where: str) -> list[str]:
         *_goals(
             [{**goal, "what": goal["what"] + (" (quoted)" if goal["is_quoted"] else "")} for goal in report["goals"]]
         ),
+        "",
+        "What reasond holds when it is ready is what it imports: before all the `openai` package, gRPC, cryptography",
+        "(for PyJWT) and aiohttp ([why each is there](decisions/0010-dependencies.md)).",
     ]
 
 

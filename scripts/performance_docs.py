@@ -222,6 +222,9 @@ def startup_lines(report: Report) -> list[str]:
         f"`python -m benchmarks.startup`, medians. {circumstances(report)}",
         "",
         *table(["", "measured", "goal: less than"], rows),
+        "",
+        "The growth comes with the first calls and then stops: it is what the allocator keeps of the most that runs and",
+        "their logs held at once, between two looks of the collector and while the store was behind.",
     ]
 
 
