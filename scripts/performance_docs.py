@@ -223,8 +223,8 @@ def startup_lines(report: Report) -> list[str]:
         "",
         *table(["", "measured", "goal: less than"], rows),
         "",
-        "The growth comes with the first calls and then stops: it is what the allocator keeps of the most that runs and",
-        "their logs held at once, between two looks of the collector and while the store was behind.",
+        "The growth comes with the first calls and then stops: it is what the allocator keeps of the most that runs",
+        "and their logs held at once, between two looks of the collector and while the store was behind.",
     ]
 
 
