@@ -91,6 +91,14 @@ def total(found: Mapping[str, float], name: str, *with_labels: str) -> float:
     )
 
 
+def require_budget_spent(found: Mapping[str, float]) -> None:
+    """Fail unless what was reserved of budgets is what was used, and what came back."""
+    budget = {name: found[f'reasond_budget_tokens_total{{event="{name}"}}'] for name in ("reserved", "settled")}
+    spent = total(found, "reasond_tokens_total", 'kind="input"') + total(found, "reasond_tokens_total", 'kind="output"')
+    assert budget["settled"] == spent
+    assert budget["reserved"] == spent + found['reasond_budget_tokens_total{event="refunded"}']
+
+
 async def cancelled(listening: Listening, plays: Backend) -> None:
     """Ask without a request id, and leave while the model works."""
     task = execution_pb2.ReasoningTask(query="HOLD", strategy="chain_of_thought")
@@ -183,11 +191,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
     assert found['reasond_model_call_duration_seconds_count{model="fake"}'] == total(found, calls)
     assert found['reasond_model_first_content_seconds_count{model="fake"}'] == plays.answered
     assert found['reasond_tool_calls_total{outcome="ok",tool="calculator"}'] == 1
-
-    budget = {name: found[f'reasond_budget_tokens_total{{event="{name}"}}'] for name in ("reserved", "settled")}
-    spent = total(found, "reasond_tokens_total", 'kind="input"') + total(found, "reasond_tokens_total", 'kind="output"')
-    assert budget["settled"] == spent
-    assert budget["reserved"] == spent + found['reasond_budget_tokens_total{event="refunded"}']
+    require_budget_spent(found)
 
 
 async def test_what_a_run_saved_is_told_as_its_caller_is_told() -> None:
