@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import gc
 import json
-import os
 import statistics
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +22,9 @@ from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, served, targe
 from benchmarks.loading import load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.removed import sources_of, worktree
-from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond_server import app
-from reasond_server.telemetry.logs import configure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,10 +88,7 @@ def main() -> None:
     parser.add_argument("--serve", nargs=2, metavar=("PATH", "URL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        pin(options.core)
-        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(*options.serve))
+        be_measured(serve(*options.serve), core=options.core)
         return
     rows = []
     with worktree(BEFORE) as tree:

@@ -21,7 +21,6 @@ import asyncio
 import cProfile
 import gc
 import json
-import os
 import pstats
 import tempfile
 import time
@@ -37,14 +36,13 @@ from benchmarks.instant import InstantModel
 from benchmarks.jsonrpc_cost import RPC_PATH, question
 from benchmarks.loading import GrpcCall, HttpCall, http_post, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.streams import FLOOD_STEPS, Steps
 from benchmarks.unary import ANSWER_BYTES, SETTINGS, request_message
 from benchmarks.unary import PATH as REASON
 from benchmarks.upstream import running_upstream
 from benchmarks.upstream_wait import MODEL
 from reasond.v1 import reasoning_service_pb2
-from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
 if TYPE_CHECKING:
@@ -249,10 +247,7 @@ def main() -> None:
     parser.add_argument("--serve", nargs=3, metavar=("PATH", "DUMP", "URL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        pin(options.core)
-        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(*options.serve))
+        be_measured(serve(*options.serve), core=options.core)
         return
     found = {name: profiled(name, options.scale) for name in options.path}
     if options.totals:

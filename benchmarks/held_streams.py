@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import resource
 import statistics
 import tempfile
@@ -33,11 +32,10 @@ import grpc
 from benchmarks.holding import PIECE, HeldModel, PacedModel
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2
 from reasond_server import app
-from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
 if TYPE_CHECKING:
@@ -291,10 +289,7 @@ def main() -> None:
     parser.add_argument("--serve", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        pin(options.core)
-        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(*options.serve))
+        be_measured(serve(*options.serve), core=options.core)
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with running_upstream(core=two_processors()[1]) as base_url:

@@ -12,8 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.machine import new_event_loop, pin
+from reasond_server.telemetry.logs import configure
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
 _STOP_LIMIT_S = 20.0
 _PAGE_BYTES = 4096
@@ -69,6 +72,14 @@ def running(module: str, *arguments: str, core: int, sources: str = "") -> Itera
                 process.wait(_STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def be_measured(serving: Coroutine[Any, Any, None], *, core: int) -> None:
+    """Be one of the processes that are measured: on that processor, with a log that nobody reads."""
+    pin(core)
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        configure(nowhere, is_human=False)
+        runner.run(serving)
 
 
 async def serve_until_told(**told: Any) -> None:  # noqa: ANN401 - any JSON

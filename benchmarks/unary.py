@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -32,12 +31,11 @@ import grpc
 from benchmarks.instant import InstantModel
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream, text_of
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server import app
 from reasond_server.executions.opening import migrate_stores
-from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 from tests.engines.postgres import is_postgres_here, running_postgres
 
@@ -261,16 +259,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]], goals: Sequence[Mapping[str, A
 
 def serve(arguments: Sequence[str], core: int) -> None:
     """Be one of the processes that are measured."""
-    pin(core)
     kind, *rest = arguments
-    configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        if kind == ECHO:
-            runner.run(serve_echo(*rest))
-        elif kind == CREATE:
-            runner.run(create_calls(rest[0], int(rest[1])))
-        else:
-            runner.run(serve_reasond(*rest))
+    if kind == ECHO:
+        be_measured(serve_echo(*rest), core=core)
+    elif kind == CREATE:
+        be_measured(create_calls(rest[0], int(rest[1])), core=core)
+    else:
+        be_measured(serve_reasond(*rest), core=core)
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.loading import GrpcCall, HttpCall, Load, http_post, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.serving import ServerProcess, running, serve_until_told
+from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.unary import PATH, request_message
 from benchmarks.upstream import running_upstream, text_of
 from reasond_server import app
-from reasond_server.telemetry.logs import configure
 from reasond_server.testing import running_server
 
 if TYPE_CHECKING:
@@ -152,10 +150,7 @@ def main() -> None:
     parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        pin(options.core)
-        configure(Path(os.devnull).open("w", encoding="utf-8"), is_human=False)  # noqa: SIM115 - as long as the process
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(options.serve))
+        be_measured(serve(options.serve), core=options.core)
         return
     with ExitStack() as stack:
         rows = rows_of(rounds_of(stack, options))
