@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.unit.logs.test_writer import SlowStore
 
 from reasond_server.errors import InternalError
 from reasond_server.logs.mailbox import Mailbox
 from reasond_server.runs.run import Assignment, Run, Stop
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import FinishReason, TextDelta
+from tests.unit.logs.test_writer import SlowStore
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 
 Assign = Callable[..., Assignment]
