@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts import size_budget
-from scripts.size_budget import Module, collected, measured, measures, over_budget, percentile
+from scripts.size_budget import Module, collected, measured, measures, over_budget, percentile, too_wide
 
 SOURCE = textwrap.dedent(
     '''
@@ -56,7 +56,7 @@ def test_no_values_have_percentile_0() -> None:
 @pytest.mark.parametrize(
     ("oversized", "name"),
     [
-        (module(lines=351), "module lines, p90"),
+        (module(lines=451), "module lines, p90"),
         (module(lines=501), "module lines, most"),
         (module(functions={"f:1": 21}), "function code, p90"),
         (module(functions={"f:1": 46}), "function code, p99"),
@@ -98,3 +98,45 @@ def test_what_is_not_shipped_keeps_the_hard_limits_too(
     (tmp_path / room / "long.py").write_text("A = 1\n" * 501, encoding="utf-8")
     assert size_budget.main() == 1
     assert f"{room}/long.py: 501 lines" in capsys.readouterr().out
+
+
+WIDE = """
+class Base:
+    kind: ClassVar[str] = "a"
+    __slots__ = ("first", "second")
+
+    def open(self) -> None:
+        self.third = self.fourth = 0
+
+class Derived(Base[int]):
+    fifth: int
+
+    def close(self) -> None:
+        self.fifth, other.sixth = 0, 0
+
+    @property
+    def state(self) -> str: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ("\n".join(f"    def m{number}(self) -> None: ..." for number in range(17)), []),
+        (
+            "\n".join(f"    def m{number}(self) -> None: ..." for number in range(18)),
+            ["src/reasond_server/logs/a.py Derived: 21 methods, the limit is 20"],
+        ),
+        ("\n".join(f"    f{number}: int" for number in range(15)), []),
+        (
+            "    def set(self) -> None:\n" + "\n".join(f"        self.f{number} = 0" for number in range(16)),
+            ["src/reasond_server/logs/a.py Derived: 21 attributes, the limit is 20"],
+        ),
+    ],
+)
+def test_a_class_of_the_core_has_20_attributes_and_20_methods_with_those_of_its_bases(
+    members: str, expected: list[str]
+) -> None:
+    source = f"{WIDE}\n{members}\n"
+    assert too_wide([measured(Path("src/reasond_server/logs/a.py"), source)]) == expected
+    assert too_wide([measured(Path("src/reasond_server/llm/a.py"), source)]) == []

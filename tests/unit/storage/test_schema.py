@@ -13,12 +13,12 @@ from alembic.script import ScriptDirectory
 
 from reasond_server import storage
 from reasond_server.errors import SettingsError, StoreUnavailableError
-from reasond_server.executions.opening import examine_stores, migrate_stores, open_stores
 from reasond_server.storage.migrating import upgrade_schema
 from reasond_server.storage.postgres import database_state
 from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
 from reasond_server.storage.sqlite import SqliteFile, file_state
-from tests.unit.executions.stored.conftest import Time
+from reasond_server.stores import examine_stores, migrate_stores, open_stores
+from tests.unit.logs.stored.conftest import Time
 
 EXECUTION = (
     "INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, version, "
