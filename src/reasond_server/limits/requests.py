@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from reasond_server.errors import RateLimitedError
+from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from reasond_server.limits.concurrency import Rest, Slots
     from reasond_server.telemetry.observers import LimitObserver
 
-_CONCURRENCY_WAIT_S = 1.0
 # Places of lives before those have lapsed, or were moved already.
 _LIVES = 16
 
@@ -40,7 +40,7 @@ class Denial:
 
 def no_place(most: int) -> Denial:
     """Return the denial of an execution beyond `most` at once."""
-    return Denial(limit=f"{most} executions at once", retry_after_s=_CONCURRENCY_WAIT_S, kind="concurrency")
+    return Denial(limit=f"{most} executions at once", retry_after_s=SOON_S, kind="concurrency")
 
 
 class RequestRates(Protocol):
