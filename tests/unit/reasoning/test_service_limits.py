@@ -8,8 +8,8 @@ from reasond_server.errors import RateLimitedError, StoreUnavailableError
 from reasond_server.limits.callers import CallerLimits
 from reasond_server.limits.concurrency import MemorySlots
 from reasond_server.limits.requests import DirectAdmission, RequestGate
-from tests.unit.executions.conftest import in_virtual_time
 from tests.unit.reasoning.company import ALICE, Company, task_of
+from tests.unit.runs.conftest import in_virtual_time
 
 TASK = task_of([["one"], ["two"]])
 
