@@ -180,6 +180,9 @@ of a call, which only the first may make again.
 HANGING: Final = "left-hanging"
 """Ends as FAILED, because nobody knows whether its tool did its part."""
 
+RECORDED: Final = "left-recorded"
+"""Its tool is not called again: what it said is seen from the record."""
+
 STEPS_SEEN: Final[Mapping[str, int]] = {
     "left-thought": 0,
     "left-windows": 2,

@@ -22,6 +22,7 @@ from tests.compat.questions import (
     HANGING,
     LOST,
     NOTED_AFTERWARDS,
+    RECORDED,
     REDACTED,
     RUNNING,
     STEPS_SEEN,
@@ -94,45 +95,34 @@ async def ended(caller: Caller, execution_id: str, question: Question) -> list[A
     return await caller.events(execution_id)
 
 
-async def test_what_had_ended_reads_as_it_did(left: Left) -> None:
-    assert set(left.shown["ended"]) == {question.name for question in ENDED}
-    assert set(left.shown["redacted"]) == {question.name for question in REDACTED}
-    async with left.served() as caller:
-        for group in ("ended", "redacted"):
-            for name, told in left.shown[group].items():
-                again = await caller.whole(told["execution_id"], has_jsonrpc="jsonrpc" in told)
-                assert again == told, f"{group} {name}"
-
-
-async def test_agents_and_the_list_of_executions_are_there(left: Left) -> None:
-    told = [*left.shown["ended"].values(), *left.shown["redacted"].values()]
-    running = [one["execution_id"] for one in (*left.shown["running"].values(), left.shown["lost"])]
-    async with left.served() as caller:
-        agents = [plain(agent) async for agent in caller.client.list_agents()]
-        listed = {each.execution_id: plain(each) async for each in caller.client.list_executions()}
-    assert agents == left.shown["agents"]
-    assert set(listed) == {*(one["execution_id"] for one in told), *running}
-    assert [listed[one["execution_id"]] for one in told] == [one["execution"]["execution"] for one in told]
-
-
-async def test_a_question_that_was_answered_is_not_asked_again(left: Left) -> None:
+async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left) -> None:
+    shown = left.shown
+    assert set(shown["ended"]) == {question.name for question in ENDED}
+    assert set(shown["redacted"]) == {question.name for question in REDACTED}
+    told = [*shown["ended"].values(), *shown["redacted"].values()]
     (asked,) = [question for question in ENDED if question.request_id]
     model = replying_model()
     async with left.served(model) as caller:
+        for one in told:
+            assert await caller.whole(one["execution_id"], has_jsonrpc="jsonrpc" in one) == one
+        assert [plain(agent) async for agent in caller.client.list_agents()] == shown["agents"]
+        listed = {each.execution_id: plain(each) async for each in caller.client.list_executions()}
         again = await caller.client.reason(**asked.task, request_id=asked.request_id)
-    assert (again.execution_id, again.answer) == (left.shown["ended"][asked.name]["execution_id"], ANSWER)
+    running = [one["execution_id"] for one in (*shown["running"].values(), shown["lost"])]
+    assert set(listed) == {*(one["execution_id"] for one in told), *running}
+    assert [listed[one["execution_id"]] for one in told] == [one["execution"]["execution"] for one in told]
+    assert (again.execution_id, again.answer) == (shown["ended"][asked.name]["execution_id"], ANSWER)
     assert asked.name not in {name_of(question_of(request)) for request in model.requests}
 
 
 async def test_what_was_at_work_is_gone_on_with_and_no_tool_is_called_twice(left: Left) -> None:
-    assert set(left.shown["running"]) == set(QUESTIONS)
+    shown = left.shown["running"]
+    assert set(shown) == set(QUESTIONS)
     async with left.served() as caller:
-        logs = {
-            name: await ended(caller, told["execution_id"], QUESTIONS[name])
-            for name, told in left.shown["running"].items()
-        }
+        logs = {name: await ended(caller, told["execution_id"], QUESTIONS[name]) for name, told in shown.items()}
+        lost = await caller.events(left.shown["lost"]["execution_id"])
     for name, events in logs.items():
-        before = left.shown["running"][name]["events"]
+        before = shown[name]["events"]
         assert len(before) == 1 + STEPS_SEEN[name]
         assert events[: len(before)] == before, name
         assert [int(event["sequence"]) for event in events] == list(range(1, len(events) + 1)), name
@@ -143,19 +133,7 @@ async def test_what_was_at_work_is_gone_on_with_and_no_tool_is_called_twice(left
         else:
             assert (end["finish_reason"], end["answer"]) == ("FINISH_REASON_ANSWERED", ANSWER), name
     assert sorted(left.noted) == sorted(NOTED_AFTERWARDS)
-
-
-async def test_a_tool_whose_result_was_on_record_is_seen_to_have_said_it(left: Left) -> None:
-    told, name = left.shown["running"], "left-recorded"
-    async with left.served() as caller:
-        events = await ended(caller, told[name]["execution_id"], QUESTIONS[name])
-    observations = events[1]["iteration"]["react"]["observations"]
+    observations = logs[RECORDED][1]["iteration"]["react"]["observations"]
     assert observations == [{"call_id": "c1", "result_json": '{"result":"noted recorded one"}'}]
-
-
-async def test_what_kept_no_content_ends_as_failed_and_keeps_its_steps(left: Left) -> None:
-    async with left.served() as caller:
-        events = await caller.events(left.shown["lost"]["execution_id"])
-    end = events[-1]["completed"]
-    assert end["finish_reason"] == "FINISH_REASON_FAILED"
-    assert ["iteration" in event for event in events] == [False, *[True] * (LOST.stands_at or 0), False]
+    assert lost[-1]["completed"]["finish_reason"] == "FINISH_REASON_FAILED"
+    assert ["iteration" in event for event in lost] == [False, *[True] * (LOST.stands_at or 0), False]

@@ -36,6 +36,7 @@ from tests.compat.questions import (
     AGENT,
     ENDED,
     LOST,
+    RECORDED,
     REDACTED,
     RUNNING,
     STEPS_SEEN,
@@ -174,7 +175,7 @@ async def _write_kept(asking: _Asking, told: Path, notes: Path, *, has_jsonrpc: 
     ended = {question.name: asking.ids[question.name] for question in ENDED}
     notes.with_suffix(".held").touch()
     for question in RUNNING:
-        if question.name == "left-recorded":
+        if question.name == RECORDED:
             await asyncio.sleep(1)
             _withhold_steps()
         await asking.begun(question)
