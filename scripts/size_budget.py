@@ -135,7 +135,7 @@ def find_assigned(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[st
             yield entry.attr
 
 
-def measured(path: Path, source: str) -> Module:
+def measure(path: Path, source: str) -> Module:
     """Return the sizes of `source`."""
     tree = ast.parse(source)
     with_tokens, comments = token_lines(source)
@@ -155,7 +155,7 @@ def measured(path: Path, source: str) -> Module:
     )
 
 
-def measures(modules: list[Module]) -> list[Measure]:
+def list_measures(modules: list[Module]) -> list[Measure]:
     """Return every figure of the budget for `modules`."""
     lines = [module.lines for module in modules]
     functions = {f"{module.path} {name}": size for module in modules for name, size in module.functions.items()}
@@ -173,10 +173,10 @@ def measures(modules: list[Module]) -> list[Measure]:
     ]
 
 
-def collected(root: Path, rooms: Sequence[str] = ROOMS) -> list[Module]:
+def read_modules(root: Path, rooms: Sequence[str] = ROOMS) -> list[Module]:
     """Return the sizes of all modules below the `rooms` of `root` that a person wrote."""
     paths = sorted(path for room in rooms for path in (root / room).rglob("*.py") if "_pb2" not in path.name)
-    return [measured(path.relative_to(root), path.read_text(encoding="utf-8")) for path in paths]
+    return [measure(path.relative_to(root), path.read_text(encoding="utf-8")) for path in paths]
 
 
 def over_budget(modules: list[Module], *, lines: int = 500, code: int = 60) -> list[str]:
@@ -213,13 +213,13 @@ def find_bases(entry: Class, known: Mapping[str, Class]) -> list[Class]:
 
 def main() -> int:
     """Print the table and return 1 where a figure is over its limit."""
-    modules = collected(ROOT)
-    figures = measures(modules)
+    modules = read_modules(ROOT)
+    figures = list_measures(modules)
     print(f"{len(modules)} modules, {sum(len(module.functions) for module in modules)} functions")
     for figure in figures:
         mark = "ok  " if figure.is_kept else "OVER"
         print(f"  {mark} {figure.name:<24} {figure.value:>6g}  limit {figure.limit:>4g}  {figure.detail}")
-    over = over_budget(modules) + over_budget(collected(ROOT, OTHER_ROOMS))
+    over = over_budget(modules) + over_budget(read_modules(ROOT, OTHER_ROOMS))
     print("\n".join([*over, *too_wide(modules)]))
     return 0 if all(figure.is_kept for figure in figures) and not over else 1
 
