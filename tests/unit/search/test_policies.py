@@ -154,8 +154,6 @@ def test_where_nothing_below_is_open_a_node_is_widened_all_the_same() -> None:
         asked.append(chosen.count)
         made = children(chosen.node, [0.5] * 3)[place : place + 1]
         uct.settle([chosen], [Expansion(node=chosen.node, children=made)])
-            [chosen], [Expansion(node=chosen.node, children=children(chosen.node, [0.5] * 3)[place : place + 1])]
-        )
     assert asked == [2, 1, 1]
 
 
