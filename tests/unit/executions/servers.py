@@ -10,7 +10,7 @@ from reasond_server.executions.following import Follower
 from reasond_server.executions.memory import MemoryExecutionStore
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
-from reasond_server.llm.tracing import traced
+from reasond_server.llm.traced_model import traced
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
 from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
 from reasond_server.types import (

@@ -17,8 +17,7 @@ from reasond_server.executions.opening import open_stores
 from reasond_server.executions.run import Assignment
 from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.llm.counting import ByteCounter
-from reasond_server.llm.model import Finished, ModelFinish, Text
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import Finished, ModelFinish, Text, WrappedModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.testing import FunctionModel
 from reasond_server.types import CarryoverMode, ExecutionState, StrategySource, Task, Usage

@@ -30,8 +30,7 @@ from reasond_server.executions.replay.recorded import (
 )
 from reasond_server.executions.store import Record
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.llm.model import Finished
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import Finished, WrappedModel
 from reasond_server.types import Usage
 
 if TYPE_CHECKING:
