@@ -25,8 +25,9 @@ test: environment-dev ## run everything: what CI runs
 check: environment-dev ## run the fast half of the tests, under five minutes
 	@$(BIN)/python -m scripts.check --fast
 
-generate: environment-dev ## regenerate the stubs and the descriptor set from proto/
+generate: environment-dev ## regenerate the stubs and the descriptor set from proto/, and the blocking client
 	@$(BIN)/python -m scripts.generate
+	@$(BIN)/python -m scripts.sync_client
 	@$(MAKE) --no-print-directory docs
 
 docs: environment-dev ## regenerate the generated parts of docs/

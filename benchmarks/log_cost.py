@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import circumstances, new_event_loop
-from reasond_server.executions.opening import MEMORY_URL, migrate_stores, open_stores
+from reasond_server.stores import MEMORY_URL, migrate_stores, open_stores
 from reasond_server.testing.logs import HandWrittenLog, started, step
 from tests.engines.postgres import is_postgres_here, running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from reasond_server.executions.store import ExecutionStore
+    from reasond_server.logs.store import ExecutionStore
 
 RESULTS = Path(__file__).resolve().parent / "results" / "log_cost.json"
 PACKAGES = ("reasond-server", "sqlalchemy", "psycopg")

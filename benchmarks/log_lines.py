@@ -54,7 +54,7 @@ class Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return `record` as JSON."""
         fields = {name: value for name, value in vars(record).items() if name not in _OWN}
-        scope = {"trace_id": "a" * 32, "span_id": "b" * 16, "request_id": "c" * 32, "execution_id": "d" * 32}
+        scope = {"trace_id": "a" * 32, "span_id": "b" * 16, "call_id": "c" * 32, "execution_id": "d" * 32}
         line = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
         return json.dumps({**line, "logger": record.name, **fields, **scope})
 

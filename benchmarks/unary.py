@@ -35,7 +35,7 @@ from benchmarks.serving import ServerProcess, be_measured, running, serve_until_
 from benchmarks.upstream import running_upstream, text_of
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server import app
-from reasond_server.executions.opening import migrate_stores
+from reasond_server.stores import migrate_stores
 from reasond_server.testing import running_server
 from tests.engines.postgres import is_postgres_here, running_postgres
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.pages import cell, page, settle, table
+from scripts.pages import cell, page, table, write_or_check
 from scripts.protos import PACKAGE, read
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def page_of(file: ProtoFile) -> str:
     return f"{file.name}.md" if file.services else TYPES
 
 
-def linked(name: str, where: Mapping[str, str]) -> str:
+def link_type(name: str, where: Mapping[str, str]) -> str:
     """Return `name` as a link to its type, or as code where it is none of ours."""
     return f"[{name}]({where[name]})" if name in where else f"`{name}`"
 
@@ -52,7 +52,7 @@ def field_rows(fields: Sequence[Field], where: Mapping[str, str]) -> Iterator[li
         if field.oneof and field.oneof != announced:
             announced = field.oneof
             yield [f"*{field.oneof}*", "", "one of", cell(field.choice)]
-        kind = linked(field.type_name, where)
+        kind = link_type(field.type_name, where)
         kind = f"map of string to {kind}" if field.label == "map" else f"{field.label} {kind}".strip()
         name = f"{'· ' if field.oneof else ''}`{field.name}`"
         yield [name, str(field.number), kind, cell(field.comment)]
@@ -80,10 +80,10 @@ def enum_lines(enum: Enum) -> Iterator[str]:
 
 def method_row(method: Method, where: Mapping[str, str]) -> list[str]:
     """Return the row of an RPC."""
-    response = linked(method.response, where)
+    response = link_type(method.response, where)
     return [
         f"`{method.name}`",
-        linked(method.request, where),
+        link_type(method.request, where),
         f"stream of {response}" if method.is_streaming else response,
         cell(method.comment),
     ]
@@ -111,7 +111,7 @@ def types_of(file: ProtoFile, where: Mapping[str, str]) -> list[str]:
 def contents(file: ProtoFile, where: Mapping[str, str]) -> str:
     """Return links to all types in `file`, in its order."""
     names = (*(message.name for message in file.messages), *(enum.name for enum in file.enums))
-    return " · ".join(linked(name, where) for name in names)
+    return " · ".join(link_type(name, where) for name in names)
 
 
 def types_page(files: Sequence[ProtoFile], where: Mapping[str, str]) -> str:
@@ -158,4 +158,4 @@ def pages(files: Sequence[ProtoFile]) -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(settle(pages(read()), description=__doc__ or ""))
+    sys.exit(write_or_check(pages(read()), description=__doc__ or ""))

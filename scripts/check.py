@@ -49,7 +49,7 @@ def environment() -> dict[str, str]:
     return kept
 
 
-def succeeded(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
+def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
     """Run `command` into `log` and return whether it exited 0 within `limit_s` seconds.
 
     It gets a process group of its own, so that nothing it started outlives the limit.
@@ -80,15 +80,15 @@ def run(stage: Stage) -> Outcome:
     """Run the commands of `stage` until one fails."""
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
-        is_passed = all(succeeded(command, log, limit_s=stage.limit_s) for command in stage.commands)
+        is_passed = all(run_command(command, log, limit_s=stage.limit_s) for command in stage.commands)
         log.seek(0)
         output = log.read().decode("utf-8", "replace")
     seconds = time.monotonic() - started
-    counts = outcome.counted(output, is_passed=is_passed) if stage.is_pytest else outcome.Counts()
+    counts = outcome.count_tests(output, is_passed=is_passed) if stage.is_pytest else outcome.Counts()
     return Outcome(stage=stage, seconds=seconds, is_passed=is_passed, output=output, counts=counts)
 
 
-def shown(result: Outcome) -> None:
+def show_output(result: Outcome) -> None:
     """Print the row of `result`, the names of skipped tests, and the end of the output where it failed."""
     print(result.line(), flush=True)
     if not result.is_passed:
@@ -97,7 +97,7 @@ def shown(result: Outcome) -> None:
         print("".join(f"    {line}\n" for line in outcome.notices(result.output)), end="", flush=True)
 
 
-def concluded(results: list[Outcome]) -> int:
+def conclude(results: list[Outcome]) -> int:
     """Print the table and, last, the sum of all tests; return the exit code."""
     failed = [result.stage.name for result in results if not result.is_passed]
     print(f"\n{len(results)} stages in {sum(result.seconds for result in results):.1f} s")
@@ -120,8 +120,8 @@ def main() -> int:
     results = []
     for stage in chosen:
         results.append(run(stage))
-        shown(results[-1])
-    return concluded(results)
+        show_output(results[-1])
+    return conclude(results)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.config.keys import key_docs
 from reasond_server.config.listing import toml_value
-from scripts.pages import ROOT, cell, settle, table
+from scripts.pages import ROOT, cell, table, write_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ def key_row(doc: KeyDoc) -> list[str]:
     return [f"`{doc.key.rpartition('.')[2]}`", cell(kind), cell(default), variable, cell(doc.description)]
 
 
-def filled(guide: str, docs: Iterable[KeyDoc]) -> str:
+def fill_tables(guide: str, docs: Iterable[KeyDoc]) -> str:
     """Return `guide` with all its tables made anew.
 
     Raises:
@@ -67,16 +67,16 @@ def filled(guide: str, docs: Iterable[KeyDoc]) -> str:
     if sorted(places) != sorted(rows):
         raise ValueError(f"{PATH} has tables for {sorted(places)}, the configuration has {sorted(rows)}")
 
-    def made(match: re.Match[str]) -> str:
+    def make_table(match: re.Match[str]) -> str:
         return match["start"] + "\n".join(["", *table(HEAD, rows[match["section"]]), "", match["end"]])
 
-    return MARKED.sub(made, guide)
+    return MARKED.sub(make_table, guide)
 
 
 def main() -> int:
     """Fill the guide, or with --check compare it."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return settle({PATH: filled(guide, key_docs())}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(guide, key_docs())}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

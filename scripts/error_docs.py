@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.wire.errors import ERROR_ROWS
-from scripts.pages import cell, page, settle, table
+from scripts.pages import cell, page, table, write_or_check
 from scripts.protos import read
 
 if TYPE_CHECKING:
@@ -101,4 +101,4 @@ def content(files: Sequence[ProtoFile], rows: Sequence[ErrorRow]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(settle({PATH: content(read(), ERROR_ROWS)}, description=__doc__ or ""))
+    sys.exit(write_or_check({PATH: content(read(), ERROR_ROWS)}, description=__doc__ or ""))

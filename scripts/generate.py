@@ -63,7 +63,7 @@ def generate(target: Path) -> None:
             path.write_text(BANNER + path.read_text("utf-8"), encoding="utf-8")
 
 
-def wanted(target: Path) -> dict[Path, bytes]:
+def read_wanted(target: Path) -> dict[Path, bytes]:
     """Return what the repository should hold: committed path -> content."""
     files = {
         STUBS / path.relative_to(target / "stubs"): path.read_bytes() for path in (target / "stubs").rglob("*.py*")
@@ -72,7 +72,7 @@ def wanted(target: Path) -> dict[Path, bytes]:
     return files
 
 
-def committed() -> set[Path]:
+def list_committed() -> set[Path]:
     """Return the generated files that the repository holds."""
     return {path for path in (STUBS / "reasond" / "v1").glob("*_pb2*") if path.suffix in {".py", ".pyi"}} | {
         DESCRIPTORS
@@ -81,7 +81,7 @@ def committed() -> set[Path]:
 
 def compare(files: dict[Path, bytes]) -> list[str]:
     """Return a line for every committed file that differs from `files`."""
-    lines = [f"{path.relative_to(ROOT)}: no longer generated" for path in sorted(committed() - set(files))]
+    lines = [f"{path.relative_to(ROOT)}: no longer generated" for path in sorted(list_committed() - set(files))]
     for path, content in sorted(files.items()):
         current = path.read_bytes() if path.exists() else b""
         if current != content:
@@ -101,14 +101,14 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        files = wanted(Path(folder))
+        files = read_wanted(Path(folder))
     if options.check:
         differences = compare(files)
         print("\n".join(differences) or f"{len(files)} generated files are up to date")
         if differences:
             print("run: make generate")
         return 1 if differences else 0
-    for stale in committed() - set(files):
+    for stale in list_committed() - set(files):
         stale.unlink(missing_ok=True)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

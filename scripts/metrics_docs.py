@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.telemetry.catalogue import GROUPS
 from scripts.dashboard import dashboard
-from scripts.pages import ROOT, cell, settle, table
+from scripts.pages import ROOT, cell, table, write_or_check
 
 if TYPE_CHECKING:
     from reasond_server.telemetry.catalogue import Metric
@@ -29,7 +29,7 @@ def row(metric: Metric) -> list[str]:
     return [f"`{metric.exposed_name}`", metric.kind, labels, cell(metric.meaning)]
 
 
-def filled(text: str) -> str:
+def fill_tables(text: str) -> str:
     """Return `text` with its tables made anew.
 
     Raises:
@@ -39,17 +39,17 @@ def filled(text: str) -> str:
     if sorted(places) != sorted(GROUPS):
         raise ValueError(f"{PATH} has tables for {places}, the catalogue has {[*GROUPS]}")
 
-    def made(match: re.Match[str]) -> str:
+    def make_table(match: re.Match[str]) -> str:
         lines = table(HEAD, [row(metric) for metric in GROUPS[match["group"]]])
         return match["start"] + "\n".join(["", *lines, "", match["end"]])
 
-    return MARKED.sub(made, text)
+    return MARKED.sub(make_table, text)
 
 
 def main() -> int:
     """Fill the page and write the dashboard, or with --check compare them."""
     text = (ROOT / PATH).read_text(encoding="utf-8")
-    return settle({PATH: filled(text), DASHBOARD: dashboard()}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(text), DASHBOARD: dashboard()}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

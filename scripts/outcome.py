@@ -31,7 +31,7 @@ class Counts:
         return f"{self.passed} passed, {self.failed} failed{skipped}"
 
 
-def counted(output: str, *, is_passed: bool) -> Counts:
+def count_tests(output: str, *, is_passed: bool) -> Counts:
     """Return the counts of all closing lines in `output`.
 
     A run that failed without saying which test did (it could not collect, or was stopped) counts as one failed.

@@ -1,4 +1,4 @@
-"""Write generated Markdown, or compare it with what is committed; and the few forms of Markdown that pages need."""
+"""Write generated files, or compare them with what is committed; and the few forms of Markdown that pages need."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ def page(title: str, source: str, lines: Sequence[str]) -> str:
     return "\n".join([f"<!-- Made by `make docs` from {source}. Do not edit. -->", "", f"# {title}", "", *lines, ""])
 
 
-def settle(pages: Mapping[Path, str], *, description: str) -> int:
-    """Write `pages` (path from the root -> content), or with `--check` name those that differ and return 1."""
+def write_or_check(pages: Mapping[Path, str], *, description: str, command: str = "make docs") -> int:
+    """Write `pages` (path from the root -> content), or with `--check` name those that differ and return 1.
+
+    `command` is what the message about a page that differs tells the reader to run.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="write nothing, fail where a page is out of date")
     options = parser.parse_args()
     stale = [path for path, content in pages.items() if current(ROOT / path) != content]
     if options.check:
-        print("\n".join(f"{path}: out of date, run: make docs" for path in stale) or f"{len(pages)} pages up to date")
+        print("\n".join(f"{path}: out of date, run: {command}" for path in stale) or f"{len(pages)} files up to date")
         return 1 if stale else 0
     for path in stale:
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(pages[path], encoding="utf-8")
-    print(f"wrote {len(stale)} of {len(pages)} pages")
+    print(f"wrote {len(stale)} of {len(pages)} files")
     return 0
 
 

@@ -32,8 +32,10 @@ def peers_lines(report: Report, where: str) -> list[str]:
         "ms of CPU per call",
         "resident MB, ready and after",
     )
-    installed = [f"- {name}: {_installed(made)}." for name, made in report["installed"].items()]
-    quoted = [f"- {name}, not taken in this run: {_quoted(figures)}." for name, figures in report["quoted"].items()]
+    installed = [f"- {name}: {_list_versions(made)}." for name, made in report["installed"].items()]
+    quoted = [
+        f"- {name}, not taken in this run: {_describe_figures(figures)}." for name, figures in report["quoted"].items()
+    ]
     return [
         "## Beside proxies to models",
         "",
@@ -61,12 +63,12 @@ def _memory(row: Mapping[str, Any]) -> str:
     return f"{row['idle_mb']:.0f}, {row['loaded_mb']:.0f}"
 
 
-def _installed(made: Mapping[str, Any]) -> str:
+def _list_versions(made: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     return f"{versions}; {made['megabytes']:,.0f} MB installed, {made['distributions']} distributions"
 
 
-def _quoted(figures: Mapping[str, float]) -> str:
+def _describe_figures(figures: Mapping[str, float]) -> str:
     return (
         f"{figures['p50_ms']:g} ms at one caller, {figures['per_second']:g} calls per second, "
         f"{figures['idle_mb']:,.0f} MB when ready, {figures['installed_mb']:,.0f} MB installed"

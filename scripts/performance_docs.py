@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scripts.access_figures import access_cost_lines
 from scripts.call_figures import goal_lines, jsonrpc_lines, unary_lines, upstream_wait_lines
-from scripts.pages import ROOT, cell, page, settle, table
+from scripts.pages import ROOT, cell, page, table, write_or_check
 from scripts.peer_figures import agent_loops_lines, history_lines, mixed_load_lines, peers_lines
 from scripts.profile_figures import before_after_lines, call_profile_lines, removed_lines
 from scripts.scale_figures import held_streams_lines, scale_lines
@@ -241,7 +241,7 @@ def elsewhere_lines() -> list[str]:
     ]
 
 
-def made(reports: Mapping[str, Report]) -> str:
+def make_page(reports: Mapping[str, Report]) -> str:
     """Return the page for the reports by name."""
     intro = [
         "Figures of one machine, to be compared with each other and not with other machines. `make bench` measures",
@@ -269,7 +269,7 @@ def main() -> int:
     names = ["adapter", "deltas", "log_cost", "streams", "slow_readers", "startup"]
     names += [name for name in COMPARED if (ROOT / RESULTS / f"{name}.json").exists()]
     reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
-    return settle({PATH: made(reports)}, description=__doc__ or "")
+    return write_or_check({PATH: make_page(reports)}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

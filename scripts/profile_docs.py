@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.config.listing import toml_value
 from reasond_server.llm.profiles import PROFILES, ModelProfile
-from scripts.pages import ROOT, cell, settle, table
+from scripts.pages import ROOT, cell, table, write_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def fact_rows() -> Iterator[list[str]]:
             yield [f"`{name}`", f"`{field}`", cell(f"`{toml_value(fact.value)}`"), cell(fact.evidence)]
 
 
-def filled(guide: str) -> str:
+def fill_tables(guide: str) -> str:
     """Return `guide` with both tables made anew.
 
     Raises:
@@ -75,7 +75,7 @@ def filled(guide: str) -> str:
 def main() -> int:
     """Fill the guide, or with --check compare it."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return settle({PATH: filled(guide)}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(guide)}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

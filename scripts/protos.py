@@ -148,7 +148,7 @@ class _Reader:
         return Field(
             name=field.name,
             number=field.number,
-            type_name=typed(map_value(message, field) or field),
+            type_name=show_type(map_value(message, field) or field),
             label=label_of(message, field),
             oneof=message.oneof_decl[field.oneof_index].name if in_oneof else "",
             choice=self._comment(*path, MESSAGE_ONEOF, field.oneof_index) if in_oneof else "",
@@ -197,7 +197,7 @@ def label_of(message: DescriptorProto, field: FieldDescriptorProto) -> str:
     return "optional" if field.proto3_optional else ""
 
 
-def typed(field: FieldDescriptorProto) -> str:
+def show_type(field: FieldDescriptorProto) -> str:
     """Return the field's type as .proto files write it."""
     return local(field.type_name) or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
 

@@ -52,7 +52,10 @@ def static_stages(root: Path) -> list[Stage]:
         Stage(name="imports", commands=(("lint-imports",),)),
         Stage(name="size budget", commands=(module("scripts.size_budget"),)),
         Stage(name="protos", commands=proto_commands(root)),
-        Stage(name="stubs as generated", commands=(module("scripts.generate", "--check"),)),
+        Stage(
+            name="clients as generated",
+            commands=(module("scripts.generate", "--check"), module("scripts.sync_client", "--check")),
+        ),
         Stage(
             name="docs as generated",
             commands=tuple(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.cli.listing import range_of
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
-from scripts.pages import ROOT, cell, settle, table
+from scripts.pages import ROOT, cell, table, write_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ def parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[lis
             yield [f"`{strategy.name}`", f"`{name}`", default, cell(range_of(parameter, schema)), meaning]
 
 
-def filled(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str:
+def fill_tables(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str:
     """Return `guide` with its tables made anew.
 
     Raises:
@@ -71,7 +71,7 @@ def filled(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str:
 def main() -> int:
     """Fill the page, or with --check compare it."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return settle({PATH: filled(guide, built_in())}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(guide, built_in())}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from hypothesis import settings
 
-from reasond_server.executions.opening import migrate_stores
+from reasond_server.stores import migrate_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.engines.serving import running_engine
 

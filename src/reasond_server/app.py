@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
 
+    from reasond_server.clock import Clock
     from reasond_server.config import LoadedSettings
     from reasond_server.core import Core
-    from reasond_server.executions.clock import Clock
-    from reasond_server.executions.opening import Stores
     from reasond_server.llm.model import ChatModel
     from reasond_server.measuring import Counting
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.stores import Stores
     from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.types import Json
 

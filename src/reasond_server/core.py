@@ -9,25 +9,25 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reasond_server.executions.clock import Clock
-from reasond_server.executions.opening import MEMORY_URL, memory_stores, open_stores
-from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.clock import Clock
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.toolsets import tools_of
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.config import Settings
-    from reasond_server.executions.opening import Stores
-    from reasond_server.executions.store import ExecutionStore
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
+    from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.stores import Stores
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.source import Tools

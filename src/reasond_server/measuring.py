@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.addresses import is_loopback, split_address
-from reasond_server.executions.run import Stop
 from reasond_server.grpc_api.methods import CODES, METHODS
 from reasond_server.http_api.app import PATHS
 from reasond_server.http_api.calls import TRANSPORT as JSONRPC
@@ -15,6 +14,7 @@ from reasond_server.http_api.methods import METHODS as JSONRPC_METHODS
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
 from reasond_server.http_api.server import HttpServer
 from reasond_server.llm.model import ModelFinish
+from reasond_server.runs.run import Stop
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.mcp import tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT

@@ -24,7 +24,7 @@ from reasond_server.llm.openai.backend_options import BackendOptions
 assert build_model(BackendOptions(name="llm", model="m", base_url="http://127.0.0.1:1/v1")).name == "m"
 """
 STORE = """
-from reasond_server.executions.opening import examine_stores, migrate_stores
+from reasond_server.stores import examine_stores, migrate_stores
 
 migrate_stores(url="", data_dir="here")
 assert examine_stores(url="", data_dir="here") == "SQLite, here/reasond.db"

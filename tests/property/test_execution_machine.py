@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.clock import Clock
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError
-from reasond_server.executions.clock import Clock
-from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import ExecutionState, Heartbeat, Principal, Task, Usage
 from tests.simulation.scripted import Listed
 from tests.simulation.virtual import VirtualLoop

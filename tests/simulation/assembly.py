@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.context.fences import nonce_of
-from reasond_server.executions.clock import Clock
-from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.clock import Clock, nonce_of
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.runs.runner import Runner, RunnerLimits
 from tests.simulation.questions import STRATEGIES
 
 if TYPE_CHECKING:
-    from reasond_server.executions.store import ExecutionStore
+    from reasond_server.logs.store import ExecutionStore
     from tests.simulation.world import Tools, Upstream, World
 
 LEASE_S = 15.0

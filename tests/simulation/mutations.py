@@ -32,44 +32,44 @@ class Mutation:
 MUTATIONS: Final = (
     Mutation(
         name="append-without-fence",
-        path="executions/appending.py",
+        path="logs/appending.py",
         old="if part.fence != head.fence:",
         new="if False:",
     ),
     Mutation(
         name="resume-off-by-one",
-        path="executions/following.py",
+        path="runs/following.py",
         old="events = await self._store.read(self._tenant, self._id, after=after, limit=self._page)",
         new="events = await self._store.read(self._tenant, self._id, after=after + 1, limit=self._page)",
     ),
     Mutation(
         name="told-before-the-commit",
-        path="executions/log.py",
+        path="logs/log.py",
         old="        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))",
         new="        self._add(_Pending(entry=stored, event=None, size=size, stored_size=stored_size))\n"
         "        self._remember(shown, size)\n        self._tell()",
     ),
     Mutation(
         name="calls-not-found-on-record",
-        path="executions/replay/journal.py",
+        path="runs/replay/journal.py",
         old="events = self._made(request, key) if kept is None else",
         new="events = self._made(request, key) if True else",
     ),
     Mutation(
         name="tool-begun-before-it-is-on-record",
-        path="executions/replay/journal.py",
+        path="runs/replay/journal.py",
         old='            await self._journal.keep_safely(started, "{}")',
         new='            self._journal.note(started, "{}")',
     ),
     Mutation(
         name="two-holders-of-a-request-id",
-        path="executions/memory.py",
+        path="logs/memory.py",
         old="        if holder is not None and (parent is None or holder != inherits):",
         new="        if False:",
     ),
     Mutation(
         name="steps-appended-again",
-        path="executions/driving.py",
+        path="runs/driving.py",
         old="        if run.is_replaying:\n            if detail_digest",
         new="        if False:\n            if detail_digest",
     ),
@@ -81,7 +81,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="open-calls-not-closed",
-        path="executions/run.py",
+        path="runs/run.py",
         old="            self.stop(Stop.FENCED)",
         new="            pass",
     ),

@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reasond_server.errors import ReasondError, StoreUnavailableError
-from reasond_server.executions.runner import Runner
+from reasond_server.runs.runner import Runner
 from reasond_server.types import ExecutionState
 from tests.simulation.assembly import assembled
 from tests.simulation.virtual import OWNER
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from reasond_server.executions.run import Run
-    from reasond_server.executions.store import (
+    from reasond_server.logs.store import (
         Append,
         Change,
         Claim,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         Renewal,
     )
     from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.runs.run import Run
     from reasond_server.types import Execution, LoggedEvent, StreamEvent
     from tests.simulation.world import World
 

@@ -15,13 +15,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.executions.replay.plan import nonces
-from reasond_server.executions.stored.codec import detail_json
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, Role, Text, ToolSpec, WrappedModel
 from reasond_server.llm.stopping import StopFilter
+from reasond_server.logs.stored.codec import detail_json
+from reasond_server.runs.replay.plan import nonces
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.react import React

@@ -27,7 +27,7 @@ from tests.simulation.world import World, usage_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reasond_server.executions.store import ExecutionStore
+    from reasond_server.logs.store import ExecutionStore
     from reasond_server.types import Budget
     from tests.simulation.questions import Course, Question
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reasond_server.errors import ModelFailedError
-from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.store import ExecutionFilter, Record
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.logs.store import ExecutionFilter, Record
 from reasond_server.types import ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, calculated, courses, reply_to
 from tests.simulation.questions import marker_of as request_marker
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
     from datetime import datetime
 
-    from reasond_server.executions.store import Append
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
+    from reasond_server.logs.store import Append
     from reasond_server.reasoning.service import ExecutionView
     from reasond_server.tools.toolbox import Toolbox
     from reasond_server.types import Execution, LoggedEvent, StreamEvent, ToolCall

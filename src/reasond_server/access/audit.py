@@ -2,7 +2,7 @@
 
 Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `outcome` ("allowed", "denied", or
 "unavailable" where the server could not serve anybody), `reason` (of the error table; empty where allowed), `subject`,
-`tenant`, `request_id` and, where one is concerned, `execution_id`.
+`tenant`, `call_id` and, where one is concerned, `execution_id`.
 
 A transport begins a decision once it knows who calls; whoever decides last ends it: the core where an execution is
 concerned, else the transport. What comes after the end of a decision is no part of it.
@@ -48,14 +48,14 @@ class Decision:
 
     operation: str
     principal: Principal
-    request_id: str
+    call_id: str
     is_told: bool = False
 
     def allow(self, execution_id: str = "") -> None:
         """Note that it is allowed, for an execution if one is concerned."""
         if not self.is_told:
             self.is_told = True
-            allowed(self.operation, principal=self.principal, request_id=self.request_id, execution_id=execution_id)
+            allowed(self.operation, principal=self.principal, call_id=self.call_id, execution_id=execution_id)
 
     def end(self, error: ReasondError, execution_id: str = "") -> None:
         """Note how it ended with `error`: what refuses a caller is a denial, what refuses anybody an outage.
@@ -70,7 +70,7 @@ class Decision:
                 self.operation,
                 error,
                 principal=self.principal,
-                request_id=self.request_id,
+                call_id=self.call_id,
                 execution_id=execution_id or error.execution_id or "",
             )
 
@@ -78,9 +78,9 @@ class Decision:
 _CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decision", default=None)
 
 
-def begin(operation: str, *, principal: Principal, request_id: str = "") -> Decision:
+def begin(operation: str, *, principal: Principal, call_id: str = "") -> Decision:
     """Begin the decision of the call in progress; it lives as long as the call's context."""
-    decision = Decision(operation=operation, principal=principal, request_id=request_id)
+    decision = Decision(operation=operation, principal=principal, call_id=call_id)
     _CURRENT.set(decision)
     return decision
 
@@ -99,12 +99,12 @@ def refuse(error: ReasondError, execution_id: str = "") -> None:
         decision.end(error, execution_id)
 
 
-def allowed(operation: str, *, principal: Principal, request_id: str = "", execution_id: str = "") -> None:
+def allowed(operation: str, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:
     """Note that `principal` may."""
     _write(
         {
             "operation": operation,
-            "request_id": request_id,
+            "call_id": call_id,
             "execution_id": _shown_id(execution_id),
             "subject": principal.subject,
             "tenant": principal.tenant,
@@ -120,14 +120,14 @@ def denied(
     error: ReasondError,
     *,
     principal: Principal | None = None,
-    request_id: str = "",
+    call_id: str = "",
     execution_id: str = "",
 ) -> None:
     """Note that somebody may not, or cannot, and why; `principal` is None where nobody was recognised."""
     _write(
         {
             "operation": operation,
-            "request_id": request_id,
+            "call_id": call_id,
             "execution_id": _shown_id(execution_id),
             "subject": principal.subject if principal else "",
             "tenant": principal.tenant if principal else "",

@@ -19,8 +19,8 @@ from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load, require_servable
 from reasond_server.errors import SettingsError
-from reasond_server.executions.opening import examine_stores
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
+from reasond_server.stores import examine_stores
 from reasond_server.tools.mcp import examined, shown_server
 from reasond_server.toolsets import mcp_options, tools_of
 

@@ -11,37 +11,12 @@ tag, with a nonce or without, is neutralised.
 
 from __future__ import annotations
 
-import os
 import re
-import string
 
 from reasond_server.context.tags import neutralize
 from reasond_server.errors import shown
 
-# 26^28 > 2^128. Letters, because tokenizers cut them into fewer tokens than digits.
-_NONCE_LETTERS = 28
 _NONCE = re.compile(r"[a-z]{16,64}")
-# Each letter stands for nine bytes; the few that are over would make some letters likelier.
-_LETTER_OF_BYTE = (string.ascii_lowercase.encode() * 10)[:256]
-_UNFIT_BYTES = bytes(range(9 * len(string.ascii_lowercase), 256))
-_SPARE_BYTES = 20
-
-
-def new_nonce() -> str:
-    """Return a random mark of at least 128 bits: 28 small letters."""
-    letters = b""
-    while len(letters) < _NONCE_LETTERS:
-        letters += os.urandom(_NONCE_LETTERS + _SPARE_BYTES).translate(_LETTER_OF_BYTE, _UNFIT_BYTES)
-    return letters[:_NONCE_LETTERS].decode()
-
-
-def nonce_of(number: int) -> str:
-    """Return the mark that `number`, not negative, stands for: 28 small letters, its lowest digits to base 26."""
-    letters: list[str] = []
-    for _ in range(_NONCE_LETTERS):
-        number, letter = divmod(number, len(string.ascii_lowercase))
-        letters.append(string.ascii_lowercase[letter])
-    return "".join(letters)
 
 
 def fence(tag: str, text: str, *, nonce: str, attributes: str = "") -> str:

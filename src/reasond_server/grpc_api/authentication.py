@@ -114,10 +114,10 @@ class Authentication(grpc.aio.ServerInterceptor):
                 call.principal = self._by_certificate(context)
                 self._require(call.principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=call.principal, request_id=call.request_id)
+            audit.denied(operation, error, principal=call.principal, call_id=call.request_id)
             raise
         note_caller()
-        decision = audit.begin(operation, principal=call.principal, request_id=call.request_id)
+        decision = audit.begin(operation, principal=call.principal, call_id=call.request_id)
         try:
             return await run(request, context)
         except ReasondError as error:

@@ -66,7 +66,7 @@ class Gate:
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
-            audit.denied(audit.UNREAD, error, request_id=exchange.request_id)
+            audit.denied(audit.UNREAD, error, call_id=exchange.request_id)
             raise
 
     async def admit(
@@ -88,7 +88,7 @@ class Gate:
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
+            audit.denied(operation, error, principal=principal, call_id=exchange.request_id)
             raise
         note_caller()
         return principal, arguments
@@ -243,7 +243,7 @@ class Call:
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
         principal, arguments = await self._gate.admit(params, operation, self._exchange)
         self._principal = principal
-        self._decision = audit.begin(operation, principal=principal, request_id=self._exchange.request_id)
+        self._decision = audit.begin(operation, principal=principal, call_id=self._exchange.request_id)
         return principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
@@ -263,5 +263,5 @@ def note_failure(
     exchange.code = shown_error["code"]
     exchange.reason = row_of(error).reason
     if exchange.reason == "INTERNAL":
-        _log.error("%s failed", shown(name), exc_info=error, extra={"request_id": exchange.request_id})
+        _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.request_id})
     return shown_error

@@ -74,7 +74,7 @@ class ReaderGate:
             exchange.subject = principal.subject
             require_metrics(principal)
         except AccessError as error:
-            audit.denied(_OPERATION, error, principal=principal, request_id=exchange.request_id)
+            audit.denied(_OPERATION, error, principal=principal, call_id=exchange.request_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             exchange.reason = error.reason
             challenge = {} if principal else {"www-authenticate": "Bearer"}

@@ -64,11 +64,11 @@ class TokenEndpoint:
             )
         except (TokenInvalidError, LimitError) as error:
             exchange.reason = error.reason
-            audit.denied(_OPERATION, error, request_id=exchange.request_id)
+            audit.denied(_OPERATION, error, call_id=exchange.request_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             raise _refusal(error) from None
         exchange.subject = issued.principal.subject
-        audit.allowed(_OPERATION, principal=issued.principal, request_id=exchange.request_id)
+        audit.allowed(_OPERATION, principal=issued.principal, call_id=exchange.request_id)
         answer = {"access_token": issued.token, "token_type": "Bearer", "expires_in": issued.lifetime_s}
         await send_answer(send, 200, to_json(answer), headers=_HEADERS)
 

@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 from reasond_server.errors import InvalidRequestError, Violation
 
 if TYPE_CHECKING:
-    from reasond_server.executions.store import ExecutionFilter
+    from reasond_server.logs.store import ExecutionFilter
     from reasond_server.types import Execution
 
 

@@ -16,17 +16,17 @@ from reasond_server.errors import (
     StoreUnavailableError,
     Violation,
 )
-from reasond_server.executions.endings import ABANDONED, ending_of_error, failure_of
-from reasond_server.executions.following import Follower
-from reasond_server.executions.mailbox import Patience
-from reasond_server.executions.run import Assignment
-from reasond_server.executions.store import ExecutionFilter
-from reasond_server.executions.traced_runs import link_to
 from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.logs.mailbox import Patience
+from reasond_server.logs.store import ExecutionFilter
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
+from reasond_server.runs.endings import ABANDONED, ending_of_error, failure_of
+from reasond_server.runs.following import Follower
+from reasond_server.runs.run import Assignment
+from reasond_server.runs.traced_runs import link_to
 from reasond_server.telemetry.scope import current_trace, note_execution, note_result
 from reasond_server.types import ExecutionState, Result
 from reasond_server.types.values import value
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.agents.directory import AgentDirectory
-    from reasond_server.executions.clock import Clock
-    from reasond_server.executions.run import Run
-    from reasond_server.executions.runner import Runner
-    from reasond_server.executions.store import ExecutionStore
+    from reasond_server.clock import Clock
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
+    from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.runs.run import Run
+    from reasond_server.runs.runner import Runner
     from reasond_server.types import (
         Execution,
         FinishReason,

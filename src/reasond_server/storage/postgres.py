@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import psycopg
-import sqlalchemy as sa
 from psycopg import errors as refusals
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
-from reasond_server.storage.revisions import require_current
-from reasond_server.storage.schema import state_of, upgrade
+from reasond_server.storage.migrating import upgrade_schema
+from reasond_server.storage.revisions import VERSION_TABLE, require_current, state_of_tables
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -160,8 +159,8 @@ class PostgresPool:
 
 def database_state(conninfo: str) -> SchemaState:
     """Return how the database stands to this release. Raises as `PostgresPool.open`."""
-    with _engine(conninfo).connect() as connection:
-        return state_of(connection)
+    with _connect(conninfo) as connection:
+        return _read_state(connection)
 
 
 def migrate_database(conninfo: str) -> None:
@@ -170,12 +169,17 @@ def migrate_database(conninfo: str) -> None:
     Raises:
         SettingsError: as `PostgresPool.open`, or a later release migrated it already.
     """
-    with _engine(conninfo).begin() as connection:
+    import sqlalchemy as sa  # noqa: PLC0415 - a server whose schema is current never needs it
+
+    # psycopg connects, not SQLAlchemy, so that every form of address works.
+    engine = sa.create_engine("postgresql+psycopg://", creator=lambda: _connect(conninfo), poolclass=sa.NullPool)
+    with engine.begin() as connection:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-        state = state_of(connection)
+        driver: Any = connection.connection.driver_connection
+        state = _read_state(driver)
         if state is state.AHEAD:
             require_current(state, where=shown_address(conninfo))
-        upgrade(connection)
+        upgrade_schema(connection)
 
 
 def shown_address(conninfo: str) -> str:
@@ -187,23 +191,26 @@ def shown_address(conninfo: str) -> str:
     return f"{parts.get('dbname', '')} at {parts.get('host', 'the local socket')}"
 
 
-def _engine(conninfo: str) -> sa.Engine:
-    """Return an engine for the schema; it connects as psycopg would, so that every form of address works."""
+def _connect(conninfo: str) -> psycopg.Connection[tuple[Any, ...]]:
+    try:
+        return psycopg.connect(conninfo, connect_timeout=_CONNECT_TIMEOUT_S)
+    except psycopg.ProgrammingError as error:
+        raise SettingsError(
+            "[store] url is no address of PostgreSQL", remedy="Write postgresql://user:password@host/database."
+        ) from error
+    except psycopg.OperationalError as error:
+        raise SettingsError(
+            f"The database {shown(shown_address(conninfo))} cannot be reached, or refused the user",
+            remedy="Check that it runs, and host, user, password and database in [store] url.",
+        ) from error
 
-    def connect() -> psycopg.Connection[tuple[Any, ...]]:
-        try:
-            return psycopg.connect(conninfo, connect_timeout=_CONNECT_TIMEOUT_S)
-        except psycopg.ProgrammingError as error:
-            raise SettingsError(
-                "[store] url is no address of PostgreSQL", remedy="Write postgresql://user:password@host/database."
-            ) from error
-        except psycopg.OperationalError as error:
-            raise SettingsError(
-                f"The database {shown(shown_address(conninfo))} cannot be reached, or refused the user",
-                remedy="Check that it runs, and host, user, password and database in [store] url.",
-            ) from error
 
-    return sa.create_engine("postgresql+psycopg://", creator=connect, poolclass=sa.NullPool)
+def _read_state(connection: psycopg.Connection[tuple[Any, ...]]) -> SchemaState:
+    rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = ANY (current_schemas(FALSE))")
+    names, row = {name for (name,) in rows}, None
+    if VERSION_TABLE in names:
+        row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}".encode()).fetchone()  # noqa: S608 - ours
+    return state_of_tables(names, None if row is None else row[0])
 
 
 async def _configure(connection: PgConnection) -> None:

@@ -1,4 +1,4 @@
-"""Which revision a database is at, and whether this release works with it; needs no library."""
+"""Which revision a database is at, whether this release works with it, and what makes a new one; needs no library."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import SettingsError, shown
+from reasond_server.storage.migrating import statements_for
+from reasond_server.storage.migrations.versions import IN_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = tuple(module.revision for module in IN_ORDER)
 """All revisions in order; the last one is what this release works with."""
 VERSION_TABLE: Final = "alembic_version"
+"""Where Alembic notes the revision of a database."""
+_MAKE_VERSION_TABLE: Final = f"""CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
+    version_num VARCHAR(32) NOT NULL,
+    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+)"""
+_NOTE_REVISION: Final = f"INSERT INTO {VERSION_TABLE} (version_num) VALUES ('{REVISIONS[-1]}')"  # noqa: S608 - constants
 
 
 class SchemaState(Enum):
@@ -58,3 +66,9 @@ def require_current(state: SchemaState, *, where: str) -> None:
     if state is not SchemaState.CURRENT:
         what = "has no tables yet" if state is SchemaState.EMPTY else "is behind this release"
         raise SettingsError(f"The database {shown(where)} {what}", remedy="Make a backup, then run `reasond migrate`.")
+
+
+def sqlite_statements() -> list[str]:
+    """Return what makes an empty SQLite file one of this release, in order, for one transaction."""
+    made = [statement for module in IN_ORDER for statement in statements_for("sqlite", module.STATEMENTS)]
+    return [_MAKE_VERSION_TABLE, *made, _NOTE_REVISION]

@@ -13,8 +13,13 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
-from reasond_server.storage.revisions import VERSION_TABLE, SchemaState, require_current, state_of_tables
-from reasond_server.storage.sqlite_schema import STATEMENTS
+from reasond_server.storage.revisions import (
+    VERSION_TABLE,
+    SchemaState,
+    require_current,
+    sqlite_statements,
+    state_of_tables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -197,7 +202,7 @@ def _state_of(connection: Connection) -> SchemaState:
 def _make_tables(connection: Connection) -> None:
     """Make the tables of this release, all or none."""
     with _transaction(connection, "BEGIN IMMEDIATE"):
-        for statement in STATEMENTS:
+        for statement in sqlite_statements():
             connection.execute(statement)
 
 
@@ -206,7 +211,7 @@ def _upgrade(connection: Connection) -> None:
     # Loaded here: a server whose schema is current never needs it.
     import sqlalchemy as sa  # noqa: PLC0415 - as above
 
-    from reasond_server.storage.schema import upgrade  # noqa: PLC0415 - as above
+    from reasond_server.storage.migrating import upgrade_schema  # noqa: PLC0415 - as above
 
     engine = sa.create_engine("sqlite://", creator=lambda: connection, poolclass=sa.StaticPool)
 
@@ -217,7 +222,7 @@ def _upgrade(connection: Connection) -> None:
 
     try:
         with engine.begin() as upgraded:
-            upgrade(upgraded)
+            upgrade_schema(upgraded)
     except sa.exc.DBAPIError as error:
         # What the driver raised: `_refused` tells it.
         raise error.orig or error from error

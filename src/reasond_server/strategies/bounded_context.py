@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
+from reasond_server.clock import new_nonce
 from reasond_server.context.calls import Reply, hear
 from reasond_server.context.carryover import Carryover, Compressed, compress
 from reasond_server.context.carryover_call import Summary, summarize
 from reasond_server.context.endings import Ending, Judge, is_eaten
-from reasond_server.context.fences import new_nonce
 from reasond_server.context.fitting import fitted_windows
 from reasond_server.context.journal import Journal
 from reasond_server.context.repetition import RepetitionGuard

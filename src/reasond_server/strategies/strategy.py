@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from reasond_server.context.fences import new_nonce
+from reasond_server.clock import new_nonce
 from reasond_server.errors import InternalError
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import CostClass, FinishReason, StepDetail, StrategyMetrics, Task

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from reasond_server.executions.sizes import size_of
-from reasond_server.executions.store import Append, Lease, Record
+from reasond_server.logs.sizes import size_of
+from reasond_server.logs.store import Append, Lease, Record
 from reasond_server.types import (
     CustomStep,
     Execution,
@@ -25,7 +25,7 @@ from reasond_server.types import (
 
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
-    from reasond_server.executions.store import Claim, ExecutionStore
+    from reasond_server.logs.store import Claim, ExecutionStore
     from reasond_server.types import Event
 
 START = datetime(2026, 11, 21, tzinfo=UTC)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError
-from reasond_server.executions.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
+from reasond_server.logs.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
 from reasond_server.testing.expectations import ConformanceError, nothing, raises, refused, same
 from reasond_server.testing.logs import KEPT_S, LEASE_S, HandWrittenLog, started, step
 from reasond_server.testing.store_creations import CreationChecks
@@ -27,7 +27,7 @@ from reasond_server.types import FinishReason
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.executions.store import ExecutionStore, Recovery
+    from reasond_server.logs.store import ExecutionStore, Recovery
     from reasond_server.types import Execution
 
 __all__ = ["ExecutionStoreConformance"]

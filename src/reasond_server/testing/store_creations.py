@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import InternalError
-from reasond_server.executions.store import Creation, Lease, Record
+from reasond_server.logs.store import Creation, Lease, Record
 from reasond_server.testing.expectations import nothing, refused, same
 from reasond_server.testing.logs import LEASE_S, HandWrittenLog, started, step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from reasond_server.executions.store import Append, ExecutionStore
+    from reasond_server.logs.store import Append, ExecutionStore
     from reasond_server.types import Event
 
 

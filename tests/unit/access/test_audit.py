@@ -36,7 +36,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
 
 
 def test_a_decision_is_told_once_by_whoever_ends_it_first(caplog: pytest.LogCaptureFixture) -> None:
-    decision = audit.begin("Reason", principal=ANN, request_id="r")
+    decision = audit.begin("Reason", principal=ANN, call_id="r")
     audit.concern("run-1")
     audit.refuse(RateLimitedError("too many"))
     decision.allow("run-2")

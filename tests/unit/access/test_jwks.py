@@ -10,7 +10,7 @@ import pytest
 from reasond_server.access.jwks import JwksFetchError, JwksKeys, JwksTimes, parse_key_set
 from reasond_server.errors import TokenInvalidError
 from tests.unit.access.test_keys import jwk_of
-from tests.unit.executions.conftest import in_virtual_time
+from tests.unit.runs.conftest import in_virtual_time
 
 ONE, TWO = jwk_of("ES256", kid="one"), jwk_of("ES256", kid="two")
 

@@ -127,8 +127,8 @@ class ScriptedServer(grpc.GenericRpcHandler):
         method = handler_call_details.method.rpartition("/")[2]
         parse = METHODS[method].FromString
         if method == "ReasonIterations":
-            return grpc.unary_stream_rpc_method_handler(self._events, parse, serialized)
-        return grpc.unary_unary_rpc_method_handler(self._unary(method), parse, serialized)
+            return grpc.unary_stream_rpc_method_handler(self._events, parse, serialize)
+        return grpc.unary_unary_rpc_method_handler(self._unary(method), parse, serialize)
 
     def _unary(self, method: str) -> Callable[[Any, grpc.ServicerContext], Message]:
         def serve(request: Any, context: grpc.ServicerContext) -> Message:
@@ -136,7 +136,7 @@ class ScriptedServer(grpc.GenericRpcHandler):
             script = self._scripts[method]
             reply = script.popleft() if script else METHODS[method].FromString(b"")
             if isinstance(reply, threading.Event):
-                waited(reply, call)
+                wait_for(reply, call)
                 reply = METHODS[method].FromString(b"")
             if isinstance(reply, Failure):
                 reply.end(context)
@@ -153,7 +153,7 @@ class ScriptedServer(grpc.GenericRpcHandler):
             if isinstance(reply, Failure):
                 reply.end(context)
             elif isinstance(reply, threading.Event):
-                waited(reply, call)
+                wait_for(reply, call)
             else:
                 yield reply
 
@@ -168,11 +168,11 @@ class ScriptedServer(grpc.GenericRpcHandler):
         return call
 
 
-def serialized(message: Message) -> bytes:
+def serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def waited(event: threading.Event, call: Received) -> None:
+def wait_for(event: threading.Event, call: Received) -> None:
     """Wait until `event` is set or the call is over."""
     for _ in range(1000):
         if event.wait(0.01) or call.ended.is_set():

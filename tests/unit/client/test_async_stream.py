@@ -31,7 +31,7 @@ async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
         yield made
 
 
-async def ended(call: Received) -> bool:
+async def wait_for_end(call: Received) -> bool:
     """Return whether `call` is over for the server within a second."""
     return await asyncio.to_thread(call.ended.wait, 1.0)
 
@@ -64,7 +64,7 @@ async def test_breaking_out_of_a_plain_loop_cancels_the_call_though_the_stream_i
     stream = client.reason_iterations("why?")
     async for _ in stream:
         break
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
     assert stream.execution_id == "e1"
 
 
@@ -76,7 +76,7 @@ async def test_returning_out_of_a_plain_loop_cancels_the_call(server: ScriptedSe
 
     server.answers("ReasonIterations", [STARTED, NEVER])
     assert await first() == STARTED
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 async def test_an_error_in_a_plain_loop_cancels_the_call(server: ScriptedServer, client: AsyncClient) -> None:
@@ -84,7 +84,7 @@ async def test_an_error_in_a_plain_loop_cancels_the_call(server: ScriptedServer,
     with contextlib.suppress(ZeroDivisionError):
         async for event in client.reason_iterations("why?"):
             event.sequence // 0
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 async def test_a_stream_that_is_dropped_after_anext_cancels_the_call(
@@ -94,7 +94,7 @@ async def test_a_stream_that_is_dropped_after_anext_cancels_the_call(
     stream = client.reason_iterations("why?")
     await anext(stream)
     del stream
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 async def test_inside_a_context_the_loop_may_be_left_and_entered_again(
@@ -109,7 +109,7 @@ async def test_inside_a_context_the_loop_may_be_left_and_entered_again(
             assert event == STEP
             break
         assert not server.calls[0].ended.is_set()
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 async def test_cancelling_the_task_cancels_the_call_and_propagates(server: ScriptedServer, client: AsyncClient) -> None:
@@ -123,7 +123,7 @@ async def test_cancelling_the_task_cancels_the_call_and_propagates(server: Scrip
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 async def test_cancelling_a_unary_call_cancels_it_on_the_server_and_propagates(
@@ -135,7 +135,7 @@ async def test_cancelling_a_unary_call_cancels_it_on_the_server_and_propagates(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 async def test_a_timeout_of_the_caller_is_its_own_and_cancels_the_call(
@@ -145,7 +145,7 @@ async def test_a_timeout_of_the_caller_is_its_own_and_cancels_the_call(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await client.reason("why?")
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 @pytest.mark.parametrize("method", ["reason", "reason_iterations"])
@@ -181,7 +181,7 @@ async def test_closing_a_stream_that_another_task_reads_ends_that_task_with_an_e
     await stream.aclose()
     with pytest.raises(reasond.CallCancelledError):
         await task
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
 
 
 async def test_a_failed_run_shows_its_partial_result_before_its_error(
@@ -308,7 +308,7 @@ async def test_a_stream_that_was_closed_while_it_waited_begins_no_other_call(
     stream = client.resume("e1", reconnect=patient)
     task = asyncio.create_task(follow())
     await asyncio.to_thread(server.nth, 0)
-    assert await ended(server.calls[0])
+    assert await wait_for_end(server.calls[0])
     await stream.aclose()
     with pytest.raises(reasond.CallCancelledError):
         await task

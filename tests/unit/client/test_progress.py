@@ -48,7 +48,7 @@ def test_a_call_that_opens_after_the_stream_was_closed_is_cancelled() -> None:
     late = CountedCall()
     stream = progress()
     stream.close()
-    assert stream.opened(late) is late
+    assert stream.adopt(late) is late
     assert late.cancelled == 1
     with pytest.raises(reasond.CallCancelledError):
         stream.next_request()

@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.errors import SettingsError
-from tests.unit.executions.conftest import in_virtual_time
 from tests.unit.grpc_api.parts import AUTHORIZED, EVENTS, SOON, VIEW, ScriptedReasoning, new_server, refused, serving
+from tests.unit.runs.conftest import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -124,7 +124,7 @@ async def test_a_foreign_error_tells_its_request_id_alone_and_is_logged(
         "data": {"reason": "INTERNAL", "grpc_code": "INTERNAL", "request_id": "trace-7"},
     }
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert record.__dict__["request_id"] == "trace-7"
+    assert record.__dict__["call_id"] == "trace-7"
     assert "secret of the database" in caplog.text
 
 
@@ -188,7 +188,7 @@ async def test_who_leaves_before_the_end_is_no_success_and_stands_in_the_audit_l
     assert ends.codes == ["CANCELLED"]
     (record,) = [one for one in caplog.records if one.name == "reasond.audit"]
     told = record.__dict__
-    assert (told["outcome"], told["subject"], told["request_id"]) == ("allowed", "alice", "r-1")
+    assert (told["outcome"], told["subject"], told["call_id"]) == ("allowed", "alice", "r-1")
 
 
 async def test_the_token_stands_in_no_answer_and_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:

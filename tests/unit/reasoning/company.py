@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.runner import Runner, RunnerLimits
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text
+from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import (
     Outcome,
     ReasoningStrategy,
@@ -22,7 +22,7 @@ from reasond_server.strategies.strategy import (
     StrategyEvent,
 )
 from reasond_server.types import CustomMetrics, CustomStep, FinishReason, Principal, Task, Usage
-from tests.unit.executions.conftest import EchoModel, ManualClock
+from tests.unit.runs.conftest import EchoModel, ManualClock
 
 ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
 LIMITS = RunnerLimits(max_concurrent=9, retention_s=10_000, lease_s=15, reattach_s=30)

@@ -25,9 +25,9 @@ from reasond_server.errors import (
     StoreUnavailableError,
     StrategyNotSupportedError,
 )
-from reasond_server.executions.run import Run
 from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.runs.run import Run
 from reasond_server.strategies.strategy import (
     Outcome,
     ReasoningStrategy,

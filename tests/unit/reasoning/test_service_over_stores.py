@@ -17,8 +17,8 @@ from reasond_server.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.store import Append, Claim, Lease, LeaseLostError, Recovery
+from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.logs.store import Append, Claim, Lease, LeaseLostError, Recovery
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.strategies.strategy import (
     Outcome,
@@ -40,7 +40,7 @@ from reasond_server.types import (
     Result,
     Task,
 )
-from tests.unit.executions.conftest import in_virtual_time, passed_s
+from tests.unit.runs.conftest import in_virtual_time, passed_s
 
 ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
 

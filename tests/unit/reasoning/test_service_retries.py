@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasond_server.executions.run import Stop
+from reasond_server.runs.run import Stop
 from reasond_server.types import ExecutionState, FinishReason, Task
 from tests.simulation.virtual import VirtualLoop
-from tests.unit.executions.conftest import in_virtual_time, passed_s
 from tests.unit.reasoning.company import ALICE, LIMITS, Company, Forgetful, leave_after, task_of
+from tests.unit.runs.conftest import in_virtual_time, passed_s
 
 SEQUENCE = task_of([["one"], ["two"], ["six"]])
 

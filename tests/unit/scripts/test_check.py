@@ -5,7 +5,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from scripts.check import Outcome, concluded, environment, run, shown, succeeded
+from scripts.check import Outcome, conclude, environment, run, run_command, show_output
 from scripts.outcome import Counts
 from scripts.stages import Stage
 
@@ -36,7 +36,7 @@ def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     grandchild = f"import signal; pipe = open({str(pipe)!r}, 'w'); print('up', file=pipe, flush=True); signal.pause()"
     hung = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])")
     with tempfile.TemporaryFile() as log:
-        assert not succeeded(hung, log, limit_s=3.0)
+        assert not run_command(hung, log, limit_s=3.0)
         log.seek(0)
         assert b"not done after 3 s" in log.read()
     os.set_blocking(reader, True)
@@ -65,18 +65,18 @@ def outcome(name: str, *, is_passed: bool, counts: Counts, output: str = "") -> 
 def test_the_last_line_sums_all_tests_and_one_bad_stage_fails_all(capsys: pytest.CaptureFixture[str]) -> None:
     good = outcome("good", is_passed=True, counts=Counts(passed=5))
     bad = outcome("bad", is_passed=False, counts=Counts(passed=1, failed=2))
-    assert concluded([good]) == 0
+    assert conclude([good]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed"
-    assert concluded([good, bad]) == 1
+    assert conclude([good, bad]) == 1
     assert capsys.readouterr().out.splitlines()[-2:] == ["failed: bad", "6 passed, 2 failed"]
 
 
 def test_a_failing_stage_shows_the_end_of_its_output_and_a_good_one_its_notices(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown(outcome("bad", is_passed=False, counts=Counts(), output="\n".join(f"line {n}" for n in range(200))))
+    show_output(outcome("bad", is_passed=False, counts=Counts(), output="\n".join(f"line {n}" for n in range(200))))
     printed = capsys.readouterr().out
     assert "line 199" in printed
     assert "line 100\n" not in printed
-    shown(outcome("good", is_passed=True, counts=Counts(), output="noise\nSKIPPED [1] a: no go\n"))
+    show_output(outcome("good", is_passed=True, counts=Counts(), output="noise\nSKIPPED [1] a: no go\n"))
     assert capsys.readouterr().out.splitlines() == ["ok       1.0 s  good", "    SKIPPED [1] a: no go"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.outcome import Counts, counted, notices
+from scripts.outcome import Counts, count_tests, notices
 
 
 @pytest.mark.parametrize(
@@ -17,16 +17,16 @@ from scripts.outcome import Counts, counted, notices
     ],
 )
 def test_closing_lines_are_read(output: str, expected: Counts) -> None:
-    assert counted(output, is_passed=not expected.failed) == expected
+    assert count_tests(output, is_passed=not expected.failed) == expected
 
 
 def test_text_that_only_looks_like_a_closing_line_is_not_counted() -> None:
-    assert counted("    7 passed in 0.1s\nsaid: 7 passed in 0.1s", is_passed=True) == Counts()
+    assert count_tests("    7 passed in 0.1s\nsaid: 7 passed in 0.1s", is_passed=True) == Counts()
 
 
 @pytest.mark.parametrize("output", ["", "no tests ran in 0.01s", "3 passed in 0.1s"])
 def test_a_run_that_failed_without_a_failed_test_counts_as_one_failed(output: str) -> None:
-    assert counted(output, is_passed=False).failed == 1
+    assert count_tests(output, is_passed=False).failed == 1
 
 
 def test_counts_add_up_to_one_line() -> None:

@@ -17,9 +17,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pages_are_written_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = {Path("docs/a.md"): "a\n", Path("docs/b.md"): "b\n"}
-    assert pages.settle(made, description="") == 0
+    assert pages.write_or_check(made, description="") == 0
     assert (root / "docs" / "b.md").read_text("utf-8") == "b\n"
-    assert pages.settle(made, description="") == 0
+    assert pages.write_or_check(made, description="") == 0
     assert "wrote 0 of 2" in capsys.readouterr().out
 
 
@@ -28,9 +28,9 @@ def test_a_check_names_what_is_out_of_date_and_writes_nothing(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["docs", "--check"])
     (root / "a.md").write_text("old\n", encoding="utf-8")
-    assert pages.settle({Path("a.md"): "new\n"}, description="") == 1
+    assert pages.write_or_check({Path("a.md"): "new\n"}, description="") == 1
     assert "a.md: out of date, run: make docs" in capsys.readouterr().out
-    assert pages.settle({Path("a.md"): "old\n"}, description="") == 0
+    assert pages.write_or_check({Path("a.md"): "old\n"}, description="") == 0
 
 
 @pytest.mark.parametrize(

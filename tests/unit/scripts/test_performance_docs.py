@@ -11,7 +11,7 @@ from scripts.performance_docs import (
     adapter_lines,
     deltas_lines,
     log_cost_lines,
-    made,
+    make_page,
     micros,
     slow_readers_lines,
     startup_lines,
@@ -88,7 +88,7 @@ def test_every_part_says_what_it_was_measured_on() -> None:
     )
     for lines in (adapter_lines(ADAPTER), deltas_lines(DELTAS), startup_lines(startup), *parts):
         assert any("Linux x86_64, CPython 3.11.7, uvloop; openai 3.52.0." in line for line in lines)
-    text = made({"adapter": ADAPTER, "deltas": DELTAS, "startup": startup, **stores})
+    text = make_page({"adapter": ADAPTER, "deltas": DELTAS, "startup": startup, **stores})
     assert "| `x` | 1.5 s | 2 s |" in text
 
 
@@ -96,8 +96,8 @@ def test_what_other_programs_are_part_of_stands_in_the_page_once_it_was_measured
     names = ("adapter", "deltas", "log_cost", "streams", "slow_readers", "startup")
     reports = {name: json.loads((ROOT / RESULTS / f"{name}.json").read_text("utf-8")) for name in names}
     mixed = {"circumstances": WHERE, "callers": 100, "seconds": 60.0, "rows": [], "goals": []}
-    assert "All strategies at once" not in made(reports)
-    assert "All strategies at once" in made({**reports, "mixed_load": mixed})
+    assert "All strategies at once" not in make_page(reports)
+    assert "All strategies at once" in make_page({**reports, "mixed_load": mixed})
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.04, "0.0"), (99.94, "99.9"), (100.4, "100"), (16750.7, "16,751")])

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def found(tmp_path: Path, markdown: str) -> list[Snippet]:
+def find_blocks(tmp_path: Path, markdown: str) -> list[Snippet]:
     path = tmp_path / "page.md"
     path.write_text(textwrap.dedent(markdown), encoding="utf-8")
     return list(snippets(path))
 
 
 def test_blocks_are_found_with_their_lines(tmp_path: Path) -> None:
-    blocks = found(
+    blocks = find_blocks(
         tmp_path,
         """\
         # Title
@@ -43,22 +43,22 @@ def test_blocks_are_found_with_their_lines(tmp_path: Path) -> None:
 
 
 def test_a_block_within_a_list_loses_its_indentation(tmp_path: Path) -> None:
-    [block] = found(tmp_path, "1. First\n\n   ```bash\n   echo one\n     two\n   ```\n")
+    [block] = find_blocks(tmp_path, "1. First\n\n   ```bash\n   echo one\n     two\n   ```\n")
     assert block.text == "echo one\n  two\n"
 
 
 def test_a_longer_fence_may_hold_shorter_ones(tmp_path: Path) -> None:
-    [block] = found(tmp_path, "````text\n```bash\nfalse\n```\n````\n\n```json\n{}\n```\n")
+    [block] = find_blocks(tmp_path, "````text\n```bash\nfalse\n```\n````\n\n```json\n{}\n```\n")
     assert block.language == "json"
 
 
 def test_a_block_that_continues_starts_with_those_before_it_in_its_language(tmp_path: Path) -> None:
     markdown = "```python\na = 1\n```\n```bash\ntrue\n```\n```python continues\nprint(a)\n```\n"
-    assert found(tmp_path, markdown)[-1].text == "a = 1\nprint(a)\n"
+    assert find_blocks(tmp_path, markdown)[-1].text == "a = 1\nprint(a)\n"
 
 
 def test_a_skipped_block_carries_its_reason(tmp_path: Path) -> None:
-    [block] = found(tmp_path, '```bash skip="needs a hosted model"\nfalse\n```\n')
+    [block] = find_blocks(tmp_path, '```bash skip="needs a hosted model"\nfalse\n```\n')
     assert block.skip == "needs a hosted model"
 
 
@@ -70,7 +70,7 @@ def test_a_flag_without_meaning_or_reason_is_refused(info: str) -> None:
 
 def test_the_refusal_names_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"page\.md:3: 'skip'"):
-        found(tmp_path, "# Title\n\n```bash skip\nfalse\n```\n")
+        find_blocks(tmp_path, "# Title\n\n```bash skip\nfalse\n```\n")
 
 
 def test_fences_of_other_languages_may_say_what_they_like() -> None:

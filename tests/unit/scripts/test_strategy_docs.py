@@ -5,7 +5,7 @@ import re
 import pytest
 
 from scripts.pages import ROOT
-from scripts.strategy_docs import PATH, built_in, cost_rows, filled, parameter_rows
+from scripts.strategy_docs import PATH, built_in, cost_rows, fill_tables, parameter_rows
 
 PLACES = "# Page\n\n<!-- table: costs -->\nold\n<!-- end -->\n\nProse.\n\n<!-- table: parameters -->\n<!-- end -->\n"
 GUIDE = (ROOT / PATH).read_text(encoding="utf-8")
@@ -13,17 +13,17 @@ NAMES = [strategy.name for strategy in built_in()]
 
 
 def test_tables_replace_what_stood_in_their_places_and_nothing_else() -> None:
-    page = filled(PLACES, built_in())
+    page = fill_tables(PLACES, built_in())
     assert "old" not in page
     assert "\nProse.\n" in page
     assert "| `chain_of_thought` | `max_tokens` | `4096` | 100 to 32768 |" in page
-    assert filled(page, built_in()) == page
+    assert fill_tables(page, built_in()) == page
 
 
 @pytest.mark.parametrize("page", ["# Page\n", PLACES + PLACES])
 def test_a_table_without_exactly_one_place_is_an_error(page: str) -> None:
     with pytest.raises(ValueError, match="has tables for"):
-        filled(page, built_in())
+        fill_tables(page, built_in())
 
 
 def test_every_built_in_strategy_states_its_cost_and_every_parameter_its_range_or_choices() -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from sqlalchemy.exc import IntegrityError
 
-from reasond_server.storage.schema import upgrade
-from reasond_server.storage.tables import METADATA
+from reasond_server.storage.migrating import upgrade_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +39,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine
         url = request.getfixturevalue("postgres").new_database().replace("postgresql://", "postgresql+psycopg://")
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        upgrade(connection)
+        upgrade_schema(connection)
         for tenant in ("ann", "bob", "acme"):
             for statement in (EXECUTION, *OTHERS):
                 connection.exec_driver_sql(statement.format(tenant=tenant))
@@ -56,6 +54,13 @@ def connected(engine: sa.Engine) -> sa.Connection:
     return connection
 
 
+def tables_of(engine: sa.Engine) -> dict[str, str]:
+    """Return the columns, indexes and foreign keys of every table."""
+    seen = sa.inspect(engine)
+    parts = (seen.get_columns, seen.get_indexes, seen.get_foreign_keys)
+    return {name: json.dumps([part(name) for part in parts], default=str) for name in seen.get_table_names()}
+
+
 def statements(engine: sa.Engine) -> Sequence[str]:
     """Return what the page says for this database."""
     sqlite, postgres = re.findall(r"```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
@@ -64,14 +69,15 @@ def statements(engine: sa.Engine) -> Sequence[str]:
 
 
 def test_the_tenants_that_are_named_are_renamed_in_every_table_and_no_other(engine: sa.Engine) -> None:
+    before = tables_of(engine)
     with connected(engine) as connection:
         for statement in statements(engine):
             connection.exec_driver_sql(statement)
+    assert tables_of(engine) == before
     with connected(engine) as connection:
-        for table in METADATA.sorted_tables:
-            rows = connection.execute(sa.select(table.c.tenant).order_by(table.c.tenant))
-            assert [row[0] for row in rows] == ["acme", "sub:ann", "sub:bob"], table.name
-        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+        for table in before.keys() - {"alembic_version"}:
+            rows = connection.exec_driver_sql(f"SELECT tenant FROM {table} ORDER BY tenant")  # noqa: S608 - ours
+            assert [row[0] for row in rows] == ["acme", "sub:ann", "sub:bob"], table
         connection.exec_driver_sql("DELETE FROM executions WHERE tenant = 'sub:ann'")
         assert connection.exec_driver_sql("SELECT count(*) FROM entries").scalar() == 2
 

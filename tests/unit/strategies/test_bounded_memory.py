@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.executions.clock import Clock
-from reasond_server.executions.opening import open_stores
-from reasond_server.executions.run import Assignment
-from reasond_server.executions.runner import Runner, RunnerLimits
+from reasond_server.clock import Clock
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text, WrappedModel
+from reasond_server.runs.run import Assignment
+from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.stores import open_stores
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.testing import FunctionModel
 from reasond_server.types import CarryoverMode, ExecutionState, StrategySource, Task, Usage
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from reasond_server.executions.log import RunLog
-    from reasond_server.executions.store import ExecutionStore
     from reasond_server.llm.model import ChatRequest, ModelEvent
+    from reasond_server.logs.log import RunLog
+    from reasond_server.logs.store import ExecutionStore
 
 WRITTEN_BYTES = 4096
 """What each window writes, at the least."""

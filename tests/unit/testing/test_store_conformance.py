@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from reasond_server.errors import ReasondError
-from reasond_server.executions.memory import MemoryExecutionStore
-from reasond_server.executions.store import Append, Change, ExecutionFilter, Lease, Recovery, Renewal
+from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.logs.store import Append, Change, ExecutionFilter, Lease, Recovery, Renewal
 from reasond_server.testing import ConformanceError, ExecutionStoreConformance
 from reasond_server.testing.logs import START
 from reasond_server.types import Execution

@@ -1,7 +1,7 @@
 """Client of reasond, the reasoning server; the generated messages and stubs are in `reasond.v1`."""
 
+from reasond.async_calls import AsyncReasoningStream
 from reasond.async_client import AsyncClient
-from reasond.async_stream import AsyncReasoningStream
 from reasond.client import Client
 from reasond.connection import TlsOptions
 from reasond.errors import (
@@ -21,7 +21,7 @@ from reasond.errors import (
     Violation,
 )
 from reasond.progress import ReconnectPolicy
-from reasond.sync_stream import ReasoningStream
+from reasond.sync_calls import ReasoningStream
 from reasond.v1.agent_card_pb2 import AgentCard
 from reasond.v1.agent_service_pb2 import Agent, GetAgentCardResponse
 from reasond.v1.errors_pb2 import ErrorReason

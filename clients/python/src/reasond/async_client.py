@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reasond import requests
-from reasond.async_link import AsyncLink, AsyncToken
-from reasond.async_stream import AsyncReasoningStream
+from reasond.async_calls import AsyncLink, AsyncReasoningStream, AsyncToken
 from reasond.connection import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Connection, arguments_from
 from reasond.progress import Progress, ReconnectPolicy, policy_of
 from reasond.v1 import agent_service_pb2 as agents_pb

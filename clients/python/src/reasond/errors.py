@@ -36,14 +36,14 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _NANOS = 1e9
 
 
-class Violation(NamedTuple):
+class Violation(NamedTuple):  # same name: what the server raises, as the client raises it
     """One thing that is wrong with a request: the path of the field and what would be right."""
 
     field: str
     description: str
 
 
-class ReasondError(Exception):
+class ReasondError(Exception):  # same name: what the server raises, as the client raises it
     """Base of all errors of this package.
 
     Attributes:
@@ -81,11 +81,11 @@ class ReasondError(Exception):
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
-class InvalidRequestError(ReasondError):
+class InvalidRequestError(ReasondError):  # same name: what the server raises, as the client raises it
     """A field of the request is missing or out of range; `violations` names it."""
 
 
-class StrategyError(ReasondError):
+class StrategyError(ReasondError):  # same name: what the server raises, as the client raises it
     """No strategy could be chosen: unknown, disabled, not offered by the agent, or none named."""
 
 
@@ -113,7 +113,7 @@ class ConflictError(ReasondError):
     """The request id stands for another request, or the resource changed since its etag was read."""
 
 
-class ModelError(ReasondError):
+class ModelError(ReasondError):  # same name: what the server raises, as the client raises it
     """The language model did not do its part; `execution_id` leads to what was done before."""
 
 
@@ -125,7 +125,7 @@ class CallCancelledError(ReasondError):
     """The call was cancelled by something else than the task that waits for it, such as `close()`."""
 
 
-class InternalError(ReasondError):
+class InternalError(ReasondError):  # same name: what the server raises, as the client raises it
     """A fault of the server; its log has the cause."""
 
 

@@ -76,7 +76,7 @@ class Progress:
         if self.call is not None:
             self.call.cancel()
 
-    def opened(self, call: CallT) -> CallT:
+    def adopt(self, call: CallT) -> CallT:
         """Take over the next call of the stream; one that comes after the end is cancelled."""
         self.call = call
         if self.is_closed:

@@ -88,7 +88,7 @@ def _config_message(strategy: str | None, config: StrategyConfig | Mapping[str, 
     if not strategy:
         raise ValueError("config as a mapping needs `strategy`, which says what the keys mean")
     kind = _CONFIGS.get(strategy)
-    return _struct(config) if kind is None else _filled(kind(), config)
+    return _struct(config) if kind is None else _fill(kind(), config)
 
 
 def _struct(config: Mapping[str, Any]) -> Struct:
@@ -100,7 +100,7 @@ def _struct(config: Mapping[str, Any]) -> Struct:
     return struct
 
 
-def _filled(message: StrategyConfig, config: Mapping[str, Any]) -> StrategyConfig:
+def _fill(message: StrategyConfig, config: Mapping[str, Any]) -> StrategyConfig:
     """Set the fields of `message`; None leaves a field unset, an enum value is a name or a number."""
     fields = message.DESCRIPTOR.fields_by_name
     for name, value in config.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, ClassVar
 
-from reasond_server.context.fences import new_nonce
+from reasond_server.clock import new_nonce
 from reasond_server.context.tags import restore
 from reasond_server.errors import ContentFilteredError, InvalidConfigError, Violation
 from reasond_server.strategies.strategy import ReasoningStrategy

@@ -1,1 +1,14 @@
-"""One module per revision, in order; a revision that was released is never edited."""
+"""The schema, stated once: one module per revision; a revision that was released is never edited.
+
+Alembic runs the revisions that a database lacks. A new SQLite file is made by the same `STATEMENTS`, without Alembic.
+Times are seconds since 1970. To add a revision, write its module and append it to `IN_ORDER`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from reasond_server.storage.migrations.versions import r0001_executions, r0002_agents
+
+IN_ORDER: Final = (r0001_executions, r0002_agents)
+"""All revisions, oldest first."""

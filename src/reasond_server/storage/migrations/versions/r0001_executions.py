@@ -1,79 +1,72 @@
-"""The event logs: executions, their entries, request ids, and what was forgotten."""
+"""The event logs: executions, their entries, request ids, and the ids of executions past their retention."""
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from alembic import op
+from typing import Final
+
+from reasond_server.storage.migrating import run_statements
 
 revision = "0001"
 down_revision = None
 
-_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+STATEMENTS: Final = (
+    # One row per execution: what lists show, and the head of its log.
+    """CREATE TABLE executions (
+    tenant {text} NOT NULL,
+    execution_id {text} NOT NULL,
+    body TEXT NOT NULL,
+    state {text} NOT NULL,
+    strategy {text} NOT NULL,
+    finish_reason {text} NOT NULL,
+    create_time DOUBLE PRECISION NOT NULL,
+    expire_time DOUBLE PRECISION,
+    version BIGINT NOT NULL,
+    last_sequence BIGINT NOT NULL,
+    size BIGINT NOT NULL,
+    fence BIGINT NOT NULL,
+    lease_owner {text} NOT NULL,
+    lease_until DOUBLE PRECISION NOT NULL,
+    is_cancel_requested BOOLEAN NOT NULL,
+    is_keep_requested BOOLEAN DEFAULT FALSE NOT NULL,
+    plan TEXT NOT NULL,
+    PRIMARY KEY (tenant, execution_id)
+)""",
+    "CREATE UNIQUE INDEX executions_by_id ON executions (execution_id)",
+    "CREATE INDEX executions_by_time ON executions (tenant, create_time, execution_id)",
+    "CREATE INDEX executions_by_lease ON executions (lease_until) WHERE state = 'running'",
+    "CREATE INDEX executions_by_expiry ON executions (expire_time) WHERE expire_time IS NOT NULL",
+    # The logs: an event has a sequence number, a record has a key.
+    """CREATE TABLE entries (
+    tenant {text} NOT NULL,
+    execution_id {text} NOT NULL,
+    position BIGINT NOT NULL,
+    sequence BIGINT,
+    key TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (tenant, execution_id, position),
+    FOREIGN KEY (tenant, execution_id) REFERENCES executions (tenant, execution_id) ON DELETE CASCADE
+)""",
+    # Which execution a request id stands for.
+    """CREATE TABLE claims (
+    tenant {text} NOT NULL,
+    request_id {text} NOT NULL,
+    execution_id {text} NOT NULL,
+    digest TEXT NOT NULL,
+    PRIMARY KEY (tenant, request_id),
+    FOREIGN KEY (tenant, execution_id) REFERENCES executions (tenant, execution_id) ON DELETE CASCADE
+)""",
+    "CREATE INDEX claims_by_execution ON claims (tenant, execution_id)",
+    # The ids of executions past their retention, so that a late reader is told that it came too late.
+    """CREATE TABLE forgotten (
+    tenant {text} NOT NULL,
+    execution_id {text} NOT NULL,
+    forget_time DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, execution_id)
+)""",
+    "CREATE INDEX forgotten_by_time ON forgotten (forget_time)",
+)
 
 
 def upgrade() -> None:
     """Make the tables."""
-    _make_executions()
-    op.create_table(
-        "entries",
-        *_key(),
-        sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("sequence", sa.BigInteger),
-        sa.Column("key", sa.Text, nullable=False),
-        sa.Column("body", sa.Text, nullable=False),
-        _owner(),
-    )
-    op.create_table(
-        "claims",
-        sa.Column("tenant", _TEXT, primary_key=True),
-        sa.Column("request_id", _TEXT, primary_key=True),
-        sa.Column("execution_id", _TEXT, nullable=False),
-        sa.Column("digest", sa.Text, nullable=False),
-        _owner(),
-    )
-    op.create_index("claims_by_execution", "claims", ["tenant", "execution_id"])
-    op.create_table("forgotten", *_key(), sa.Column("forget_time", sa.Double, nullable=False))
-    op.create_index("forgotten_by_time", "forgotten", ["forget_time"])
-
-
-def _make_executions() -> None:
-    """Make the table of executions and its indexes."""
-    op.create_table(
-        "executions",
-        *_key(),
-        sa.Column("body", sa.Text, nullable=False),
-        sa.Column("state", _TEXT, nullable=False),
-        sa.Column("strategy", _TEXT, nullable=False),
-        sa.Column("finish_reason", _TEXT, nullable=False),
-        sa.Column("create_time", sa.Double, nullable=False),
-        sa.Column("expire_time", sa.Double),
-        sa.Column("version", sa.BigInteger, nullable=False),
-        sa.Column("last_sequence", sa.BigInteger, nullable=False),
-        sa.Column("size", sa.BigInteger, nullable=False),
-        sa.Column("fence", sa.BigInteger, nullable=False),
-        sa.Column("lease_owner", _TEXT, nullable=False),
-        sa.Column("lease_until", sa.Double, nullable=False),
-        sa.Column("is_cancel_requested", sa.Boolean, nullable=False),
-        sa.Column("is_keep_requested", sa.Boolean, nullable=False, server_default=sa.false()),
-        sa.Column("plan", sa.Text, nullable=False),
-    )
-    op.create_index("executions_by_id", "executions", ["execution_id"], unique=True)
-    op.create_index("executions_by_time", "executions", ["tenant", "create_time", "execution_id"])
-    running, expiring = sa.text("state = 'running'"), sa.text("expire_time IS NOT NULL")
-    op.create_index(
-        "executions_by_lease", "executions", ["lease_until"], sqlite_where=running, postgresql_where=running
-    )
-    op.create_index(
-        "executions_by_expiry", "executions", ["expire_time"], sqlite_where=expiring, postgresql_where=expiring
-    )
-
-
-def _key() -> list[sa.Column[str]]:
-    """Return the columns that name an execution."""
-    return [sa.Column("tenant", _TEXT, primary_key=True), sa.Column("execution_id", _TEXT, primary_key=True)]
-
-
-def _owner() -> sa.ForeignKeyConstraint:
-    """Return the key that ties a row to its execution and removes it with it."""
-    columns = ["tenant", "execution_id"]
-    return sa.ForeignKeyConstraint(columns, [f"executions.{name}" for name in columns], ondelete="CASCADE")
+    run_statements(STATEMENTS)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from alembic import op
+from typing import Final
+
+from reasond_server.storage.migrating import run_statements
 
 revision = "0002"
 down_revision = "0001"
 
+STATEMENTS: Final = (
+    """CREATE TABLE agents (
+    tenant {text} NOT NULL,
+    agent_id {text} NOT NULL,
+    etag TEXT NOT NULL,
+    body TEXT NOT NULL,
+    expire_time DOUBLE PRECISION,
+    PRIMARY KEY (tenant, agent_id)
+)""",
+    "CREATE INDEX agents_by_expiry ON agents (expire_time) WHERE expire_time IS NOT NULL",
+)
+
 
 def upgrade() -> None:
     """Make the table of agents."""
-    text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-    op.create_table(
-        "agents",
-        sa.Column("tenant", text, primary_key=True),
-        sa.Column("agent_id", text, primary_key=True),
-        sa.Column("etag", sa.Text, nullable=False),
-        sa.Column("body", sa.Text, nullable=False),
-        sa.Column("expire_time", sa.Double),
-    )
-    expiring = sa.text("expire_time IS NOT NULL")
-    op.create_index("agents_by_expiry", "agents", ["expire_time"], sqlite_where=expiring, postgresql_where=expiring)
+    run_statements(STATEMENTS)

@@ -1,0 +1,225 @@
+"""The calls of the asynchronous client: its channel, the token and answer of each call, and streams of events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+
+import grpc
+
+from reasond.connection import authorization
+from reasond.errors import ReasondError, call_cancelled, error_from, error_of
+from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
+from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from reasond.connection import Connection
+    from reasond.progress import Progress
+    from reasond.v1.agent_service_pb2_grpc import AgentServiceAsyncStub
+    from reasond.v1.execution_pb2 import Reasoning
+    from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceAsyncStub
+
+AsyncCall: TypeAlias = grpc.aio.UnaryStreamCall[ReasonIterationsRequest, ReasonIterationsResponse]
+OpenAsyncCall: TypeAlias = Callable[[ReasonIterationsRequest, float | None], Awaitable[AsyncCall]]
+AsyncToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """A channel, its stubs, and the event loop that they belong to."""
+
+    loop: asyncio.AbstractEventLoop
+    channel: grpc.aio.Channel
+    reasoning: ReasoningServiceAsyncStub
+    agents: AgentServiceAsyncStub
+
+
+class AsyncLink:
+    """Carries the calls of one `AsyncClient`."""
+
+    def __init__(self, connection: Connection, token: AsyncToken | None) -> None:
+        self.connection = connection
+        self._token = token
+        self._bound: _Bound | None = None
+        self._is_closed = False
+
+    @property
+    def reasoning(self) -> ReasoningServiceAsyncStub:
+        """The stub of the reasoning service; raises RuntimeError in another event loop or after closing."""
+        return self._connect().reasoning
+
+    @property
+    def agents(self) -> AgentServiceAsyncStub:
+        """The stub of the agent service; raises RuntimeError in another event loop or after closing."""
+        return self._connect().agents
+
+    async def close(self) -> None:
+        """Cancel the calls that still run and close the channel."""
+        self._is_closed = True
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            await bound.channel.close()
+
+    async def answer(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT],
+        request: RequestT,
+        timeout_s: float | None,
+    ) -> ResponseT:
+        """Call `method` and return its answer; raises ReasondError where it fails."""
+        seconds = self.connection.deadline_s(timeout_s)
+        metadata = await self._metadata()
+        try:
+            return await method(request, timeout=seconds, metadata=metadata)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from(failure) from failure
+        except asyncio.CancelledError:
+            raise_if_only_the_call_was_cancelled()
+            raise
+
+    async def open_events(self, request: ReasonIterationsRequest, seconds: float | None) -> AsyncCall:
+        """Begin a call of ReasonIterations that ends after `seconds`."""
+        metadata = await self._metadata()
+        return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=metadata)
+
+    def _connect(self) -> _Bound:
+        if self._is_closed:
+            raise RuntimeError("the client is closed")
+        loop = asyncio.get_running_loop()
+        if self._bound is None:
+            # made on first use, because a channel belongs to the event loop that runs when it is made
+            channel = self._channel()
+            self._bound = _Bound(
+                loop=loop,
+                channel=channel,
+                reasoning=cast("ReasoningServiceAsyncStub", ReasoningServiceStub(channel)),
+                agents=cast("AgentServiceAsyncStub", AgentServiceStub(channel)),
+            )
+        if self._bound.loop is not loop:
+            raise RuntimeError("the client belongs to another event loop; make one client for each")
+        return self._bound
+
+    def _channel(self) -> grpc.aio.Channel:
+        target, arguments = self.connection.target, self.connection.channel_arguments()
+        credentials = self.connection.credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(target, options=arguments)
+        return grpc.aio.secure_channel(target, credentials, options=arguments)
+
+    async def _metadata(self) -> tuple[tuple[str, str], ...]:
+        token = self._token() if callable(self._token) else self._token
+        return authorization((await token if inspect.isawaitable(token) else token) or "")
+
+
+class AsyncReasoningStream(AsyncIterator[ReasonIterationsResponse]):
+    """Events of one execution; made by `AsyncClient.reason_iterations` and `AsyncClient.resume`.
+
+    The call starts with the first event that is asked for. Use it in one of two ways::
+
+        async for event in client.reason_iterations("..."):
+            ...
+
+        async with client.reason_iterations("...") as events:
+            async for event in events:
+                ...
+
+    The first cancels the call as soon as the loop is left, in whatever way. The second does so at the end of
+    the block; until then the loop may be left and entered again. Cancelling the call cancels the execution,
+    unless it was started with `keep_running`.
+    """
+
+    def __init__(self, open_call: OpenAsyncCall, progress: Progress) -> None:
+        self._progress = progress
+        # The generator knows the progress, never this object: without a cycle between them an abandoned
+        # stream is finalized at once, and its call cancelled, instead of when the collector comes by.
+        self._events = _events(open_call, progress)
+        self._is_entered = False
+
+    @property
+    def execution_id(self) -> str:
+        """The execution; empty until its first event came."""
+        return self._progress.execution_id
+
+    @property
+    def last_sequence(self) -> int:
+        """The last sequence number that was seen, for `resume`."""
+        return self._progress.last_sequence
+
+    @property
+    def result(self) -> Reasoning | None:
+        """The result, once the execution ended; partial where it failed or was cancelled."""
+        return self._progress.result
+
+    async def __aenter__(self) -> Self:
+        self._is_entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> AsyncIterator[ReasonIterationsResponse]:  # noqa: PYI034 - a guard, see the class
+        return self if self._is_entered else self._until_left()
+
+    async def __anext__(self) -> ReasonIterationsResponse:
+        return await anext(self._events)
+
+    async def _until_left(self) -> AsyncGenerator[ReasonIterationsResponse, None]:
+        try:
+            async for event in self._events:
+                yield event
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancel the call, if it still runs; another task that waits for an event gets CallCancelledError."""
+        self._progress.close()
+        with contextlib.suppress(RuntimeError):  # another task is inside; the cancelled call lets it go
+            await self._events.aclose()
+
+
+async def _events(open_call: OpenAsyncCall, progress: Progress) -> AsyncGenerator[ReasonIterationsResponse, None]:
+    while True:
+        call = progress.adopt(await open_call(progress.next_request(), progress.remaining_s()))
+        try:
+            async for event in call:
+                progress.note(event)
+                yield event
+        except grpc.aio.AioRpcError as failure:
+            error = await _read_error(call, failure)
+        except asyncio.CancelledError:
+            raise_if_only_the_call_was_cancelled()
+            raise
+        else:
+            return
+        finally:
+            call.cancel()
+        wait_s = progress.wait_before_retry(error)
+        if wait_s is None:
+            raise error
+        await asyncio.sleep(wait_s)
+
+
+async def _read_error(call: AsyncCall, failure: grpc.aio.AioRpcError) -> ReasondError:
+    """Return the error by the call's own status: that of `failure` may be a placeholder without details."""
+    error = error_of(await call.code(), await call.details(), await call.trailing_metadata())
+    error.__cause__ = failure
+    return error
+
+
+def raise_if_only_the_call_was_cancelled() -> None:
+    """Raise CallCancelledError where the running task was not cancelled, but the call that it waits for."""
+    task = asyncio.current_task()
+    if task is not None and not task.cancelling():
+        raise call_cancelled() from None

@@ -1,0 +1,179 @@
+"""The calls of the blocking client: its channel, the token and answer of each call, and streams of events."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+import grpc
+
+from reasond.connection import authorization
+from reasond.errors import error_from
+from reasond.v1.agent_service_pb2_grpc import AgentServiceStub
+from reasond.v1.reasoning_service_pb2 import ReasonIterationsRequest, ReasonIterationsResponse
+from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from reasond.connection import Connection
+    from reasond.progress import Progress
+    from reasond.v1.execution_pb2 import Reasoning
+
+Token: TypeAlias = str | Callable[[], str]
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class SyncCall(Protocol):
+    """A call that blocks for its events."""
+
+    def __iter__(self) -> Iterator[ReasonIterationsResponse]:
+        """Wait for the events; raises grpc.RpcError."""
+
+    def cancel(self) -> bool:
+        """Cancel the call; return whether it still ran."""
+
+
+OpenSyncCall: TypeAlias = Callable[[ReasonIterationsRequest, float | None], SyncCall]
+
+
+class SyncLink:
+    """Carries the calls of one `Client`, from any thread."""
+
+    def __init__(self, connection: Connection, token: Token | None) -> None:
+        self.connection = connection
+        self._token = token
+        self._is_closed = False
+        self._channel = _channel(connection)
+        self._reasoning = ReasoningServiceStub(self._channel)
+        self._agents = AgentServiceStub(self._channel)
+
+    @property
+    def reasoning(self) -> ReasoningServiceStub:
+        """The stub of the reasoning service; raises RuntimeError after closing."""
+        self._raise_if_closed()
+        return self._reasoning
+
+    @property
+    def agents(self) -> AgentServiceStub:
+        """The stub of the agent service; raises RuntimeError after closing."""
+        self._raise_if_closed()
+        return self._agents
+
+    def close(self) -> None:
+        """Cancel the calls that still run and close the channel."""
+        self._is_closed = True
+        self._channel.close()
+
+    def answer(
+        self, method: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT], request: RequestT, timeout_s: float | None
+    ) -> ResponseT:
+        """Call `method` and return its answer; raises ReasondError where it fails."""
+        # a future, because a plain call that Ctrl-C interrupts would go on on the server
+        call = method.future(request, timeout=self.connection.deadline_s(timeout_s), metadata=self._metadata())
+        try:
+            return call.result()
+        except grpc.RpcError as failure:
+            raise error_from(failure) from failure
+        finally:
+            call.cancel()
+
+    def open_events(self, request: ReasonIterationsRequest, seconds: float | None) -> SyncCall:
+        """Begin a call of ReasonIterations that ends after `seconds`."""
+        return self.reasoning.ReasonIterations(request, timeout=seconds, metadata=self._metadata())
+
+    def _raise_if_closed(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the client is closed")
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return authorization((self._token() if callable(self._token) else self._token) or "")
+
+
+def _channel(connection: Connection) -> grpc.Channel:
+    credentials = connection.credentials()
+    if credentials is None:
+        return grpc.insecure_channel(connection.target, options=connection.channel_arguments())
+    return grpc.secure_channel(connection.target, credentials, options=connection.channel_arguments())
+
+
+class ReasoningStream(Iterator[ReasonIterationsResponse]):
+    """Events of one execution; made by `Client.reason_iterations` and `Client.resume`.
+
+    The call starts with the first event that is asked for. `for event in stream` cancels it as soon as the
+    loop is left, in whatever way; inside `with stream:` the loop may be left and entered again, and the call is
+    cancelled at the end of the block. Cancelling the call cancels the execution, unless it was started with
+    `keep_running`.
+    """
+
+    def __init__(self, open_call: OpenSyncCall, progress: Progress) -> None:
+        self._progress = progress
+        # As in AsyncReasoningStream, the generator does not know this object, so that an abandoned stream is
+        # finalized, and its call cancelled, at once.
+        self._events = _events(open_call, progress)
+        self._is_entered = False
+
+    @property
+    def execution_id(self) -> str:
+        """The execution; empty until its first event came."""
+        return self._progress.execution_id
+
+    @property
+    def last_sequence(self) -> int:
+        """The last sequence number that was seen, for `resume`."""
+        return self._progress.last_sequence
+
+    @property
+    def result(self) -> Reasoning | None:
+        """The result, once the execution ended; partial where it failed or was cancelled."""
+        return self._progress.result
+
+    def __enter__(self) -> Self:
+        self._is_entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ReasonIterationsResponse]:  # noqa: PYI034 - a guard, see the class
+        return self if self._is_entered else self._until_left()
+
+    def __next__(self) -> ReasonIterationsResponse:
+        return next(self._events)
+
+    def _until_left(self) -> Generator[ReasonIterationsResponse, None, None]:
+        try:
+            yield from self._events
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Cancel the call, if it still runs; another thread that waits for an event gets CallCancelledError."""
+        self._progress.close()
+        with contextlib.suppress(ValueError):  # another thread is inside; the cancelled call lets it go
+            self._events.close()
+
+
+def _events(open_call: OpenSyncCall, progress: Progress) -> Generator[ReasonIterationsResponse, None, None]:
+    while True:
+        call = progress.adopt(open_call(progress.next_request(), progress.remaining_s()))
+        try:
+            for event in call:
+                progress.note(event)
+                yield event
+        except grpc.RpcError as failure:
+            error = error_from(failure)
+        else:
+            return
+        finally:
+            call.cancel()
+        wait_s = progress.wait_before_retry(error)
+        if wait_s is None:
+            raise error
+        time.sleep(wait_s)

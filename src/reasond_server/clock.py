@@ -1,0 +1,48 @@
+"""Where times, ids and chance come from; injected, so that a log can be made again byte for byte."""
+
+from __future__ import annotations
+
+import os
+import random
+import string
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+# 26^28 > 2^128. Letters, because tokenizers cut them into fewer tokens than digits.
+_NONCE_LETTERS = 28
+# Each letter stands for nine bytes; the few that are over would make some letters likelier.
+_LETTER_OF_BYTE = (string.ascii_lowercase.encode() * 10)[:256]
+_UNFIT_BYTES = bytes(range(9 * len(string.ascii_lowercase), 256))
+_SPARE_BYTES = 20
+
+
+def new_nonce() -> str:
+    """Return a random mark of at least 128 bits: 28 small letters."""
+    letters = b""
+    while len(letters) < _NONCE_LETTERS:
+        letters += os.urandom(_NONCE_LETTERS + _SPARE_BYTES).translate(_LETTER_OF_BYTE, _UNFIT_BYTES)
+    return letters[:_NONCE_LETTERS].decode()
+
+
+def nonce_of(number: int) -> str:
+    """Return the mark that `number`, not negative, stands for: 28 small letters, its lowest digits to base 26."""
+    letters: list[str] = []
+    for _ in range(_NONCE_LETTERS):
+        number, letter = divmod(number, len(string.ascii_lowercase))
+        letters.append(string.ascii_lowercase[letter])
+    return "".join(letters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The time of day in UTC, seconds for measuring, new ids and nonces, and a number in [0, 1) for spreading waits."""
+
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    new_id: Callable[[], str]
+    new_nonce: Callable[[], str] = new_nonce
+    random: Callable[[], float] = random.random

@@ -1,0 +1,406 @@
+"""The growing end of one log, as its only writer holds it: what waits for a commit, and the last of what was committed.
+
+A run appends without waiting; `logs.writer` takes what is pending, commits it and says how that went. Followers
+see committed events only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
+from reasond_server.logs.sizes import size_of
+from reasond_server.logs.store import Append, LeaseLostError, Record
+from reasond_server.types import Execution, ExecutionState, FinishReason, LoggedEvent, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from reasond_server.errors import ReasondError
+    from reasond_server.logs.store import Creation
+    from reasond_server.types import Event, Usage
+
+MAX_PENDING = 64
+MAX_PENDING_BYTES = 1024 * 1024
+_MAX_TAIL = 256
+_MAX_TAIL_BYTES = 1024 * 1024
+# More than any transport takes in one answer.
+_ANSWER_BYTES = 8 * 1024 * 1024
+_ANSWER_WAITS_S = 10.0
+
+
+class _Pending(NamedTuple):
+    """An entry that is not committed; `event` is what followers will see of it, None for a record.
+
+    `size` is that of what they will see, `stored_size` that of the entry.
+    """
+
+    entry: LoggedEvent | Record
+    event: LoggedEvent | None
+    size: int
+    stored_size: int
+
+
+class RunLog:
+    """What is appended to one log by this process.
+
+    `submit` is called whenever there is something to commit. With `store_as` what is stored of an event differs from
+    what followers see; then all events are kept in memory, else the last 256 or 1 MiB of them.
+
+    Attributes:
+        committed: sequence of the last event that is in the store.
+        error: why nothing can be appended any more; None while it can.
+        on_change: called after every commit, and when `error` is set.
+        is_open: whether what is pending is submitted; before that it is gathered.
+        creation: what creates the execution with the first commit; None where the store knows it.
+        keeps_records: whether the records of a run that is cancelled outlive it.
+        is_for_one_answer: nobody reads the events before the end: the last 8 MiB of them are kept in memory, and as
+            much may wait for a commit.
+    """
+
+    __slots__ = (
+        "_execution",
+        "_last_sequence",
+        "_pending",
+        "_pending_bytes",
+        "_store_as",
+        "_submit",
+        "_tail",
+        "_tail_bytes",
+        "_tail_sizes",
+        "_taken",
+        "_usage",
+        "_version",
+        "_waiters",
+        "committed",
+        "creation",
+        "error",
+        "fence",
+        "is_for_one_answer",
+        "is_open",
+        "keeps_records",
+        "on_change",
+    )
+
+    def __init__(
+        self,
+        *,
+        execution: Execution,
+        submit: Callable[[RunLog], None],
+        version: int = 0,
+        fence: int = 1,
+        store_as: Callable[[Event], Event] | None = None,
+    ) -> None:
+        self._execution = execution
+        self._last_sequence = execution.last_sequence
+        self._usage = execution.usage
+        self.fence = fence
+        self.committed = execution.last_sequence
+        self.error: ReasondError | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self.is_open = True
+        self.creation: Creation | None = None
+        self.keeps_records = False
+        self.is_for_one_answer = False
+        self._submit = submit
+        self._version = version
+        self._store_as = store_as
+        # Lists, because an empty deque takes 600 bytes and most logs are short; what is taken from the front is a few.
+        self._pending: list[_Pending] = []
+        self._pending_bytes = 0
+        self._taken: Append | None = None
+        self._tail: list[LoggedEvent] = []
+        self._tail_sizes: list[int] = []
+        self._tail_bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def execution(self) -> Execution:
+        """The execution as it will be once all is committed."""
+        known = self._execution
+        if known.last_sequence != self._last_sequence or known.usage is not self._usage:
+            self._execution = known = _grown(known, last_sequence=self._last_sequence, usage=self._usage)
+        return known
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last event, committed or not."""
+        return self._last_sequence
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits for a commit, or never will be committed."""
+        return self.error is not None or not self._pending
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last event was appended, committed or not."""
+        return self._execution.state is not ExecutionState.RUNNING
+
+    @property
+    def is_created(self) -> bool:
+        """Whether the store knows the execution."""
+        return self.creation is None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` returns at once."""
+        return self.error is None and not self._is_full()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the store does not know the beginning or the end of what callers may know."""
+        return not self.is_created or self.has_ended
+
+    def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
+        """Append `event`; a Result ends the log, which is kept until `expire_time`."""
+        sequence = self._last_sequence + 1
+        shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
+        size = stored_size = size_of(shown)
+        if self._store_as is not None:
+            stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
+            stored_size = size_of(stored)
+        self._last_sequence, self._usage = sequence, usage
+        if isinstance(event, Result):
+            self._execution = _ended(
+                self._execution, event, now=now, expire_time=expire_time, last_sequence=sequence, usage=usage
+            )
+        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))
+
+    def record(self, record: Record, *, usage: Usage) -> None:
+        """Append a record of a call; nothing happens to a log that has ended."""
+        if not self.has_ended:
+            self._usage = usage
+            size = size_of(record)
+            self._add(_Pending(entry=record, event=None, size=size, stored_size=size))
+
+    def open(self) -> None:
+        """Let what is pending, and what is appended from now on, be committed."""
+        self.is_open = True
+        if self._pending:
+            self._submit(self)
+
+    async def room(self) -> None:
+        """Wait until little enough is pending; where the log is for one answer, not for ever.
+
+        Raises:
+            ReasondError: nothing can be appended any more.
+            StoreUnavailableError: the answer cannot wait any longer.
+        """
+        if self._is_full():
+            await self._wait_for_room()
+        if self.error is not None:
+            raise self.error.again()
+
+    async def _wait_for_room(self) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_WAITS_S if self.is_for_one_answer else None):
+                while self._is_full():
+                    await self._movement()
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"The store took nothing for {_ANSWER_WAITS_S:g} s, and {_ANSWER_BYTES} bytes wait for it",
+                remedy="Ask for less, or stream the task with keep_running and resume it later.",
+                retry_after_s=_ANSWER_WAITS_S,
+            ) from None
+
+    async def flush(self) -> None:
+        """Wait until everything that was appended is committed. Raises as `room`."""
+        await self.settled()
+        if self.error is not None:
+            raise self.error.again()
+
+    async def settled(self) -> None:
+        """Wait until everything that was appended is committed, or never will be."""
+        while not self.is_settled:
+            await self._movement()
+
+    def after(self, sequence: int) -> Sequence[LoggedEvent] | None:
+        """Return the committed events above `sequence`; None where they reach back further than what is in memory."""
+        return _above(sequence, self._tail, last=self.committed)
+
+    def everything(self) -> Sequence[LoggedEvent] | None:
+        """Return all events, committed or not; None where some of them are in the store only."""
+        return _above(0, self.recent(), last=self._last_sequence)
+
+    def recent(self) -> Sequence[LoggedEvent]:
+        """Return the events that are in memory, committed or not: the last ones."""
+        return [*self._tail, *[each.event for each in self._pending if each.event is not None]]
+
+    def take(self) -> Append | None:
+        """Return what is to be committed next; None where there is nothing."""
+        if not self._pending or self.error is not None:
+            return None
+        if self._taken is None:
+            self._taken = Append(
+                execution=self.execution,
+                entries=tuple([each.entry for each in self._pending]),
+                version=self._version,
+                fence=self.fence,
+                size=sum([each.stored_size for each in self._pending]),
+                keeps_records=self.keeps_records and self._execution.state is ExecutionState.CANCELLED,
+                creation=self.creation,
+            )
+        return self._taken
+
+    def was_committed(self) -> None:
+        """Note that what was taken is in the store."""
+        count = 0 if self._taken is None else len(self._taken.entries)
+        self._taken = self.creation = None
+        self._version += count
+        committed, self._pending = self._pending[:count], self._pending[count:]
+        for each in committed:
+            self._pending_bytes -= each.size
+            if each.event is not None:
+                self._remember(each.event, each.size)
+        if self._store_as is None:
+            self._forget_the_first()
+        if self._pending:
+            self._submit(self)
+        self._tell()
+
+    def was_refused(self, error: ReasondError) -> None:
+        """Note that what was taken is not in the store, because of `error`."""
+        self._give_up(error)
+
+    def close(self, error: ReasondError) -> None:
+        """Append nothing more, because of `error`; what is pending is dropped."""
+        self._give_up(error)
+
+    def reopen(self) -> None:
+        """Take an end after all, though what came before it was refused for want of room."""
+        if isinstance(self.error, StoreFullError) and self.is_created:
+            self.error = None
+
+    def _add(self, pending: _Pending) -> None:
+        if self.error is not None:
+            return
+        self._pending.append(pending)
+        self._pending_bytes += pending.size
+        if self.is_open:
+            self._submit(self)
+
+    def _remember(self, event: LoggedEvent, size: int) -> None:
+        self.committed = event.sequence
+        self._tail.append(event)
+        self._tail_sizes.append(size)
+        self._tail_bytes += size
+
+    def _forget_the_first(self) -> None:
+        """Let go of the events that are over the bounds, but for the last one."""
+        most, most_bytes = (len(self._tail), _ANSWER_BYTES) if self.is_for_one_answer else (_MAX_TAIL, _MAX_TAIL_BYTES)
+        left = len(self._tail)
+        if left <= most and self._tail_bytes <= most_bytes:
+            return
+        for size in self._tail_sizes[:-1]:
+            self._tail_bytes -= size
+            left -= 1
+            if left <= most and self._tail_bytes <= most_bytes:
+                break
+        del self._tail[:-left], self._tail_sizes[:-left]
+
+    def _is_full(self) -> bool:
+        if self.is_for_one_answer:
+            return self._pending_bytes > _ANSWER_BYTES
+        return len(self._pending) > MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES
+
+    def _give_up(self, error: ReasondError) -> None:
+        self._drop()
+        self._last_sequence = self.committed
+        self._execution = replace(
+            self.execution,
+            state=ExecutionState.RUNNING,
+            finish_reason=None,
+            end_time=None,
+            expire_time=None,
+        )
+        if self.error is None:
+            self.error = error
+        self._tell()
+
+    def _drop(self) -> None:
+        self._taken = None
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    async def _movement(self) -> None:
+        """Wait until something was committed or refused."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            # Else everybody who asks while the store takes nothing would leave one behind.
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            raise
+
+    def _tell(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        self.on_change()
+
+
+def is_gone(error: ReasondError) -> bool:
+    """Return whether `error` tells that the log is somebody else's, or nobody's: its run stops and says nothing."""
+    return isinstance(error, LeaseLostError | ExecutionNotFoundError)
+
+
+def _above(sequence: int, events: Sequence[LoggedEvent], *, last: int) -> Sequence[LoggedEvent] | None:
+    if sequence >= last:
+        return ()
+    if not events or events[0].sequence > sequence + 1:
+        return None
+    return tuple(events[sequence + 1 - events[0].sequence :])
+
+
+def _grown(known: Execution, *, last_sequence: int, usage: Usage) -> Execution:
+    """Return `known` after another event; `replace` would take three times as long, for every one of them."""
+    return Execution(
+        execution_id=known.execution_id,
+        tenant=known.tenant,
+        state=known.state,
+        strategy=known.strategy,
+        strategy_source=known.strategy_source,
+        model=known.model,
+        create_time=known.create_time,
+        end_time=known.end_time,
+        expire_time=known.expire_time,
+        finish_reason=known.finish_reason,
+        last_sequence=last_sequence,
+        request_id=known.request_id,
+        usage=usage,
+    )
+
+
+def _ended(
+    known: Execution, result: Result, *, now: datetime, expire_time: datetime | None, last_sequence: int, usage: Usage
+) -> Execution:
+    """Return `known` after its last event, for as little."""
+    return Execution(
+        execution_id=known.execution_id,
+        tenant=known.tenant,
+        state=_state_after(result.finish_reason),
+        strategy=known.strategy,
+        strategy_source=known.strategy_source,
+        model=known.model,
+        create_time=known.create_time,
+        end_time=now,
+        expire_time=expire_time,
+        finish_reason=result.finish_reason,
+        last_sequence=last_sequence,
+        request_id=known.request_id,
+        usage=usage,
+    )
+
+
+def _state_after(reason: FinishReason | None) -> ExecutionState:
+    if reason is FinishReason.FAILED:
+        return ExecutionState.FAILED
+    return ExecutionState.CANCELLED if reason is FinishReason.CANCELLED else ExecutionState.SUCCEEDED

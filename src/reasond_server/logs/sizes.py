@@ -1,0 +1,62 @@
+"""What an entry takes in memory, roughly: enough to bound what is held, not to account for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from reasond_server.logs.store import Record
+from reasond_server.types import Iteration, Result
+
+if TYPE_CHECKING:
+    from reasond_server.logs.store import Entry
+
+# What an entry takes beside its texts: a few nested dataclasses with their fields.
+_BYTES_PER_ENTRY = 512
+# What a value of free JSON takes, text or not: its object, and its place in a list or half that in a dict.
+_BYTES_PER_VALUE = 64
+_NUMBERS = frozenset({int, float, bool})
+
+
+def size_of(entry: Entry) -> int:
+    """Return the approximate size of an entry in memory, in bytes."""
+    if isinstance(entry, Record):
+        return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
+    event = entry.event
+    if isinstance(event, Iteration):
+        return _BYTES_PER_ENTRY + _content(event.detail)
+    if isinstance(event, Result):
+        return _BYTES_PER_ENTRY + len(event.answer) * 4 + _content(event.metrics.strategy_specific)
+    return _BYTES_PER_ENTRY
+
+
+def _content(value: object) -> int:
+    """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
+    kind: type = type(value)
+    names = _names(kind)
+    if not names:
+        return _plain_content(value)
+    size = 0
+    for name in names:
+        found = getattr(value, name)
+        # Most fields are texts: not called for again, that takes half as long.
+        if type(found) is str:
+            size += len(found) * 4
+        elif found is not None and type(found) not in _NUMBERS:
+            size += _content(found)
+    return size
+
+
+def _plain_content(value: object) -> int:
+    if isinstance(value, str):
+        return len(value) * 4
+    if isinstance(value, Mapping):
+        return sum(2 * _BYTES_PER_VALUE + _content(key) + _content(each) for key, each in value.items())
+    return sum(_BYTES_PER_VALUE + _content(each) for each in value) if isinstance(value, Sequence) else 0
+
+
+@cache
+def _names(kind: type) -> Sequence[str]:
+    """Return the names of a dataclass's fields; of other classes none."""
+    return tuple(getattr(kind, "__dataclass_fields__", ()))

@@ -1,0 +1,422 @@
+"""Event logs in PostgreSQL, for any number of server processes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import InternalError, ReasondError, StoreFullError
+from reasond_server.logs.appending import LARGEST_LOG_BYTES, events_of, id_taken, may_repeat, refusal
+from reasond_server.logs.store import Change, Claim, Renewal
+from reasond_server.logs.stored import statements as sql
+from reasond_server.logs.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.logs.stored.codec import encode_execution
+from reasond_server.logs.stored.rows import (
+    HEAD_COLUMNS,
+    ORPHAN_COLUMNS,
+    encoded,
+    execution_columns,
+    head_of,
+    orphan_of,
+    plan_of,
+    recovered,
+    require_storable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from reasond_server.logs.store import Append, Lease, Recovery
+    from reasond_server.logs.stored.rows import PartRow
+    from reasond_server.storage.postgres import PgConnection, PostgresPool
+    from reasond_server.types import Execution
+
+_CHANNEL = "reasond_executions"
+# PostgreSQL takes 8,000 bytes in one notice; an id is taken to be at most 128.
+_IDS_PER_NOTICE = 60
+# The holder of a request id may be forgotten between the two statements that ask for it.
+_TRIES = 3
+# The server's own clock: those of the processes differ.
+_NOW = "extract(epoch FROM clock_timestamp())::float8"
+
+_CREATE = f"""
+INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
+    last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan)
+SELECT :tenant, :execution_id, :body, :state, :strategy, :finish_reason, :create_time, :expire_time::float8, :version,
+    :last_sequence, :size, 1, :owner, {_NOW} + :seconds, FALSE, FALSE, :plan
+"""
+_CREATE_FREE = f"{_CREATE} ON CONFLICT DO NOTHING RETURNING execution_id"
+_CREATE_CLAIMING = f"""
+WITH held AS ({sql.CLAIM}), made AS ({_CREATE} WHERE EXISTS (SELECT 1 FROM held) ON CONFLICT DO NOTHING)
+SELECT execution_id FROM held
+"""  # noqa: S608 - constants of ours
+_COPY = """
+INSERT INTO entries (tenant, execution_id, position, sequence, key, body)
+SELECT tenant, :execution_id, row_number() OVER (ORDER BY position), NULL, key, body
+FROM entries WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL
+ON CONFLICT DO NOTHING
+"""
+_PARENT = """
+SELECT count(*), coalesce(sum(length(key) + length(body)), 0)::bigint
+FROM entries WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL
+"""
+_APPEND = f"""
+WITH part AS (
+    SELECT * FROM unnest(:tenants::text[], :names::text[], :versions::bigint[], :fences::bigint[], :added::bigint[],
+        :befores::bigint[], :lasts::bigint[], :sizes::bigint[], :bodies::text[], :states::text[], :reasons::text[],
+        :expiries::float8[], :ends::bool[], :drops::bool[], :strategies::text[], :create_times::float8[],
+        :plans::text[], :owners::text[], :seconds::float8[])
+    AS p (tenant, execution_id, version, fence, added, before, last, size, body, state, reason, expiry, ends, drops,
+        strategy, create_time, plan, owner, seconds)
+), made AS (
+    INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time,
+        version, last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan)
+    SELECT tenant, execution_id, body, state, strategy, reason, create_time, expiry, added, last, size, 1, owner,
+        {_NOW} + seconds, FALSE, FALSE, plan
+    FROM part WHERE plan IS NOT NULL ON CONFLICT DO NOTHING
+    RETURNING tenant, execution_id
+), updated AS (
+    UPDATE executions e SET body = p.body, state = p.state, finish_reason = p.reason, expire_time = p.expiry,
+        version = p.version + p.added, last_sequence = p.last, size = e.size + p.size,
+        plan = CASE WHEN p.drops THEN '' ELSE e.plan END
+    FROM part p
+    WHERE p.plan IS NULL
+        AND e.tenant = p.tenant AND e.execution_id = p.execution_id AND e.version = p.version AND e.fence = p.fence
+        AND e.state = 'running' AND e.last_sequence = p.before AND (p.ends OR e.size + p.size <= :largest)
+    RETURNING e.tenant, e.execution_id, p.drops
+), taken AS (
+    SELECT tenant, execution_id FROM made UNION ALL SELECT tenant, execution_id FROM updated
+), dropped AS (
+    DELETE FROM entries d USING updated t
+    WHERE t.drops AND d.tenant = t.tenant AND d.execution_id = t.execution_id AND d.sequence IS NULL
+), written AS (
+    INSERT INTO entries (tenant, execution_id, position, sequence, key, body)
+    SELECT t.tenant, t.execution_id, n.position, n.sequence, n.key, n.body
+    FROM unnest(:entry_names::text[], :positions::bigint[], :sequences::bigint[], :keys::text[], :texts::text[])
+        AS n (execution_id, position, sequence, key, body)
+    JOIN taken t ON t.execution_id = n.execution_id
+)
+SELECT execution_id, (SELECT count(pg_notify(:channel, notice)) FROM unnest(:notices::text[]) AS notice) FROM taken
+"""  # noqa: S608 - a constant of ours
+_HEAD = f"SELECT {HEAD_COLUMNS} FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"  # noqa: S608 - constants of ours
+_BODIES = """
+SELECT position, body FROM entries
+WHERE tenant = :tenant AND execution_id = :execution_id AND position > :version
+"""
+_RENEW = f"""
+UPDATE executions SET lease_until = {_NOW} + :seconds
+FROM unnest(:names::text[], :fences::bigint[]) AS held (name, known_fence)
+WHERE execution_id = name AND fence = known_fence AND lease_owner = :owner AND state = 'running'
+RETURNING execution_id, is_cancel_requested, is_keep_requested
+"""  # noqa: S608 - constants of ours
+_RECOVER = f"""
+WITH orphan AS (
+    SELECT tenant, execution_id FROM executions WHERE state = 'running' AND lease_until <= {_NOW}
+    ORDER BY lease_until, execution_id LIMIT :limit FOR UPDATE SKIP LOCKED
+)
+UPDATE executions e SET fence = fence + 1, lease_owner = :owner, lease_until = {_NOW} + :seconds
+FROM orphan o WHERE e.tenant = o.tenant AND e.execution_id = o.execution_id
+RETURNING e.tenant, e.execution_id, {ORPHAN_COLUMNS}
+"""  # noqa: S608 - constants of ours
+_FORGET = """
+WITH old AS (
+    SELECT tenant, execution_id FROM executions WHERE expire_time <= :now
+    ORDER BY expire_time LIMIT :limit FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM executions e USING old o WHERE e.tenant = o.tenant AND e.execution_id = o.execution_id
+    RETURNING e.tenant, e.execution_id
+)
+INSERT INTO forgotten (tenant, execution_id, forget_time) SELECT tenant, execution_id, :now FROM gone
+ON CONFLICT DO NOTHING
+"""
+_NOTIFY = "SELECT pg_notify(:channel, :payload)"
+
+
+class PostgresExecutionStore(SqlExecutionStore):
+    """An ExecutionStore over a `PostgresPool`; leases run by the database's clock.
+
+    What one process writes, the watchers of all hear by LISTEN/NOTIFY; after a lost connection all are told GREW.
+    """
+
+    is_durable = True
+    is_shared = True
+
+    def __init__(
+        self, *, pool: PostgresPool, now: Callable[[], datetime], largest_log_bytes: int = LARGEST_LOG_BYTES
+    ) -> None:
+        super().__init__(now=now, largest_log_bytes=largest_log_bytes)
+        self._pool = pool
+
+    async def listen(self) -> None:
+        """Hear of changes from now on; called once, at the start."""
+        await self._pool.listen(_CHANNEL, self._heard, missed=self._watchers.tell_all)
+
+    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+        """See ExecutionStore."""
+        require_storable(execution)
+        values = execution_columns(execution) | {
+            "body": encode_execution(execution),
+            "request_id": execution.request_id,
+            "digest": digest,
+            "inherits": inherits,
+            "now": self._now().timestamp(),
+            "owner": lease.owner,
+            "seconds": lease.seconds,
+            "plan": plan,
+            "version": 0,
+            "size": 0,
+        }
+        return await self._pool.run(lambda connection: _created(connection, values))
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        """See ExecutionStore."""
+        outcomes: list[ReasondError | None] = [None] * len(batch)
+        rows: dict[int, PartRow] = {}
+        for index, part in enumerate(batch):
+            try:
+                rows[index] = encoded(part)
+            except InternalError as error:
+                outcomes[index] = error
+
+        async def job(connection: PgConnection) -> dict[int, ReasondError | None]:
+            rounds = _rounds(rows)
+            if len(rounds) == 1:
+                return await self._append(connection, rounds[0])
+            async with connection.transaction():
+                return {
+                    index: outcome
+                    for indexes in rounds
+                    for index, outcome in (await self._append(connection, indexes)).items()
+                }
+
+        if rows:
+            try:
+                for index, outcome in (await self._pool.run(job)).items():
+                    outcomes[index] = outcome
+            except StoreFullError as error:
+                return [error for _ in batch]
+        return outcomes
+
+    async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
+        """See ExecutionStore."""
+        values = {
+            "names": list(fences),
+            "fences": list(fences.values()),
+            "owner": lease.owner,
+            "seconds": lease.seconds,
+        }
+        held = {row[0]: (row[1], row[2]) for row in await self._rows(_RENEW, values)}
+        return Renewal(
+            lost=[name for name in fences if name not in held],
+            cancelled=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
+            kept=[name for name, (_, is_kept) in held.items() if is_kept],
+        )
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        """See ExecutionStore."""
+
+        async def job(connection: PgConnection) -> list[Recovery]:
+            values = {"limit": limit, "owner": lease.owner, "seconds": lease.seconds}
+            found = []
+            async with connection.transaction():
+                for tenant, name, *head in await _fetched(connection, _RECOVER, values):
+                    log = await _fetched(connection, sql.LOG, {"tenant": tenant, "execution_id": name})
+                    if (one := recovered(orphan_of(tenant, name, head, log))) is not None:
+                        found.append(one)
+            return found
+
+        return await self._pool.run(job)
+
+    async def announce(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        notice = {"channel": _CHANNEL, "payload": _notice(Change.FOLLOWED, [execution_id])}
+        if await self._exists(tenant, execution_id):
+            await self._rows(_NOTIFY, notice)
+
+    async def forget(self, *, limit: int) -> int:
+        """See ExecutionStore."""
+        now = self._now().timestamp()
+        values = {"now": now, "limit": limit, "oldest": now - FORGOTTEN_KEPT_S}
+
+        async def job(connection: PgConnection) -> int:
+            await connection.execute(_bound("DELETE FROM forgotten WHERE forget_time < :oldest"), values)
+            return (await connection.execute(_bound(_FORGET), values)).rowcount
+
+        return await self._pool.run(job)
+
+    async def aclose(self) -> None:
+        """See ExecutionStore."""
+        await self._pool.aclose()
+
+    async def _select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        return await self._rows(statement, values)
+
+    async def _rows(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        return await self._pool.run(lambda connection: _fetched(connection, statement, values))
+
+    async def _change(
+        self, statement: str, values: Mapping[str, object], change: Change | None = None
+    ) -> Sequence[Sequence[Any]]:
+        async def job(connection: PgConnection) -> Sequence[Sequence[Any]]:
+            async with connection.transaction():
+                rows = await _fetched(connection, statement, values)
+                if rows and change is not None:
+                    notice = {"channel": _CHANNEL, "payload": _notice(change, [name for (name,) in rows])}
+                    await connection.execute(_bound(_NOTIFY), notice)
+            return rows
+
+        return await self._pool.run(job, repeats=False)
+
+    async def _append(self, connection: PgConnection, rows: Mapping[int, PartRow]) -> dict[int, ReasondError | None]:
+        """Append parts of different logs in one statement; ask afterwards why some were refused."""
+        good = {index: row for index, row in rows.items() if _is_whole(row)}
+        # Nobody can watch what is made only now.
+        grown = [
+            row.part.execution.execution_id
+            for row in good.values()
+            if row.part.creation is None and events_of(row.part)
+        ]
+        values = _columns(good.values()) | {
+            "largest": self._largest,
+            "channel": _CHANNEL,
+            "notices": [
+                _notice(Change.GREW, grown[start : start + _IDS_PER_NOTICE])
+                for start in range(0, len(grown), _IDS_PER_NOTICE)
+            ],
+        }
+        taken = {name for name, _ in await _fetched(connection, _APPEND, values)} if good else set()
+        return {
+            index: None
+            if index in good and row.part.execution.execution_id in taken
+            else await self._why_refused(connection, row)
+            for index, row in rows.items()
+        }
+
+    async def _why_refused(self, connection: PgConnection, row: PartRow) -> ReasondError | None:
+        """Return why the log did not take `row`; None where it holds it already."""
+        execution = row.part.execution
+        name = {"tenant": execution.tenant, "execution_id": execution.execution_id, "version": row.part.version}
+        found = await _fetched(connection, _HEAD, name)
+        head = head_of(found[0]) if found else None
+        if head is not None and may_repeat(row.part, head.head) and head.body == row.body:
+            kept = dict(await _fetched(connection, _BODIES, name))
+            if kept == {entry.position: entry.body for entry in row.entries}:
+                return None
+        refused = refusal(row.part, head.head if head else None, size=row.size, largest=self._largest)
+        if refused is None and row.part.creation is not None:
+            return id_taken(execution.execution_id)
+        return refused or InternalError(f"the log of {execution.execution_id} changed while it was written")
+
+    def _heard(self, payload: str) -> None:
+        change, _, names = payload.partition(" ")
+        if change in set(Change):
+            self._watchers.tell(names.split(" "), Change(change))
+
+
+async def _created(connection: PgConnection, values: dict[str, Any]) -> Claim:
+    """Keep a new execution, or return who holds its request id."""
+    own = Claim(execution_id=values["execution_id"], digest=values["digest"])
+    if not values["inherits"]:
+        return await _inserted(connection, values) or own
+    async with connection.transaction():
+        if await _fetched(connection, f"{sql.IS_CANCELLED} FOR UPDATE", values):
+            ((version, size),) = await _fetched(connection, _PARENT, values)
+            holder = await _inserted(connection, values | {"version": version, "size": size})
+            if holder is None:
+                await connection.execute(_bound(_COPY), values)
+        else:
+            holder = await _inserted(connection, values | {"inherits": ""})
+        if holder is not None:
+            return holder
+        # Counted, because a creation that is repeated may find its parent gone.
+        ((inherited,),) = await _fetched(connection, sql.INHERITED, values)
+        return replace(own, inherited=inherited)
+
+
+async def _inserted(connection: PgConnection, values: dict[str, Any]) -> Claim | None:
+    """Insert the execution and its claim; return the holder of the request id where that is another one."""
+    statement = _CREATE_CLAIMING if values["request_id"] else _CREATE_FREE
+    for _ in range(_TRIES):
+        if await _fetched(connection, statement, values):
+            return None
+        if not values["request_id"]:
+            if not await _fetched(connection, sql.EXISTS, values):
+                raise InternalError("an execution of another tenant has the same id")
+            return None
+        held = await _fetched(connection, sql.CLAIMED, values)
+        if held:
+            return Claim(execution_id=held[0][0], digest=held[0][1])
+    raise InternalError("a request id changed hands whenever it was asked for")
+
+
+async def _fetched(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(_bound(statement), values)
+    return await cursor.fetchall()
+
+
+@cache
+def _bound(statement: str) -> bytes:
+    """Return `statement` with its `:name` parameters as psycopg wants them; `::` stays a cast."""
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", statement.strip()).encode()
+
+
+def _is_whole(row: PartRow) -> bool:
+    """Return whether the part's own sequence is right, which the statement does not look at."""
+    stored = head_of((row.part.version, row.part.fence, row.first_sequence, 0, "running", ""))
+    head = stored.head if row.part.creation is None else None
+    return refusal(row.part, head, size=0, largest=1) is None
+
+
+def _rounds(rows: Mapping[int, PartRow]) -> list[dict[int, PartRow]]:
+    """Return the parts in rounds, in order, each with no log twice."""
+    rounds: list[dict[int, PartRow]] = []
+    seen: dict[str, int] = {}
+    for index, row in rows.items():
+        name = row.part.execution.execution_id
+        turn = seen.get(name, 0)
+        seen[name] = turn + 1
+        if turn == len(rounds):
+            rounds.append({})
+        rounds[turn][index] = row
+    return rounds
+
+
+def _columns(rows: Iterable[PartRow]) -> dict[str, object]:
+    """Return the parts and their entries column by column."""
+    rows = list(rows)
+    executions = [execution_columns(row.part.execution) for row in rows]
+    creations = [row.part.creation for row in rows]
+    entries = [(row.part.execution.execution_id, entry) for row in rows for entry in row.entries]
+    return {
+        "tenants": [row["tenant"] for row in executions],
+        "names": [row["execution_id"] for row in executions],
+        "versions": [row.part.version for row in rows],
+        "fences": [row.part.fence for row in rows],
+        "added": [len(row.part.entries) for row in rows],
+        "befores": [row.first_sequence for row in rows],
+        "lasts": [row["last_sequence"] for row in executions],
+        "sizes": [row.size for row in rows],
+        "bodies": [row.body for row in rows],
+        "states": [row["state"] for row in executions],
+        "reasons": [row["finish_reason"] for row in executions],
+        "expiries": [row["expire_time"] for row in executions],
+        "ends": [row["state"] != "running" for row in executions],
+        "drops": [row.drops_records for row in rows],
+        "strategies": [row["strategy"] for row in executions],
+        "create_times": [row["create_time"] for row in executions],
+        "plans": [None if creation is None else plan_of(row) for row, creation in zip(rows, creations, strict=True)],
+        "owners": [creation.lease.owner if creation else "" for creation in creations],
+        "seconds": [creation.lease.seconds if creation else 0.0 for creation in creations],
+        "entry_names": [name for name, _ in entries],
+        "positions": [entry.position for _, entry in entries],
+        "sequences": [entry.sequence for _, entry in entries],
+        "keys": [entry.key for _, entry in entries],
+        "texts": [entry.body for _, entry in entries],
+    }
+
+
+def _notice(change: Change, names: Iterable[str]) -> str:
+    return " ".join((change.value, *names))

@@ -1,0 +1,259 @@
+"""Executions and entries as rows of a database, and back."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import InternalError, shown
+from reasond_server.logs.appending import Head, ends, events_of
+from reasond_server.logs.store import Record, Recovery
+from reasond_server.logs.stored.codec import (
+    LaterVersionError,
+    decode_event,
+    decode_execution,
+    encode_event,
+    encode_execution,
+)
+from reasond_server.types import Execution, ExecutionState, LoggedEvent, StrategySource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from reasond_server.logs.store import Append
+
+_log = logging.getLogger("reasond.executions")
+# With leases of 15 s that is about half an hour.
+_MOST_LOOKS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRow:
+    """An entry as it is stored: a record has a key, an event a sequence."""
+
+    position: int
+    sequence: int | None
+    key: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRow:
+    """A part of a batch, encoded; `entries` are those that are to be kept, `size` (bytes) is that of all."""
+
+    part: Append
+    body: str
+    entries: Sequence[EntryRow]
+    size: int
+    drops_records: bool
+
+    @property
+    def first_sequence(self) -> int:
+        """The last sequence that the log must have before."""
+        return self.part.execution.last_sequence - len(events_of(self.part))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredHead:
+    """The head of a log with the text of its execution, by which a repeated append is known."""
+
+    head: Head
+    body: str
+
+
+def encoded(part: Append) -> PartRow:
+    """Return `part` as rows.
+
+    Raises:
+        InternalError: something in it cannot be kept.
+    """
+    rows = [
+        EntryRow(position=position, sequence=entry.sequence, key="", body=encode_event(entry))
+        if isinstance(entry, LoggedEvent)
+        else EntryRow(position=position, sequence=None, key=entry.key, body=entry.body)
+        for position, entry in enumerate(part.entries, part.version + 1)
+    ]
+    if not is_storable(*(text for row in rows for text in (row.key, row.body))):
+        raise InternalError(f"an entry of {part.execution.execution_id} holds NUL or is no Unicode")
+    if part.creation is not None:
+        require_storable(part.execution)
+    drops = ends(part) and not part.keeps_records
+    return PartRow(
+        part=part,
+        body=encode_execution(part.execution),
+        entries=[row for row in rows if row.sequence is not None] if drops else rows,
+        size=sum(len(row.body) + len(row.key) for row in rows),
+        drops_records=drops,
+    )
+
+
+def head_of(row: Sequence[Any]) -> StoredHead:
+    """Return the head from the columns of `HEAD_COLUMNS`, without the execution's names."""
+    version, fence, last_sequence, size, state, body = row
+    head = Head(
+        version=version,
+        fence=fence,
+        last_sequence=last_sequence,
+        size=size,
+        has_ended=state != ExecutionState.RUNNING.value,
+    )
+    return StoredHead(head=head, body=body)
+
+
+HEAD_COLUMNS = "version, fence, last_sequence, size, state, body"
+
+
+def execution_columns(execution: Execution) -> dict[str, object]:
+    """Return what of an execution stands in columns of its own, to be searched for."""
+    return {
+        "tenant": execution.tenant,
+        "execution_id": execution.execution_id,
+        "state": execution.state.value,
+        "strategy": execution.strategy,
+        "finish_reason": execution.finish_reason.value if execution.finish_reason else "",
+        "create_time": execution.create_time.timestamp(),
+        "expire_time": execution.expire_time.timestamp() if execution.expire_time else None,
+        "last_sequence": execution.last_sequence,
+    }
+
+
+def creation_columns(row: PartRow) -> dict[str, object]:
+    """Return the row of an execution that is made together with its first entries, but for who may write it."""
+    part = row.part
+    return execution_columns(part.execution) | {
+        "body": row.body,
+        "version": len(part.entries),
+        "size": row.size,
+        "plan": plan_of(row),
+    }
+
+
+def plan_of(row: PartRow) -> str:
+    """Return the plan that is kept of a log that is made with `row`."""
+    creation = row.part.creation
+    return "" if row.drops_records or creation is None else creation.plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanRow:
+    """A log that was taken over, as it is stored; rows of `log` are (key, sequence, body)."""
+
+    tenant: str
+    execution_id: str
+    body: str
+    plan: str
+    version: int
+    fence: int
+    is_keep_requested: bool
+    strategy: str
+    create_time: float
+    last_sequence: int
+    log: Sequence[Sequence[Any]]
+
+
+ORPHAN_COLUMNS = "body, plan, version, fence, is_keep_requested, strategy, create_time, last_sequence"
+
+
+def orphan_of(tenant: str, execution_id: str, head: Sequence[Any], log: Sequence[Sequence[Any]]) -> OrphanRow:
+    """Return the row with the columns of `ORPHAN_COLUMNS`."""
+    names = ORPHAN_COLUMNS.split(", ")
+    return OrphanRow(tenant=tenant, execution_id=execution_id, log=log, **dict(zip(names, head, strict=True)))
+
+
+def recovered(row: OrphanRow) -> Recovery | None:
+    """Return what is needed to go on with a log, or to end it where it is damaged.
+
+    None, which is logged, for one that a later release wrote: it comes last at the next look, and is given up at the
+    hundredth.
+    """
+    facts = {"execution_id": row.execution_id}
+    damage: InternalError
+    try:
+        return _whole(row)
+    except LaterVersionError as error:
+        damage = error
+        if row.fence < _MOST_LOOKS:
+            _log.warning("a log is left to a later release: %s", error.message, extra=facts)
+            return None
+    except InternalError as error:
+        damage = error
+    _log.error("a log cannot be read and is given up: %s", damage.message, extra=facts)
+    return Recovery(
+        execution=_head_of_damaged(row),
+        plan="",
+        events=_readable(row),
+        records=(),
+        version=row.version,
+        fence=row.fence,
+        damage=damage.message,
+    )
+
+
+def _whole(row: OrphanRow) -> Recovery:
+    events = [decode_event(sequence, text) for _, sequence, text in row.log if sequence is not None]
+    if [event.sequence for event in events] != [*range(1, row.last_sequence + 1)] or len(row.log) != row.version:
+        raise InternalError(f"of {row.version} entries with {row.last_sequence} events some are gone")
+    return Recovery(
+        execution=decode_execution(row.body),
+        plan=row.plan,
+        events=events,
+        records=[Record(key=key, body=text) for key, sequence, text in row.log if sequence is None],
+        version=row.version,
+        fence=row.fence,
+        is_keep_requested=bool(row.is_keep_requested),
+    )
+
+
+def _readable(row: OrphanRow) -> Sequence[LoggedEvent]:
+    """Return the events up to the first that is damaged or missing."""
+    events: list[LoggedEvent] = []
+    for _, sequence, text in row.log:
+        if sequence is None:
+            continue
+        try:
+            event = decode_event(sequence, text)
+        except InternalError:
+            break
+        if sequence != len(events) + 1:
+            break
+        events.append(event)
+    return events
+
+
+def _head_of_damaged(row: OrphanRow) -> Execution:
+    """Return the execution; as much as its columns tell where its text cannot be read."""
+    try:
+        return replace(decode_execution(row.body), last_sequence=row.last_sequence)
+    except InternalError:
+        return Execution(
+            execution_id=row.execution_id,
+            tenant=row.tenant,
+            state=ExecutionState.RUNNING,
+            strategy=row.strategy,
+            strategy_source=StrategySource.REQUEST,
+            model="",
+            create_time=datetime.fromtimestamp(row.create_time, tz=UTC),
+            last_sequence=row.last_sequence,
+        )
+
+
+def is_storable(*texts: str) -> bool:
+    """Return whether a database can hold `texts`: PostgreSQL takes no NUL, and none takes a lone surrogate."""
+    try:
+        return all("\x00" not in text and text.encode() is not None for text in texts)
+    except UnicodeEncodeError:
+        return False
+
+
+def require_storable(execution: Execution) -> None:
+    """Refuse names that a database cannot hold.
+
+    Raises:
+        InternalError: tenant, id, request id or strategy hold NUL or are no Unicode.
+    """
+    names = (execution.tenant, execution.execution_id, execution.request_id, execution.strategy)
+    if not is_storable(*names):
+        raise InternalError(f"an execution has names that cannot be stored: {shown(names)}")

@@ -1,0 +1,356 @@
+"""Event logs in one SQLite file, for one server process."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import InternalError, ReasondError, StoreFullError
+from reasond_server.logs.appending import LARGEST_LOG_BYTES, events_of, id_taken, may_repeat, refusal
+from reasond_server.logs.store import Change, Claim, Renewal
+from reasond_server.logs.stored import statements as sql
+from reasond_server.logs.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.logs.stored.codec import encode_execution
+from reasond_server.logs.stored.rows import (
+    HEAD_COLUMNS,
+    ORPHAN_COLUMNS,
+    StoredHead,
+    creation_columns,
+    encoded,
+    execution_columns,
+    head_of,
+    orphan_of,
+    recovered,
+    require_storable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+    from sqlite3 import Connection
+
+    from reasond_server.logs.store import Append, Lease, Recovery
+    from reasond_server.logs.stored.rows import PartRow
+    from reasond_server.storage.sqlite import SqliteFile
+    from reasond_server.types import Execution
+
+_CREATE = """
+INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
+    last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan)
+VALUES (:tenant, :execution_id, :body, :state, :strategy, :finish_reason, :create_time, :expire_time, :version,
+    :last_sequence, :size, 1, :owner, :until, FALSE, FALSE, :plan)
+ON CONFLICT DO NOTHING
+"""
+_HEADS = f"""
+SELECT tenant, execution_id, {HEAD_COLUMNS} FROM executions WHERE execution_id IN (SELECT value FROM json_each(?))
+"""  # noqa: S608 - the columns are a constant of ours
+_UPDATE = """
+UPDATE executions SET body = ?, state = ?, finish_reason = ?, expire_time = ?, version = ?, last_sequence = ?,
+    size = size + ?, plan = CASE WHEN ? THEN '' ELSE plan END
+WHERE tenant = ? AND execution_id = ? AND version = ? AND fence = ?
+"""
+_INSERT = "INSERT INTO entries (tenant, execution_id, position, sequence, key, body) VALUES (?, ?, ?, ?, ?, ?)"
+_DROP = "DELETE FROM entries WHERE tenant = ? AND execution_id = ? AND sequence IS NULL"
+_BODIES = "SELECT position, body FROM entries WHERE tenant = ? AND execution_id = ? AND position > ?"
+_ORPHANS = """
+SELECT tenant, execution_id FROM executions
+WHERE state = 'running' AND lease_until <= ? ORDER BY lease_until, execution_id LIMIT ?
+"""
+_TAKE = f"""
+UPDATE executions SET fence = fence + 1, lease_owner = ?, lease_until = ? WHERE tenant = ? AND execution_id = ?
+RETURNING {ORPHAN_COLUMNS}
+"""  # noqa: S608 - the columns are a constant of ours
+_RENEW = """
+UPDATE executions SET lease_until = ?
+WHERE execution_id = ? AND fence = ? AND lease_owner = ? AND state = 'running'
+RETURNING is_cancel_requested, is_keep_requested
+"""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of a batch: the refusals in order, and which executions have more events."""
+
+    refusals: list[ReasondError | None]
+    grown: dict[str, None]
+
+
+class SqliteExecutionStore(SqlExecutionStore):
+    """An ExecutionStore in a `SqliteFile`; `monotonic` (seconds) measures leases.
+
+    The lock of the file says that no other process writes: leases of an earlier process have run out when `open`
+    returns.
+    """
+
+    is_durable = True
+    is_shared = False
+
+    def __init__(
+        self,
+        *,
+        file: SqliteFile,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        largest_log_bytes: int = LARGEST_LOG_BYTES,
+    ) -> None:
+        super().__init__(now=now, largest_log_bytes=largest_log_bytes)
+        self._file = file
+        self._monotonic = monotonic
+
+    async def expire_leases(self) -> None:
+        """Let every lease run out, because whoever held one is gone; called once, at the start."""
+        statement = "UPDATE executions SET lease_until = -1e300 WHERE state = 'running'"
+        await self._file.write(lambda connection: connection.execute(statement).close(), then=_nothing)
+
+    async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
+        """See ExecutionStore."""
+        require_storable(execution)
+        values = execution_columns(execution) | {
+            "body": encode_execution(execution),
+            "request_id": execution.request_id,
+            "digest": digest,
+            "inherits": inherits,
+            "now": self._now().timestamp(),
+            "owner": lease.owner,
+            "until": self._monotonic() + lease.seconds,
+            "plan": plan,
+        }
+        try:
+            return await self._file.write(lambda connection: _created(connection, values), then=_nothing)
+        except StoreFullError:
+            if not await self.forget(limit=1000):
+                raise
+            return await self._file.write(lambda connection: _created(connection, values), then=_nothing)
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        """See ExecutionStore."""
+        rows: list[PartRow | ReasondError] = []
+        for part in batch:
+            try:
+                rows.append(encoded(part))
+            except InternalError as error:
+                rows.append(error)
+        now_s = self._monotonic()
+
+        async def write() -> Sequence[ReasondError | None]:
+            outcome = await self._file.write(
+                lambda connection: _appended(connection, rows, self._largest, now_s),
+                then=lambda outcome: self._watchers.tell(outcome.grown, Change.GREW),
+            )
+            return outcome.refusals
+
+        try:
+            return await write()
+        except StoreFullError as error:
+            if any(part.creation is not None for part in batch) and await self.forget(limit=1000):
+                with suppress(StoreFullError):
+                    return await write()
+            return [error for _ in batch]
+
+    async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
+        """See ExecutionStore."""
+        until = self._monotonic() + lease.seconds
+
+        def job(connection: Connection) -> dict[str, tuple[bool, bool]]:
+            held = {}
+            for name, fence in fences.items():
+                row = connection.execute(_RENEW, (until, name, fence, lease.owner)).fetchone()
+                if row is not None:
+                    held[name] = (bool(row[0]), bool(row[1]))
+            return held
+
+        held = await self._file.write(job, then=_nothing)
+        return Renewal(
+            lost=[name for name in fences if name not in held],
+            cancelled=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
+            kept=[name for name, (_, is_kept) in held.items() if is_kept],
+        )
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        """See ExecutionStore."""
+        now = self._monotonic()
+
+        def job(connection: Connection) -> list[Recovery]:
+            found = []
+            for name in connection.execute(_ORPHANS, (now, limit)).fetchall():
+                head = connection.execute(_TAKE, (lease.owner, now + lease.seconds, *name)).fetchone()
+                values = {"tenant": name[0], "execution_id": name[1]}
+                log = connection.execute(sql.LOG, values).fetchall()
+                if (one := recovered(orphan_of(name[0], name[1], head, log))) is not None:
+                    found.append(one)
+            return found
+
+        # Reading first: a look that finds nothing must not wait for the writer, nor keep it busy.
+        if not await self._file.read(lambda connection: connection.execute(_ORPHANS, (now, 1)).fetchall()):
+            return []
+        return await self._file.write(job, then=_nothing)
+
+    async def announce(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore."""
+        if await self._exists(tenant, execution_id):
+            self._watchers.tell((execution_id,), Change.FOLLOWED)
+
+    async def delete(self, tenant: str, execution_id: str) -> None:
+        """See ExecutionStore. Afterwards the content is in no file: pages are overwritten and the log is emptied."""
+        await super().delete(tenant, execution_id)
+        await self._file.erase()
+
+    async def forget(self, *, limit: int) -> int:
+        """See ExecutionStore."""
+        now = self._now().timestamp()
+        if not await self._file.read(lambda connection: _expired(connection, now, 1)):
+            return 0
+
+        def job(connection: Connection) -> int:
+            names = [tuple(row) for row in _expired(connection, now, limit)]
+            connection.execute("DELETE FROM forgotten WHERE forget_time < ?", (now - FORGOTTEN_KEPT_S,))
+            if names:
+                passed = [(*name, now) for name in names]
+                connection.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", passed)
+                connection.executemany("DELETE FROM executions WHERE tenant = ? AND execution_id = ?", names)
+            return len(names)
+
+        removed = await self._file.write(job, then=_nothing)
+        await self._file.erase()
+        return removed
+
+    async def aclose(self) -> None:
+        """See ExecutionStore."""
+        await self._file.aclose()
+
+    async def _select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
+
+    async def _change(
+        self, statement: str, values: Mapping[str, object], change: Change | None = None
+    ) -> Sequence[Sequence[Any]]:
+        def job(connection: Connection) -> Sequence[Sequence[Any]]:
+            return connection.execute(statement, dict(values)).fetchall()
+
+        def tell(rows: Sequence[Sequence[Any]]) -> None:
+            if change is not None:
+                self._watchers.tell([name for (name,) in rows], change)
+
+        return await self._file.write(job, then=tell)
+
+
+def _created(connection: Connection, values: dict[str, Any]) -> Claim:
+    """Keep a new execution, or return who holds its request id."""
+    inherits = bool(values["inherits"])
+    if inherits and not connection.execute(sql.IS_CANCELLED, values).fetchone():
+        values = values | {"inherits": ""}
+    if values["request_id"] and not _claims(connection, values):
+        holder = connection.execute(sql.CLAIMED, values).fetchone()
+        return Claim(execution_id=holder[0], digest=holder[1])
+    records = connection.execute(sql.PARENT, values).fetchall() if values["inherits"] else []
+    size = sum(len(key) + len(body) for key, body in records)
+    made = connection.execute(_CREATE, values | {"version": len(records), "size": size}).rowcount
+    if made and records:
+        name = (values["tenant"], values["execution_id"])
+        rows = [(*name, position, None, *record) for position, record in enumerate(records, 1)]
+        connection.executemany(_INSERT, rows)
+    if not made and not connection.execute(sql.EXISTS, values).fetchone():
+        raise InternalError("an execution of another tenant has the same id")
+    # Counted, because a creation that is repeated may find its parent gone.
+    inherited = connection.execute(sql.INHERITED, values).fetchone()[0] if inherits else 0
+    return Claim(execution_id=values["execution_id"], digest=values["digest"], inherited=inherited)
+
+
+def _claims(connection: Connection, values: dict[str, Any]) -> bool:
+    """Return whether the new execution has its request id now; the key to it may still be missing until the commit."""
+    connection.execute("PRAGMA defer_foreign_keys = ON")
+    return connection.execute(sql.CLAIM, values).fetchone() is not None
+
+
+def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, now_s: float) -> _Outcome:
+    """Check every part against its log as the parts before left it, and write what is taken."""
+    parts = [row for row in rows if not isinstance(row, ReasondError)]
+    heads = _heads(connection, parts)
+    taken_ids = {name for _, name in heads}
+    outcome, taken = _Outcome(refusals=[], grown={}), []
+    for row in rows:
+        if isinstance(row, ReasondError):
+            outcome.refusals.append(row)
+            continue
+        name = (row.part.execution.tenant, row.part.execution.execution_id)
+        head = heads.get(name)
+        if head is not None and _repeats(connection, row, head):
+            outcome.refusals.append(None)
+            continue
+        refused = refusal(row.part, head.head if head else None, size=row.size, largest=largest)
+        if refused is None and head is None and name[1] in taken_ids:
+            refused = id_taken(name[1])
+        outcome.refusals.append(refused)
+        if refused is None:
+            heads[name] = _after(row, head)
+            taken.append(row)
+    _create(connection, [row for row in taken if row.part.creation is not None], now_s)
+    _write(connection, taken)
+    outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if events_of(row.part))
+    return outcome
+
+
+def _heads(connection: Connection, rows: Sequence[PartRow]) -> dict[tuple[str, str], StoredHead]:
+    names = json.dumps([row.part.execution.execution_id for row in rows])
+    found = connection.execute(_HEADS, (names,)).fetchall()
+    return {(row[0], row[1]): head_of(row[2:]) for row in found}
+
+
+def _after(row: PartRow, before: StoredHead | None) -> StoredHead:
+    """Return the head of a log that has taken `row`."""
+    execution = row.part.execution
+    state = execution.state.value
+    version, size = row.part.version + len(row.part.entries), row.size + (before.head.size if before else 0)
+    return head_of((version, row.part.fence, execution.last_sequence, size, state, row.body))
+
+
+def _repeats(connection: Connection, row: PartRow, head: StoredHead) -> bool:
+    """Return whether the log holds `row` already, as what was appended last."""
+    if not may_repeat(row.part, head.head) or row.body != head.body:
+        return False
+    execution = row.part.execution
+    values = (execution.tenant, execution.execution_id, row.part.version)
+    kept = {row[0]: row[1] for row in connection.execute(_BODIES, values)}
+    return kept == {entry.position: entry.body for entry in row.entries}
+
+
+def _create(connection: Connection, rows: Sequence[PartRow], now_s: float) -> None:
+    """Write the executions of parts that make their logs, as they are after the entries."""
+    values = [
+        creation_columns(row) | {"owner": creation.lease.owner, "until": now_s + creation.lease.seconds}
+        for row in rows
+        if (creation := row.part.creation) is not None
+    ]
+    if values:
+        connection.executemany(_CREATE, values)
+
+
+def _write(connection: Connection, rows: Sequence[PartRow]) -> None:
+    """Write parts that were checked."""
+    updates, entries, dropping = [], [], []
+    for row in rows:
+        execution, part = row.part.execution, row.part
+        name = (execution.tenant, execution.execution_id)
+        if part.creation is None:
+            columns = execution_columns(execution)
+            version = part.version + len(part.entries)
+            shown = (columns["state"], columns["finish_reason"], columns["expire_time"])
+            last, guard = execution.last_sequence, (part.version, part.fence)
+            updates.append((row.body, *shown, version, last, row.size, row.drops_records, *name, *guard))
+        entries += [(*name, entry.position, entry.sequence, entry.key, entry.body) for entry in row.entries]
+        if row.drops_records and part.creation is None:
+            dropping.append(name)
+    for statement, values in ((_UPDATE, updates), (_INSERT, entries), (_DROP, dropping)):
+        if values:
+            connection.executemany(statement, values)
+
+
+def _expired(connection: Connection, now: float, limit: int) -> Sequence[Sequence[Any]]:
+    statement = "SELECT tenant, execution_id FROM executions WHERE expire_time <= ? ORDER BY expire_time LIMIT ?"
+    return connection.execute(statement, (now, limit)).fetchall()
+
+
+def _nothing(_result: object) -> None:
+    """Tell nobody."""

@@ -1,0 +1,299 @@
+"""A follower's view of one execution: the log from any place on, then what is added, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
+from reasond_server.logs.mailbox import Mailbox
+from reasond_server.logs.pulse import Pulse
+from reasond_server.logs.sizes import size_of
+from reasond_server.logs.store import Change
+from reasond_server.runs.admission import draining
+from reasond_server.runs.endings import failure_of
+from reasond_server.runs.run import Stop
+from reasond_server.types import ExecutionState, Heartbeat, Result, StreamEvent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import Self
+
+    from reasond_server.clock import Clock
+    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.runs.run import Run
+    from reasond_server.runs.runner import Runner
+    from reasond_server.types import Event, Execution, LoggedEvent, TextDelta
+
+# A stream whose client does not read holds one page of a log: few events where they are large.
+_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES = 4, 64, 128 * 1024
+_RETRY_S = 0.5
+
+
+class Follower:
+    """Reads events back from the log, so that a lost or slow stream never loses one.
+
+    Text waits `flush_interval_s` seconds at most, and is joined; events of the log are never held back.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        clock: Clock,
+        heartbeat_interval_s: float,
+        flush_interval_s: float = 0.03,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._clock = clock
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._pulse = Pulse(interval_s=flush_interval_s)
+
+    async def follow(
+        self, execution: Execution, *, after: int, include_deltas: bool
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the events above `after`; closing the iterator leaves the run to its other followers.
+
+        The run may be at work here, in another process, or in none, and that may change.
+
+        Raises:
+            ReasondError: the execution failed; raised after its last event, with `execution_id` set.
+            ExecutionNotFoundError: it was deleted meanwhile.
+            DrainingError: this process is shutting down and another one goes on; `execution_id` is set.
+            StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
+            StoreFullError: the store has no room for the end of the run; `execution_id` is set.
+        """
+        mailbox = Mailbox(wants_deltas=include_deltas, pulse=self._pulse)
+        source = _Source(
+            store=self._store,
+            runner=self._runner,
+            execution=execution,
+            mailbox=mailbox,
+            announce_every_s=self._heartbeat_interval_s,
+        )
+        with source:
+            while True:
+                item, is_silent = await self._next(mailbox, source)
+                if item is not None:
+                    if item.iteration_index >= after - 1:
+                        yield self._unlogged(execution, after, item)
+                    continue
+                has_news = False
+                while events := await source.read(after):
+                    has_news = True
+                    for logged in events:
+                        after = logged.sequence
+                        yield StreamEvent(
+                            execution_id=execution.execution_id,
+                            sequence=logged.sequence,
+                            create_time=logged.create_time,
+                            event=logged.event,
+                        )
+                        if isinstance(logged.event, Result):
+                            source.end_with(logged.event)
+                if source.has_ended:
+                    return
+                if is_silent and not has_news:
+                    yield self._unlogged(execution, after, None)
+
+    async def _next(self, mailbox: Mailbox, source: _Source) -> tuple[TextDelta | None, bool]:
+        """Return the next item of the mailbox, and whether instead nothing came for long."""
+        timeout_s = self._heartbeat_interval_s
+        if source.is_out_of_reach:
+            timeout_s = min(timeout_s, _RETRY_S)
+        try:
+            return await mailbox.take(timeout_s=timeout_s), False
+        except TimeoutError:
+            return None, True
+
+    def _unlogged(self, execution: Execution, after: int, delta: TextDelta | None) -> StreamEvent:
+        """Return a heartbeat or a delta."""
+        event: Event | TextDelta | Heartbeat = Heartbeat() if delta is None else delta
+        return StreamEvent(
+            execution_id=execution.execution_id, sequence=after, create_time=self._clock.now(), event=event
+        )
+
+
+class _Source:
+    """Where the events of one execution come from at the moment: the memory of its run, or the store."""
+
+    __slots__ = (
+        "_announce_every_s",
+        "_announced_s",
+        "_id",
+        "_last_run",
+        "_mailbox",
+        "_page",
+        "_run",
+        "_runner",
+        "_store",
+        "_tenant",
+        "_watching",
+        "has_ended",
+        "is_out_of_reach",
+    )
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        runner: Runner,
+        execution: Execution,
+        mailbox: Mailbox,
+        announce_every_s: float,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._tenant = execution.tenant
+        self._id = execution.execution_id
+        self._mailbox = mailbox
+        self._announce_every_s = announce_every_s
+        self._announced_s: float | None = None
+        self._run: Run | None = None
+        self._last_run: Run | None = None
+        self._watching: ExitStack | None = None
+        self._page = _FIRST_PAGE
+        self.has_ended = False
+        self.is_out_of_reach = False
+
+    def __enter__(self) -> Self:
+        self._attach()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._mailbox.close()
+        if self._watching is not None:
+            self._watching.close()
+        self._leave()
+
+    async def read(self, after: int) -> Sequence[LoggedEvent]:
+        """Return some of the events above `after`; none where there are none yet, or the log `has_ended` there.
+
+        Raises:
+            ReasondError: as `Follower.follow`.
+        """
+        if self.has_ended:
+            return ()
+        self._attach()
+        run = self._run
+        if run is not None:
+            known = run.log.after(after)
+            is_over = self._runner.live(self._id) is not run
+            if known or (known is not None and not is_over):
+                return known
+            if is_over:
+                self._leave()
+                if run.stop_reason is Stop.FENCED:
+                    raise _fenced(self._id)
+                if isinstance(run.log.error, StoreFullError):
+                    raise _unkept(self._id)
+                self._watch()
+        try:
+            events = await self._read_store(after)
+        except StoreUnavailableError:
+            self.is_out_of_reach = True
+            return ()
+        self.is_out_of_reach = False
+        return events
+
+    def end_with(self, result: Result) -> None:
+        """Note that the log has ended with `result`, and raise what went wrong, if anything did.
+
+        That is the error itself while it is at hand, else what was kept of it.
+        """
+        self.has_ended = True
+        if result.error is not None:
+            error = None if self._last_run is None else self._last_run.error
+            raise failure_of(result.error, result.execution_id, error=error)
+
+    async def _read_store(self, after: int) -> Sequence[LoggedEvent]:
+        events = await self._store.read(self._tenant, self._id, after=after, limit=self._page)
+        self._page = _next_page(events)
+        if events:
+            return events
+        if self._run is None:
+            await self._look_for_the_end(after)
+        return ()
+
+    async def _look_for_the_end(self, after: int) -> None:
+        """Note whether the log ends at `after`; tell the writer that somebody follows if it does not."""
+        found = await self._store.find(self._tenant, self._id)
+        if found.state is ExecutionState.RUNNING:
+            await self._announce()
+        elif found.last_sequence <= after:
+            self.has_ended = True
+            last = await self._store.read(self._tenant, self._id, after=after - 1, limit=1)
+            result = last[-1].event if last else None
+            if not isinstance(result, Result):
+                raise InternalError("the execution ended without a result")
+            self.end_with(result)
+        else:
+            self._mailbox.log_grew()
+
+    async def _announce(self) -> None:
+        if self._runner.is_draining:
+            error = draining()
+            error.execution_id = self._id
+            raise error
+        now_s = asyncio.get_running_loop().time()
+        if self._announced_s is None or now_s - self._announced_s >= self._announce_every_s:
+            self._announced_s = now_s
+            await self._store.announce(self._tenant, self._id)
+
+    def _attach(self) -> None:
+        """Follow the run while it is at work here, and the store while nothing is known of one."""
+        live = self._runner.live(self._id)
+        if live is not None and live is not self._run:
+            self._leave()
+            self._run = self._last_run = live
+            live.attach(self._mailbox)
+        if self._run is None:
+            self._watch()
+
+    def _leave(self) -> None:
+        if self._run is not None:
+            self._run.detach(self._mailbox)
+            self._run = None
+
+    def _watch(self) -> None:
+        if self._watching is None:
+            self._watching = ExitStack()
+            self._watching.enter_context(self._store.watch(self._id, self._heard))
+            self._watching.enter_context(self._runner.awaiting(self._id, self._mailbox))
+
+    def _heard(self, change: Change) -> None:
+        if change is Change.GREW:
+            self._mailbox.log_grew()
+
+
+def _fenced(execution_id: str) -> StoreUnavailableError:
+    """Return what followers of a run are told that stopped because this process is out of touch with the store."""
+    error = StoreUnavailableError(
+        "The server was out of touch with its store for longer than it may work alone, and has left the execution",
+        remedy="Resume it: this server or another one on the same store goes on with it.",
+        retry_after_s=1.0,
+    )
+    error.execution_id = execution_id
+    return error
+
+
+def _unkept(execution_id: str) -> StoreFullError:
+    """Return what followers of a run are told whose end the store had no room for, however long it waited."""
+    error = StoreFullError(
+        "The store has no room for what the execution did last",
+        remedy="Free space, or raise [store] max_file_bytes; then resume it: a server goes on from what is kept.",
+    )
+    error.execution_id = execution_id
+    return error
+
+
+def _next_page(events: Sequence[LoggedEvent]) -> int:
+    """Return how many events to read next, by the size of the last ones."""
+    if not events:
+        return _FIRST_PAGE
+    last = events[-_FIRST_PAGE:]
+    mean = sum(map(size_of, last)) / len(last)
+    return int(min(max(_PAGE_BYTES / mean, 1), 2 * len(events), _LARGEST_PAGE))

@@ -1,0 +1,131 @@
+"""What requests are known by: the same id and the same request mean the same execution, until that was cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeGuard
+
+from reasond_server.errors import (
+    CursorExpiredError,
+    ExecutionNotFoundError,
+    OverloadedError,
+    RequestIdReusedError,
+    shown,
+)
+from reasond_server.runs.making import Predecessor
+from reasond_server.runs.replay.plan import PlanError, decode_plan
+from reasond_server.runs.replay.recorded import ReplayError, usage_in
+from reasond_server.types import ExecutionState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from reasond_server.logs.store import Claim, ExecutionStore
+    from reasond_server.runs.run import Run
+    from reasond_server.types import Execution
+
+_SHORTEST_TURN_S = 5.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Whose turn it is among those that make the same request, and how many want it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted: int = 0
+
+    async def come(self, *, within_s: float) -> None:
+        """Wait for the turn."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.lock.acquire()
+        except TimeoutError:
+            raise OverloadedError(
+                "The same request is being started and waits for a place", remedy="Retry.", retry_after_s=1.0
+            ) from None
+
+
+def stands(held: Execution | None) -> TypeGuard[Execution]:
+    """Return whether an execution answers a request: there is one, and nobody cancelled it."""
+    return held is not None and held.state is not ExecutionState.CANCELLED
+
+
+class RequestIds:
+    """Looks up what stands behind a request id (AIP-155); `runs` are those at work in this process."""
+
+    def __init__(self, *, store: ExecutionStore, runs: Mapping[str, Run], queue_timeout_s: float) -> None:
+        self._store = store
+        self._runs = runs
+        self._queue_timeout_s = queue_timeout_s
+        self._turns: dict[tuple[str, str], _Turn] = {}
+
+    @asynccontextmanager
+    async def turn(self, tenant: str, request_id: str) -> AsyncGenerator[None, None]:
+        """Let the same request come in one at a time, so that only the first of them needs a place.
+
+        Raises:
+            OverloadedError: the one before takes too long.
+        """
+        if not request_id:
+            yield
+            return
+        turn = self._turns.setdefault((tenant, request_id), _Turn())
+        turn.wanted += 1
+        try:
+            await turn.come(within_s=max(self._queue_timeout_s, _SHORTEST_TURN_S))
+            try:
+                yield
+            finally:
+                turn.lock.release()
+        finally:
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[tenant, request_id]
+
+    async def known(self, tenant: str, request_id: str, digest: str) -> Execution | None:
+        """Return the execution that a request id stands for; None where it has to be started.
+
+        Raises:
+            RequestIdReusedError: the request id stands for another request.
+        """
+        claim = await self._store.claimed(tenant, request_id) if request_id else None
+        if claim is None:
+            return None
+        held = await self.held_by(claim, tenant, request_id=request_id, digest=digest)
+        return held if stands(held) else None
+
+    async def held_by(self, claim: Claim, tenant: str, *, request_id: str, digest: str) -> Execution | None:
+        """Return the execution that has the request id, once it is not being cancelled any more; None if it is gone.
+
+        Raises:
+            RequestIdReusedError: it was made for another request.
+        """
+        if claim.digest != digest:
+            raise RequestIdReusedError(
+                f"The request id {shown(request_id)} was used before with another request",
+                remedy="Send the same request again, or a new request id.",
+                metadata={"execution_id": claim.execution_id},
+            )
+        going = self._runs.get(claim.execution_id)
+        if going is not None and (going.is_cancelled or going.error is not None):
+            # Whoever asked first has left, or failed for nothing spent; asking again is no wish to see the end of that.
+            await going.ended()
+        try:
+            return await self._store.find(tenant, claim.execution_id)
+        except (ExecutionNotFoundError, CursorExpiredError):
+            return None
+
+    async def predecessor(self, held: Execution | None) -> Predecessor | None:
+        """Return what a new execution takes over from the cancelled one that has its request id."""
+        if held is None:
+            return None
+        kept = await self._store.kept(held.tenant, held.execution_id)
+        try:
+            plan = decode_plan(kept.plan)
+            for record in kept.records:
+                usage_in(record.body)
+        except (PlanError, ReplayError):
+            plan = None
+        return Predecessor(execution=held, plan=plan, records=kept.records)

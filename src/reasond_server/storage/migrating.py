@@ -1,0 +1,44 @@
+"""Run the migrations of a database that exists; SQLAlchemy and Alembic are loaded here alone, and only for this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import Connection
+
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+
+def upgrade_schema(connection: Connection, revision: str = "head") -> None:
+    """Run the migrations up to `revision` in the connection's transaction."""
+    from alembic import command  # noqa: PLC0415 - a server whose schema is current never needs it
+    from alembic.config import Config  # noqa: PLC0415 - as above
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def run_statements(statements: Iterable[str]) -> None:
+    """Run the statements of a revision in the migration that Alembic has under way."""
+    from alembic import op  # noqa: PLC0415 - as above
+
+    connection = op.get_bind()
+    for statement in statements_for(connection.dialect.name, statements):
+        connection.exec_driver_sql(statement)
+
+
+def statements_for(database: str, statements: Iterable[str]) -> list[str]:
+    """Return the statements of a revision for `database`, which is "sqlite" or "postgresql".
+
+    `{text}` is a text that is compared byte by byte, as Python and SQLite do: the order of pages must not depend on the
+    locale of a database.
+    """
+    text = 'TEXT COLLATE "C"' if database == "postgresql" else "TEXT"
+    return [statement.format(text=text) for statement in statements]

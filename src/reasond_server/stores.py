@@ -1,0 +1,202 @@
+"""Where logs and agents are kept, from the address that the operator gave."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.errors import SettingsError
+from reasond_server.logs.memory import MemoryExecutionStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from reasond_server.agents.directory import AgentDirectory
+    from reasond_server.logs.store import ExecutionStore
+
+MEMORY_URL: Final = "memory:"
+FILE_NAME: Final = "reasond.db"
+_SQLITE: Final = "sqlite:///"
+_IN_MEMORY: Final = "in memory: executions end with the process"
+_POSTGRES: Final = ("postgresql://", "postgres://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """What keeps executions and agents, both in one database; `place` says in words where that is."""
+
+    executions: ExecutionStore
+    agents: AgentDirectory
+    place: str
+
+    async def aclose(self) -> None:
+        """Give back what is held; nothing is called afterwards."""
+        await self.executions.aclose()
+
+
+async def open_stores(
+    *,
+    url: str,
+    data_dir: str,
+    now: Callable[[], datetime],
+    monotonic: Callable[[], float],
+    max_executions: int,
+    max_bytes: int,
+    max_agents: int,
+    synchronous: str = "normal",
+    max_file_bytes: int = 0,
+) -> Stores:
+    """Open the stores at `url`: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
+
+    `max_executions` and `max_bytes` bound the memory store, `synchronous` and `max_file_bytes` are SQLite's.
+
+    Raises:
+        SettingsError: the database cannot be used, with the reason and the remedy.
+    """
+    if url == MEMORY_URL:
+        return memory_stores(
+            now=now, monotonic=monotonic, max_executions=max_executions, max_bytes=max_bytes, max_agents=max_agents
+        )
+    if url.startswith(_POSTGRES):
+        return await _postgres_stores(url, now=now, max_agents=max_agents)
+    return await _sqlite_stores(
+        file_of(url, data_dir),
+        now=now,
+        monotonic=monotonic,
+        max_agents=max_agents,
+        synchronous=synchronous,
+        max_file_bytes=max_file_bytes,
+    )
+
+
+def memory_stores(
+    *,
+    now: Callable[[], datetime],
+    monotonic: Callable[[], float],
+    max_executions: int,
+    max_bytes: int,
+    max_agents: int,
+) -> Stores:
+    """Return stores that live and die with the process."""
+    executions = MemoryExecutionStore(max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=monotonic)
+    agents = MemoryAgentDirectory(max_agents=max_agents, now=now)
+    return Stores(executions=executions, agents=agents, place=_IN_MEMORY)
+
+
+def migrate_stores(*, url: str, data_dir: str) -> str:
+    """Bring the database at `url` to the schema of this release; return what was done, in words.
+
+    Raises:
+        SettingsError: it cannot be reached, is in use, or a later release migrated it.
+    """
+    if url == MEMORY_URL:
+        return "the store in memory has no schema"
+    if url.startswith(_POSTGRES):
+        _require_driver()
+        from reasond_server.storage.postgres import migrate_database, shown_address  # noqa: PLC0415 - an extra
+
+        migrate_database(url)
+        return f"the database {shown_address(url)} has the schema of this release"
+    from reasond_server.storage.sqlite import migrate_file  # noqa: PLC0415 - only where a file is used
+
+    path = file_of(url, data_dir)
+    migrate_file(path)
+    return f"{path} has the schema of this release"
+
+
+def examine_stores(*, url: str, data_dir: str) -> str:
+    """Return where the store is and how it stands, in words, without changing anything.
+
+    Raises:
+        SettingsError: a server could not use it.
+    """
+    if url == MEMORY_URL:
+        return _IN_MEMORY
+    from reasond_server.storage.revisions import SchemaState, require_current  # noqa: PLC0415 - as above
+
+    if url.startswith(_POSTGRES):
+        _require_driver()
+        from reasond_server.storage.postgres import database_state, shown_address  # noqa: PLC0415 - an extra
+
+        require_current(database_state(url), where=shown_address(url))
+        return f"PostgreSQL, {shown_address(url)}"
+    from reasond_server.storage.sqlite import file_state  # noqa: PLC0415 - as above
+
+    path = file_of(url, data_dir)
+    state = file_state(path)
+    if state is not SchemaState.EMPTY:
+        require_current(state, where=str(path))
+    return f"SQLite, {path}" + (" (made at the first start)" if state is SchemaState.EMPTY else "")
+
+
+def file_of(url: str, data_dir: str) -> Path:
+    """Return the SQLite file that `url` means, in `data_dir` where it names none.
+
+    Raises:
+        SettingsError: `url` is of no form that is known.
+    """
+    if not url:
+        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        return (Path(data_dir) if data_dir else Path(state) / "reasond").expanduser() / FILE_NAME
+    if not url.startswith(_SQLITE) or len(url) == len(_SQLITE):
+        raise SettingsError(
+            "[store] url is of no known form",
+            remedy='Write "memory:", "sqlite:///path/to/file", "postgresql://user:password@host/database" or "".',
+        )
+    return Path(url.removeprefix(_SQLITE)).expanduser()
+
+
+async def _sqlite_stores(
+    path: Path,
+    *,
+    now: Callable[[], datetime],
+    monotonic: Callable[[], float],
+    max_agents: int,
+    synchronous: str,
+    max_file_bytes: int,
+) -> Stores:
+    # Loaded here: a server in memory needs none of it.
+    from reasond_server.agents.stored.directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
+    from reasond_server.logs.stored.sqlite import SqliteExecutionStore  # noqa: PLC0415 - as above
+    from reasond_server.storage.sqlite import SqliteFile  # noqa: PLC0415 - as above
+
+    file = await SqliteFile.open(path, synchronous=synchronous, max_file_bytes=max_file_bytes)
+    executions = SqliteExecutionStore(file=file, now=now, monotonic=monotonic)
+    try:
+        await executions.expire_leases()
+    except BaseException:
+        await executions.aclose()
+        raise
+    agents = StoredAgentDirectory(rows=SqliteAgentRows(file), max_agents=max_agents, now=now)
+    return Stores(executions=executions, agents=agents, place=f"SQLite, {path}")
+
+
+async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents: int) -> Stores:
+    _require_driver()
+    from reasond_server.agents.stored.directory import (  # noqa: PLC0415 - an extra
+        PostgresAgentRows,
+        StoredAgentDirectory,
+    )
+    from reasond_server.logs.stored.postgres import PostgresExecutionStore  # noqa: PLC0415 - an extra
+    from reasond_server.storage.postgres import PostgresPool, shown_address  # noqa: PLC0415 - an extra
+
+    pool = await PostgresPool.open(url)
+    executions = PostgresExecutionStore(pool=pool, now=now)
+    await executions.listen()
+    agents = StoredAgentDirectory(rows=PostgresAgentRows(pool), max_agents=max_agents, now=now)
+    return Stores(executions=executions, agents=agents, place=f"PostgreSQL, {shown_address(url)}")
+
+
+def _require_driver() -> None:
+    """Refuse PostgreSQL where its driver is missing."""
+    missing = [name for name in ("psycopg", "psycopg_pool") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SettingsError(
+            f"[store] url names PostgreSQL, but {' and '.join(missing)} cannot be imported",
+            remedy="Install reasond-server[postgres].",
+        )

@@ -1,0 +1,81 @@
+"""Stores of all three kinds, empty, over a clock that a test moves."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.logs.store import ExecutionStore
+from reasond_server.stores import open_stores
+from reasond_server.testing.logs import START
+
+
+class Time:
+    """Shows START until somebody lets time pass."""
+
+    def __init__(self) -> None:
+        self.time: datetime = START
+
+    def now(self) -> datetime:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time.timestamp()
+
+    async def advance(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A store and what lets time pass for it."""
+
+    store: ExecutionStore
+    pass_time: Callable[[float], Awaitable[None]]
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@asynccontextmanager
+async def opened(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened, None]:
+    """Open the store at `url`, PostgreSQL's leases being moved in its table."""
+    stores = await open_stores(
+        url=url,
+        data_dir=str(folder),
+        now=time.now,
+        monotonic=time.monotonic,
+        max_executions=1000,
+        max_bytes=10**6,
+        max_agents=10,
+    )
+
+    async def pass_in_database(seconds: float) -> None:
+        await time.advance(seconds)
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            await connection.execute("UPDATE executions SET lease_until = lease_until - %s", (seconds,))
+
+    pass_time = pass_in_database if url.startswith("postgresql") else time.advance
+    try:
+        yield Opened(store=stores.executions, pass_time=pass_time)
+    finally:
+        await stores.aclose()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def any_store(request: pytest.FixtureRequest, tmp_path: Path, time: Time) -> AsyncGenerator[Opened, None]:
+    """Every kind of store in turn."""
+    if request.param == "memory":
+        store = MemoryExecutionStore(max_executions=1000, max_bytes=10**6, now=time.now)
+        yield Opened(store=store, pass_time=time.advance)
+        return
+    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    async with opened(url, tmp_path, time) as one:
+        yield one

@@ -1,0 +1,202 @@
+"""What only a file has to do: survive, be alone, be full, be damaged, and let go of what was deleted."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from reasond_server.errors import SettingsError, StoreFullError
+from reasond_server.logs.store import Lease
+from reasond_server.logs.stored.sqlite import SqliteExecutionStore
+from reasond_server.storage.sqlite import SqliteFile
+from reasond_server.stores import open_stores
+from reasond_server.testing.logs import HandWrittenLog, started, step
+from reasond_server.testing.store_conformance import ExecutionStoreConformance
+from tests.unit.logs.stored.conftest import Time, opened
+
+SECRET = "the secret that must not stay behind"
+
+
+async def test_two_writers_never_both_win_in_a_thousand_races(tmp_path: Path, time: Time) -> None:
+    async with opened("", tmp_path, time) as one:
+        conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000)
+        await conformance.check("lets_one_of_two_writers_win")
+
+
+async def test_a_restarted_server_finds_what_was_written_and_takes_it_over_at_once(tmp_path: Path, time: Time) -> None:
+    async with opened("", tmp_path, time) as one:
+        log = HandWrittenLog.new(one.store, tenant="acme", request_id="r")
+        await log.create(plan='{"p":1}')
+        assert await log.write(started(), step("kept")) is None
+    time.time = time.time.replace(year=2020)
+    async with opened("", tmp_path, time) as one:
+        assert [event.event for event in await one.store.read(*log.name)] == [started(), step("kept")]
+        (recovery,) = await one.store.recover(Lease(owner="two", seconds=15), limit=9)
+        assert (recovery.plan, recovery.fence, recovery.execution) == ('{"p":1}', 2, log.execution)
+
+
+async def test_a_second_server_on_the_same_file_is_refused(tmp_path: Path, time: Time) -> None:
+    async with opened("", tmp_path, time):
+        with pytest.raises(SettingsError, match=r"reasond\.db' is in use by another process"):
+            async with opened("", tmp_path, time):
+                pass
+    async with opened("", tmp_path, time):
+        pass
+
+
+async def test_only_the_owner_can_read_the_files(tmp_path: Path, time: Time) -> None:
+    folder = tmp_path / "new" / "data"
+    old = os.umask(0)
+    try:
+        async with opened("", folder, time) as one:
+            log = HandWrittenLog.new(one.store, tenant="acme")
+            await log.create()
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    finally:
+        os.umask(old)
+    assert set(modes.values()) == {0o600}
+    assert {"reasond.db", "reasond.db-wal", "reasond.db.lock"} <= set(modes)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+async def test_deleted_content_is_in_no_file_any_more(tmp_path: Path, time: Time) -> None:
+    async with opened("", tmp_path, time) as one:
+        other = HandWrittenLog.new(one.store, tenant="acme")
+        await other.create()
+        log = HandWrittenLog.new(one.store, tenant="acme", request_id="r")
+        await log.create(plan=f'{{"q":"{SECRET}"}}')
+        for index in range(50):
+            assert await log.write(step(f"{SECRET} {index} " * 20, index=index)) is None
+        assert SECRET in _bytes_of(tmp_path)
+        await one.store.delete(*log.name)
+        assert SECRET not in _bytes_of(tmp_path)
+        assert await one.store.find(*other.name) == other.execution
+
+
+async def test_forgotten_content_is_in_no_file_any_more(tmp_path: Path, time: Time) -> None:
+    async with opened("", tmp_path, time) as one:
+        log = HandWrittenLog.new(one.store, tenant="acme")
+        await log.create(plan=f'{{"q":"{SECRET}"}}')
+        assert await log.write(step(SECRET)) is None
+        assert await log.write(log.result(answer=SECRET)) is None
+        await time.advance(61)
+        assert await one.store.forget(limit=10) == 1
+        assert SECRET not in _bytes_of(tmp_path)
+
+
+async def test_a_full_file_refuses_writers_and_serves_readers(tmp_path: Path, time: Time) -> None:
+    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=200 * 1024)
+    store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
+    log = HandWrittenLog.new(store, tenant="acme")
+    await log.create()
+    assert await log.write(started()) is None
+    while (refused := await log.write(step("x" * 10_000))) is None:
+        pass
+    assert isinstance(refused, StoreFullError)
+    large = HandWrittenLog.new(store, tenant="acme")
+    with pytest.raises(StoreFullError, match="is full"):
+        await large.create(plan="x" * 100_000)
+    events = await store.read(*log.name)
+    assert len(events) == log.execution.last_sequence > 1
+    await store.delete(*log.name)
+    await large.create(plan="x" * 10_000)
+    await store.aclose()
+
+
+async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time) -> None:
+    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=300 * 1024)
+    store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
+    log = HandWrittenLog.new(store, tenant="acme")
+    await log.create()
+    assert await log.write(step("x" * 100_000)) is None
+    assert await log.write(log.result()) is None
+    second = HandWrittenLog.new(store, tenant="acme")
+    with pytest.raises(StoreFullError):
+        await second.create(plan="x" * 190_000)
+    await time.advance(61)
+    await second.create(plan="x" * 190_000)
+    await store.aclose()
+
+
+@pytest.mark.parametrize("damage", ["no database", "damaged"])
+async def test_an_unusable_file_is_refused_by_name_with_the_remedy(tmp_path: Path, time: Time, damage: str) -> None:
+    path = tmp_path / "reasond.db"
+    if damage == "no database":
+        path.write_bytes(b"a letter to my aunt " * 500)
+    else:
+        async with opened("", tmp_path, time) as one:
+            for _ in range(30):
+                log = HandWrittenLog.new(one.store, tenant="acme")
+                await log.create(plan="x" * 3000)
+        content = bytearray(path.read_bytes())
+        content[4096 * 3 : 4096 * 12] = b"\xff" * (4096 * 9)
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"reasond\.db' is (no SQLite|damaged)") as caught:
+        async with opened("", tmp_path, time):
+            pass
+    assert "Restore it from a backup" in caught.value.remedy
+
+
+async def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, time: Time) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("in the way")
+    with pytest.raises(SettingsError, match="cannot be opened for writing"):
+        async with opened("", blocker / "below", time):
+            pass
+
+
+async def test_what_a_cancelled_caller_wrote_is_told_to_watchers(tmp_path: Path, time: Time) -> None:
+    async with opened("", tmp_path, time) as one:
+        log = HandWrittenLog.new(one.store, tenant="acme")
+        await log.create()
+        told = asyncio.Event()
+        with one.store.watch(log.execution.execution_id, lambda _change: told.set()):
+            writing = asyncio.create_task(log.write(started()))
+            await asyncio.sleep(0)
+            writing.cancel()
+            await told.wait()
+        assert [event.sequence for event in await one.store.read(*log.name)] == [1]
+
+
+async def test_the_log_is_write_ahead_and_synchronous_as_configured(tmp_path: Path) -> None:
+    for synchronous, number in (("NORMAL", 1), ("FULL", 2)):
+        file = await SqliteFile.open(tmp_path / "a.db", synchronous=synchronous)
+        found = await file.write(
+            lambda connection: [
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "secure_delete")
+            ],
+            then=lambda _found: None,
+        )
+        assert found == ["wal", number, 1, 5000, 1]
+        await file.aclose()
+
+
+async def test_another_program_can_read_while_we_write(tmp_path: Path, time: Time) -> None:
+    async with opened("", tmp_path, time) as one:
+        await HandWrittenLog.new(one.store, tenant="acme").create()
+        with sqlite3.connect(tmp_path / "reasond.db") as reader:
+            assert reader.execute("SELECT count(*) FROM executions").fetchone() == (1,)
+            await HandWrittenLog.new(one.store, tenant="acme").create()
+        reader.close()
+
+
+async def test_an_address_of_no_known_form_is_refused(tmp_path: Path, time: Time) -> None:
+    for url in ("mysql://localhost", "sqlite:", "sqlite:///", "reasond.db"):
+        with pytest.raises(SettingsError, match="is of no known form"):
+            await open_stores(
+                url=url,
+                data_dir=str(tmp_path),
+                now=time.now,
+                monotonic=time.monotonic,
+                max_executions=1,
+                max_bytes=1,
+                max_agents=1,
+            )
+
+
+def _bytes_of(folder: Path) -> str:
+    return "".join(path.read_bytes().decode("latin-1") for path in folder.iterdir())

@@ -1,0 +1,71 @@
+"""What is told of a run that leaves its process: to metrics, and to the log."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.runs.run import Assignment, Stop
+from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.telemetry.observers import Unobserved
+from reasond_server.types import StrategyMetrics
+from tests.unit.runs.conftest import EchoModel, ManualClock, in_virtual_time
+
+Assign = Callable[..., Assignment]
+
+
+class Told(Unobserved):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[object, ...]] = []
+
+    def run_left(
+        self,
+        strategy: str,
+        finish_reason: str,
+        *,
+        steps: int,
+        duration_s: float = 0.0,
+        metrics: StrategyMetrics | None = None,
+    ) -> None:
+        del duration_s
+        self.lines.append((strategy, finish_reason, steps, metrics is not None))
+
+    def run_handed(self, reason: str) -> None:
+        self.lines.append((reason,))
+
+
+async def told_of(assignment: Assignment, *, stop: Stop | None = None) -> list[tuple[object, ...]]:
+    """Return what the observer of a run hears, which is stopped before its first step or not at all."""
+    time, told = ManualClock(), Told()
+    store = MemoryExecutionStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+    limits = RunnerLimits(max_concurrent=1, retention_s=60)
+    runner = Runner(store=store, model=EchoModel(), clock=time.clock(), limits=limits, observer=told)
+    run = runner.live((await runner.start(assignment)).execution_id)
+    assert run is not None
+    if stop is not None:
+        run.stop(stop)
+    await run.ended()
+    return told.lines
+
+
+@in_virtual_time
+async def test_a_run_that_ends_is_told_with_its_reason_and_steps(assign: Assign) -> None:
+    assert await told_of(assign()) == [("scripted", "answered", 2, True)]
+
+
+@pytest.mark.parametrize("stop", [Stop.LOST, Stop.FENCED, Stop.HANDED_OVER])
+def test_a_run_that_others_go_on_with_has_no_end_here(
+    assign: Assign, caplog: pytest.LogCaptureFixture, stop: Stop
+) -> None:
+    @in_virtual_time
+    async def told() -> None:
+        assert await told_of(assign(), stop=stop) == [(stop.value,), ("scripted", "", 0, False)]
+
+    with caplog.at_level(logging.INFO, "reasond.executions"):
+        told()
+    assert [(line.getMessage(), vars(line)["stop_reason"]) for line in caplog.records] == [
+        ("execution left to another process", stop.value)
+    ]
