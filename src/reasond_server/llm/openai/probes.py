@@ -24,7 +24,7 @@ from reasond_server.llm.profiles import LimitField, SchemaLevel, differences, is
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.probe_calls import Reply
     from reasond_server.llm.profiles import ModelProfile
 
@@ -276,10 +276,10 @@ class _Examination:
             self._found("json_schema enforced", None, reply.outcome)
             return
         self._found("json_schema enforced", False, "ignored" if reply.is_ok else reply.outcome)
-        plain = await self._call("Say hello as a JSON object.", limit=64, response_format={"type": "json_object"})
+        plain = await self._call("Say hello as a JSON object.", limit=64, response_format={"type": "parse_object"})
         is_object = plain.is_ok and plain.text.lstrip().startswith("{")
         less = SchemaLevel.OBJECT if is_object else SchemaLevel.NONE
-        self._found("json_object enforced", is_object, plain.outcome, json_schema=str(less))
+        self._found("parse_object enforced", is_object, plain.outcome, json_schema=str(less))
 
     async def _tools(self) -> None:
         free = await self._call("What time is it?", tools=[_TOOL])

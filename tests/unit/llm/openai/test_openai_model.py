@@ -10,10 +10,10 @@ from reasond_server.errors import ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text
-from reasond_server.llm.openai.breaker import BreakerState
+from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy
 from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.model import OpenAIModel
-from reasond_server.llm.openai.options import BackendOptions, RetryPolicy
+from reasond_server.llm.openai.openai_model import OpenAIModel
+from reasond_server.llm.openai.retrying import BreakerState
 from reasond_server.llm.openai.transport import OpenAITransport
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types import Budget, UsageSource

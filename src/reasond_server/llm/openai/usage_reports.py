@@ -22,7 +22,9 @@ _SHORT_BYTES = 256
 _MAX_TOKENS_REPORTED = 1_000_000_000
 
 
-def settled(reported: Usage | None, *, messages: Sequence[Message], written: str, counter: TokenCounter) -> Usage:
+def complete_usage(
+    reported: Usage | None, *, messages: Sequence[Message], written: str, counter: TokenCounter
+) -> Usage:
     """Return the usage of a call.
 
     A report without prompt tokens, or with far less output than came, is filled up with our own count and is
@@ -35,7 +37,7 @@ def settled(reported: Usage | None, *, messages: Sequence[Message], written: str
             model_calls=1,
             source=UsageSource.ESTIMATED,
         )
-    is_output_missing = bool(written) and reported.output_tokens <= _less_than_any(written, counter)
+    is_output_missing = bool(written) and reported.output_tokens <= _find_floor(written, counter)
     if reported.input_tokens and not is_output_missing:
         return reported if reported.model_calls == 1 else replace(reported, model_calls=1)
     return replace(
@@ -47,15 +49,15 @@ def settled(reported: Usage | None, *, messages: Sequence[Message], written: str
     )
 
 
-def _less_than_any(written: str, counter: TokenCounter) -> int:
+def _find_floor(written: str, counter: TokenCounter) -> int:
     """Return a number of tokens that is too low to be true for `written`: half by exact count, else by bytes."""
-    size = len(_utf8(written))
+    size = len(_to_utf8(written))
     if size < _SHORT_BYTES:
         return 0
     return counter.count_text(written) // 2 if counter.is_exact else size // _MOST_BYTES_PER_TOKEN
 
 
-def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], counter: TokenCounter) -> str:
+def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], counter: TokenCounter) -> str:
     """Return a warning if the server seems to have read only part of the prompt, else an empty text.
 
     It does where it reports less than 70 % of our exact count. Where we only estimate, less than 50 % of the
@@ -68,7 +70,7 @@ def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], c
     if counter.is_exact:
         expected = counter.count_prompt(messages)
     else:
-        expected = len(_utf8("".join([message.content for message in messages]))) // _BYTES_PER_TOKEN
+        expected = len(_to_utf8("".join([message.content for message in messages]))) // _BYTES_PER_TOKEN
         if reported.input_tokens < expected * least:
             # The estimate can only lower what is expected, and making it takes longer than all else here.
             expected = min(expected, counter.count_prompt(messages))
@@ -81,7 +83,7 @@ def truncation_warning(reported: Usage | None, *, messages: Sequence[Message], c
     )
 
 
-def _utf8(text: str) -> str | bytes:
+def _to_utf8(text: str) -> str | bytes:
     """Return something as long as `text` is in UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.model import ReasoningText, Text
-from reasond_server.llm.openai.thinking import ThinkSplitter
+from reasond_server.llm.openai.protocol import ThinkSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from opentelemetry.trace import StatusCode
 from reasond_server.errors import ModelUnavailableError
 from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.model import ChatModel, ChatRequest, Finished, Message, ModelEvent, Role
-from reasond_server.llm.tracing import TracedModel, traced
+from reasond_server.llm.traced_model import TracedModel, traced
 from reasond_server.telemetry.exporting import TracingOptions
 from reasond_server.telemetry.propagation import outgoing, parsed
 from reasond_server.telemetry.scope import Scope, enter

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.errors import ModelFailedError, ModelUnavailableError, PermissionMissingError, SettingsError
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.openai.probing import Report, probe
+from reasond_server.llm.openai.backend_options import BackendOptions
+from reasond_server.llm.openai.probes import Report, probe
 from reasond_server.llm.profiles import ModelProfile, SchemaLevel, merge, profile_for
 from tests.unit.llm.openai.odd_server import Manners, odd_server
 
@@ -79,7 +79,7 @@ async def test_a_server_that_honours_nothing_is_found_out() -> None:
         "max_completion_tokens = 1 kept": "no",
         "stop strings kept": "no",
         "json_schema enforced": "no",
-        "json_object enforced": "no",
+        "parse_object enforced": "no",
         "tools": "unknown",
         "forced tool choice": "no",
         "several system messages": "yes",
@@ -129,7 +129,7 @@ async def test_a_server_like_vllm_is_recognised_by_its_list_of_models() -> None:
         stops=4,
         match_field="stop_reason",
         usage=True,
-        schema="json_schema json_object",
+        schema="json_schema parse_object",
         reasoning_field="reasoning",
         tools="free",
         documents={
@@ -175,7 +175,7 @@ async def test_a_list_of_stops_that_is_cut_short_shows() -> None:
 
 
 async def test_json_without_a_schema_is_a_level_of_its_own() -> None:
-    report = await found(Manners(limits=BOTH, refuses=("json_schema",), schema="json_object"))
+    report = await found(Manners(limits=BOTH, refuses=("json_schema",), schema="parse_object"))
     assert report.profile.json_schema is SchemaLevel.OBJECT
 
 

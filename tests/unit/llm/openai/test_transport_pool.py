@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from yarl import URL
 
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.openai.pool import ConnectionPool
-from reasond_server.llm.openai.requests import WrittenRequest
+from reasond_server.llm.openai.addressing import RequestHead
+from reasond_server.llm.openai.backend_options import BackendOptions
+from reasond_server.llm.openai.transport import ConnectionPool
 from tests.faults.upstream import GOOD, STREAM_HEAD, Conversation, refusing, streaming, upstream
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ async def pool(address: str) -> AsyncIterator[ConnectionPool]:
         await one.aclose()
 
 
-def request_to(address: str) -> WrittenRequest:
-    return WrittenRequest(url=f"{address}/chat/completions", headers={"accept": "*/*", "x-a": "1"})
+def request_to(address: str) -> RequestHead:
+    return RequestHead(url=URL(f"{address}/chat/completions"), headers={"accept": "*/*", "x-a": "1"})
 
 
 async def first_line(one: ConnectionPool, address: str) -> bytes:
@@ -94,8 +95,8 @@ def test_without_aiohttp_the_remedy_is_named() -> None:
     program = (
         "import sys\n"
         "sys.modules['aiohttp'] = None\n"
-        "from reasond_server.llm.openai.options import BackendOptions\n"
-        "from reasond_server.llm.openai.pool import ConnectionPool\n"
+        "from reasond_server.llm.openai.backend_options import BackendOptions\n"
+        "from reasond_server.llm.openai.transport import ConnectionPool\n"
         "try:\n"
         "    ConnectionPool(options=BackendOptions(name='a', model='m', base_url='http://x/v1'))\n"
         "except Exception as error:\n"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reasond_server.errors import ModelProtocolError
 from reasond_server.llm.model import ModelFinish, ReasoningText, Text
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
+from reasond_server.llm.openai.backend_options import BackendOptions
+from reasond_server.llm.openai.protocol import AnswerEnd, UpstreamReportError
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.types import ToolCall, Usage
 
@@ -28,10 +28,10 @@ MESSAGE = {"type": "message", "id": "m1", "content": [{"type": "output_text", "t
 CALL = {"type": "function_call", "id": "f1", "call_id": "c1", "name": "look", "arguments": '{"at":1}'}
 
 
-def read(*events: dict[str, Any]) -> tuple[list[Text | ReasoningText | ToolCall], Ending]:
-    decoder = ResponsesProtocol().decoder(OPTIONS)
+def read(*events: dict[str, Any]) -> tuple[list[Text | ReasoningText | ToolCall], AnswerEnd]:
+    decoder = ResponsesProtocol().build_decoder(OPTIONS)
     pieces = [piece for event in events for piece in decoder.feed(json.dumps(event).encode())]
-    return pieces, decoder.ending()
+    return pieces, decoder.find_end()
 
 
 def delta(text: object, kind: str = "output_text", **more: Any) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def test_an_incomplete_response_says_why(details: object, reason: ModelFinish) -
 def test_llama_cpp_calls_a_response_complete_that_ended_at_its_limit(
     max_tokens: int, more: dict[str, Any], reason: ModelFinish
 ) -> None:
-    decoder = ResponsesProtocol().decoder(OPTIONS, max_tokens=max_tokens)
+    decoder = ResponsesProtocol().build_decoder(OPTIONS, max_tokens=max_tokens)
     decoder.feed(json.dumps(completed(**more)).encode())
-    assert decoder.ending().reason is reason
+    assert decoder.find_end().reason is reason
 
 
 def test_a_refusal_is_kept_and_counts_as_withheld() -> None:
@@ -177,7 +177,7 @@ def test_errors_that_the_server_tells_are_passed_on(event: dict[str, Any], repor
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_json_object_breaks_the_protocol(data: bytes) -> None:
     with pytest.raises(ModelProtocolError):
-        ResponsesProtocol().decoder(OPTIONS).feed(data)
+        ResponsesProtocol().build_decoder(OPTIONS).feed(data)
 
 
 @pytest.mark.parametrize("usage", [None, [], {}, {"input_tokens": -1, "output_tokens": 0}, {"input_tokens": True}])
@@ -202,21 +202,21 @@ def test_a_call_that_the_limit_cut_is_not_passed_on_and_one_with_strange_argumen
 
 
 def test_a_call_at_the_limit_of_a_server_that_calls_it_completed_is_cut() -> None:
-    decoder = ResponsesProtocol().decoder(OPTIONS, max_tokens=9)
+    decoder = ResponsesProtocol().build_decoder(OPTIONS, max_tokens=9)
     for one in ({"type": "response.output_item.done", "item": {**CALL, "arguments": "{"}}, completed()):
         assert not decoder.feed(json.dumps(one).encode())
-    assert decoder.ending().reason is ModelFinish.LENGTH
+    assert decoder.find_end().reason is ModelFinish.LENGTH
 
 
 def test_text_that_was_held_back_for_a_tag_comes_where_the_answer_breaks_off() -> None:
-    decoder = ResponsesProtocol().decoder(OPTIONS)
+    decoder = ResponsesProtocol().build_decoder(OPTIONS)
     assert not decoder.feed(json.dumps(delta("<thi")).encode())
-    assert decoder.rest() == [Text(text="<thi")]
-    assert not decoder.rest()
+    assert decoder.flush() == [Text(text="<thi")]
+    assert not decoder.flush()
 
 
 def test_without_an_end_there_is_no_reason() -> None:
-    assert read(delta("42"))[1] == Ending()
+    assert read(delta("42"))[1] == AnswerEnd()
 
 
 NAMES = ["type", "item", "response", "delta", "item_id", "output_index", "output", "usage", "error", "arguments"]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.openai.requests import encoded
+from reasond_server.llm.openai.transport import encode_body
 from reasond_server.llm.profiles import LimitField, ModelProfile, SchemaLevel
 from reasond_server.types import ToolCall
 
@@ -20,8 +20,8 @@ SCHEMA = {"type": "object"}
 def body(request: dict[str, Any], **profile: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     options = BackendOptions(name="main", model="m", base_url="http://x/v1", profile=ModelProfile(**profile))
     asked: dict[str, Any] = {"messages": [HELLO], "max_tokens": 9} | request
-    made = ChatCompletions().body(ChatRequest(**asked), options)
-    sent: dict[str, Any] = json.loads(encoded(options, made.data, messages=made.messages))
+    made = ChatCompletions().build_body(ChatRequest(**asked), options)
+    sent: dict[str, Any] = json.loads(encode_body(options, made.data, messages=made.messages))
     return sent, made.warnings
 
 
@@ -92,7 +92,7 @@ def test_tools_and_choices_that_are_not_taken_are_named() -> None:
     [
         (SchemaLevel.STRICT, "json_schema", False, False),
         (SchemaLevel.GUIDED, "json_schema", True, False),
-        (SchemaLevel.OBJECT, "json_object", True, True),
+        (SchemaLevel.OBJECT, "parse_object", True, True),
         (SchemaLevel.NONE, None, True, True),
     ],
 )

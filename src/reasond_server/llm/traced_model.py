@@ -8,8 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import ReasondError
-from reasond_server.llm.model import ChatModel, Finished, Text
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import ChatModel, Finished, Text, WrappedModel
 from reasond_server.telemetry.content import shortened
 from reasond_server.telemetry.propagation import Telling
 from reasond_server.telemetry.scope import current

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.llm.openai.breaker import Breaker, BreakerState, Outcome, Permit
-from reasond_server.llm.openai.options import RetryPolicy
+from reasond_server.llm.openai.backend_options import RetryPolicy
+from reasond_server.llm.openai.retrying import Breaker, BreakerPermit, BreakerState, CallHealth
 
 POLICY = RetryPolicy(breaker_window=4, breaker_ratio=0.5, breaker_cooldown_s=10.0)
 
@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-def tell(breaker: Breaker, *outcomes: Outcome) -> None:
+def tell(breaker: Breaker, *outcomes: CallHealth) -> None:
     for outcome in outcomes:
         permit = breaker.admit()
         assert permit is not None
@@ -26,18 +26,18 @@ def tell(breaker: Breaker, *outcomes: Outcome) -> None:
 
 def opened(clock: Clock) -> Breaker:
     breaker = Breaker(policy=POLICY, monotonic=clock)
-    tell(breaker, Outcome.UNHEALTHY, Outcome.UNHEALTHY)
+    tell(breaker, CallHealth.UNHEALTHY, CallHealth.UNHEALTHY)
     assert breaker.state is BreakerState.OPEN
     return breaker
 
 
 def test_half_of_the_last_calls_failing_opens_it() -> None:
     breaker = Breaker(policy=POLICY, monotonic=Clock())
-    tell(breaker, Outcome.UNHEALTHY, *[Outcome.HEALTHY] * 3, Outcome.UNHEALTHY, *[Outcome.UNKNOWN] * 9)
+    tell(breaker, CallHealth.UNHEALTHY, *[CallHealth.HEALTHY] * 3, CallHealth.UNHEALTHY, *[CallHealth.UNKNOWN] * 9)
     assert breaker.state is BreakerState.CLOSED
-    tell(breaker, Outcome.UNHEALTHY)
+    tell(breaker, CallHealth.UNHEALTHY)
     assert breaker.admit() is None
-    assert breaker.retry_after_s() == 10.0
+    assert breaker.compute_wait_s() == 10.0
 
 
 def test_after_the_cooldown_one_call_at_a_time_is_let_through() -> None:
@@ -48,15 +48,15 @@ def test_after_the_cooldown_one_call_at_a_time_is_let_through() -> None:
     permit = breaker.admit()
     assert permit is not None
     assert breaker.admit() is None
-    assert breaker.retry_after_s() == 10.0
-    breaker.report(permit, Outcome.UNKNOWN)
+    assert breaker.compute_wait_s() == 10.0
+    breaker.report(permit, CallHealth.UNKNOWN)
     assert breaker.admit() is not None
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state"), [(Outcome.HEALTHY, BreakerState.CLOSED), (Outcome.UNHEALTHY, BreakerState.OPEN)]
+    ("outcome", "state"), [(CallHealth.HEALTHY, BreakerState.CLOSED), (CallHealth.UNHEALTHY, BreakerState.OPEN)]
 )
-def test_the_probe_closes_the_breaker_or_opens_it_again(outcome: Outcome, state: BreakerState) -> None:
+def test_the_probe_closes_the_breaker_or_opens_it_again(outcome: CallHealth, state: BreakerState) -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now = 10.0
@@ -68,18 +68,18 @@ def test_calls_from_before_a_change_are_not_counted() -> None:
     clock = Clock()
     breaker = Breaker(policy=POLICY, monotonic=clock)
     old = [permit for _ in range(5) if (permit := breaker.admit())]
-    tell(breaker, Outcome.UNHEALTHY, Outcome.UNHEALTHY)
+    tell(breaker, CallHealth.UNHEALTHY, CallHealth.UNHEALTHY)
     clock.now = 10.0
-    tell(breaker, Outcome.HEALTHY)
+    tell(breaker, CallHealth.HEALTHY)
     for permit in old:
-        breaker.report(permit, Outcome.UNHEALTHY)
+        breaker.report(permit, CallHealth.UNHEALTHY)
     assert breaker.state is BreakerState.CLOSED
 
 
 STEPS = st.lists(
     st.one_of(
         st.just("admit"),
-        st.tuples(st.integers(0, 5), st.sampled_from(list(Outcome))),
+        st.tuples(st.integers(0, 5), st.sampled_from(list(CallHealth))),
         st.floats(0, 15),
     ),
     max_size=60,
@@ -90,7 +90,7 @@ STEPS = st.lists(
 def test_whatever_happens_it_never_stays_shut_and_never_lets_two_probes_through(steps: list[object]) -> None:
     clock = Clock()
     breaker = Breaker(policy=POLICY, monotonic=clock)
-    held: list[Permit] = []
+    held: list[BreakerPermit] = []
     for step in steps:
         if step == "admit":
             state, permit = breaker.state, breaker.admit()
@@ -105,11 +105,11 @@ def test_whatever_happens_it_never_stays_shut_and_never_lets_two_probes_through(
             clock.now += step
         assert _probes(held, breaker) <= 1
     for permit in held:
-        breaker.report(permit, Outcome.HEALTHY)
+        breaker.report(permit, CallHealth.HEALTHY)
     clock.now += 100.0
-    tell(breaker, Outcome.HEALTHY)
+    tell(breaker, CallHealth.HEALTHY)
     assert breaker.state is BreakerState.CLOSED
 
 
-def _probes(held: list[Permit], breaker: Breaker) -> int:
+def _probes(held: list[BreakerPermit], breaker: Breaker) -> int:
     return sum(permit.is_probe and permit.era == breaker._era for permit in held)

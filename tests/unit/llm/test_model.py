@@ -1,7 +1,6 @@
 from contextlib import aclosing
 
-from reasond_server.llm.model import ChatModel, ChatRequest, Message, Role
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import ChatModel, ChatRequest, Message, Role, WrappedModel
 from reasond_server.testing import ScriptedModel
 
 ASK = ChatRequest(messages=[Message(role=Role.USER, content="question")], max_tokens=50)

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import ModelError, ModelUnavailableError
 from reasond_server.llm.model import Finished
 from reasond_server.llm.openai import faults
-from reasond_server.llm.openai.answering import Answering, late
-from reasond_server.llm.openai.breaker import Breaker, Outcome
-from reasond_server.llm.openai.concurrency import ConcurrencyCap, NoRoomError
-from reasond_server.llm.openai.deadlines import Deadline, Patience, WaitedTooLongError
+from reasond_server.llm.openai.answer import (
+    AnswerReader,
+    Deadline,
+    StreamedAnswer,
+    WaitLimitError,
+    WaitLimits,
+    fault_of_wait,
+)
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.llm.openai.reading import AnswerReader
-from reasond_server.llm.openai.retrying import Retries
+from reasond_server.llm.openai.retrying import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -24,15 +27,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
-    from reasond_server.llm.openai.breaker import BreakerState, Permit
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.protocol import Body, WireProtocol
+    from reasond_server.llm.openai.retrying import BreakerPermit, BreakerState
     from reasond_server.llm.openai.transport import Transport
     from reasond_server.telemetry.observers import BackendObserver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _ModelCall:
     """One call, whichever of its attempts answers it."""
 
     request: ChatRequest
@@ -82,7 +85,7 @@ class OpenAIModel:
         self._count = count
         self._breaker = Breaker(policy=options.retries, monotonic=monotonic)
         self._retries = Retries(policy=options.retries, monotonic=monotonic, random=random)
-        self._cap = ConcurrencyCap(limit=options.max_concurrency, on_wait=self._waited)
+        self._cap = ConcurrencyCap(limit=options.max_concurrency, on_wait=self._report_wait)
 
     @property
     def name(self) -> str:
@@ -130,98 +133,99 @@ class OpenAIModel:
         """
         options = self._options
         deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
-        call = _Call(request=request, body=self._protocol.body(request, options), deadline=deadline)
+        call = _ModelCall(request=request, body=self._protocol.build_body(request, options), deadline=deadline)
         self._retries.note_call()
         given_up = 0
         for attempt in counted(1):
             one = _Attempt(self, call)
             try:
-                async with one as answering:
-                    while not answering.is_over:
-                        for event in await answering.events():
+                async with one as answer:
+                    while not answer.is_over:
+                        for event in await answer.read_events():
                             one.is_accepted = True
                             if given_up and isinstance(event, Finished):
-                                event = replace(event, warnings=(*event.warnings, *faults.given_up(given_up)))  # noqa: PLW2901 - it is the same event
+                                event = replace(event, warnings=(*event.warnings, *faults.warn_of_attempts(given_up)))  # noqa: PLW2901 - it is the same event
                             yield event
             except UpstreamFaultError as fault:
                 if one.is_accepted:
                     raise fault.error from None
                 given_up += fault.may_cost
-                wait_s = self._wait_s(fault, attempt=attempt, deadline=deadline)
+                wait_s = self._choose_wait_s(fault, attempt=attempt, deadline=deadline)
                 self._observer.attempt_repeated(options.name, fault.error.reason)
             else:
                 return
             await self._sleep(wait_s)
 
-    def _waited(self, waited_s: float) -> None:
+    def _report_wait(self, waited_s: float) -> None:
         self._observer.waited_for_room(self._options.name, waited_s)
 
-    def _wait_s(self, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline) -> float:
+    def _choose_wait_s(self, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline) -> float:
         try:
-            return self._retries.wait_s(fault, attempt=attempt, time_left_s=deadline.left_s())
+            return self._retries.choose_wait_s(fault, attempt=attempt, time_left_s=deadline.compute_left_s())
         except ModelError as error:
             raise error from None
 
-    async def _admitted(self, call: _Call) -> tuple[Answering, Permit]:
-        """Begin an attempt as the breaker and the cap allow. What it took is given back with `_ended`."""
+    async def _begin_attempt(self, call: _ModelCall) -> tuple[StreamedAnswer, BreakerPermit]:
+        """Begin an attempt as the breaker and the cap allow. What it took is given back with `_end_attempt`."""
         permit = self._breaker.admit()
         if permit is None:
-            raise self._resting()
+            raise self._fault_of_open_breaker()
         try:
-            await self._cap.take(wait_s=call.deadline.left_s())
+            await self._cap.take(wait_s=call.deadline.compute_left_s())
         except BaseException as error:
-            self._breaker.report(permit, Outcome.UNKNOWN)
+            self._breaker.report(permit, CallHealth.UNKNOWN)
             if isinstance(error, NoRoomError):
-                raise self._crowded() from None
+                raise self._fault_of_full_cap() from None
             raise
         try:
-            return await self._opened(call), permit
+            return await self._open_answer(call), permit
         except BaseException as error:
-            self._ended(permit, _outcome(error))
+            self._end_attempt(permit, _health_of(error))
             raise
 
-    def _ended(self, permit: Permit, outcome: Outcome) -> None:
+    def _end_attempt(self, permit: BreakerPermit, outcome: CallHealth) -> None:
         self._cap.give_back()
         self._breaker.report(permit, outcome)
 
-    async def _opened(self, call: _Call) -> Answering:
+    async def _open_answer(self, call: _ModelCall) -> StreamedAnswer:
         options, request = self._options, call.request
-        patience = Patience(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
+        limits = WaitLimits(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
         try:
-            upstream = await patience.wait(
+            upstream = await limits.wait(
                 lambda: self._transport.open(self._protocol.path, call.body.data, messages=call.body.messages)
             )
-        except WaitedTooLongError as waited:
-            raise late(options, waited) from None
+        except WaitLimitError as waited:
+            raise fault_of_wait(options, waited) from None
         reader = AnswerReader(
-            decoder=self._protocol.decoder(options, max_tokens=request.max_tokens),
+            decoder=self._protocol.build_decoder(options, max_tokens=request.max_tokens),
             stop=() if request.is_stop_advice else request.stop,
             options=options,
         )
-        return Answering(
+        return StreamedAnswer(
             request=request,
             warnings=call.body.warnings,
             options=options,
             reader=reader,
             upstream=upstream,
-            patience=patience,
+            limits=limits,
             counter=self._counter,
             observer=self._observer,
         )
 
-    def _resting(self) -> UpstreamFaultError:
-        wait = self._breaker.retry_after_s()
+    def _fault_of_open_breaker(self) -> UpstreamFaultError:
+        wait = self._breaker.compute_wait_s()
         error = ModelUnavailableError(
-            f"The model backend {faults.place(self._options)} failed often lately and is left alone for {wait:.1f} s",
+            f"The model backend {faults.describe_place(self._options)} failed often lately and is left alone "
+            f"for {wait:.1f} s",
             remedy="Ask again then.",
             retry_after_s=wait,
         )
         return UpstreamFaultError(error)
 
-    def _crowded(self) -> UpstreamFaultError:
+    def _fault_of_full_cap(self) -> UpstreamFaultError:
         limit = self._options.max_concurrency
         error = ModelUnavailableError(
-            f"The model backend {faults.place(self._options)} works on {limit} calls, and none ended in time",
+            f"The model backend {faults.describe_place(self._options)} works on {limit} calls, and none ended in time",
             remedy="Ask again later, or raise max_concurrency of the backend.",
             metadata={"max_concurrency": str(limit)},
         )
@@ -235,26 +239,26 @@ class _Attempt:
     where the caller has what it wants and leaves before the end.
     """
 
-    __slots__ = ("_answering", "_call", "_model", "_permit", "is_accepted")
+    __slots__ = ("_answer", "_call", "_model", "_permit", "is_accepted")
 
-    def __init__(self, model: OpenAIModel, call: _Call) -> None:
+    def __init__(self, model: OpenAIModel, call: _ModelCall) -> None:
         self._model = model
         self._call = call
         self.is_accepted = False
 
-    async def __aenter__(self) -> Answering:
-        self._answering, self._permit = await self._model._admitted(self._call)  # noqa: SLF001 - a part of it
-        return self._answering
+    async def __aenter__(self) -> StreamedAnswer:
+        self._answer, self._permit = await self._model._begin_attempt(self._call)  # noqa: SLF001 - a part of it
+        return self._answer
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._answering.close()
-        accepted = Outcome.HEALTHY if self.is_accepted else Outcome.UNKNOWN
-        outcome = _outcome(error) if isinstance(error, UpstreamFaultError) else accepted
-        self._model._ended(self._permit, outcome)  # noqa: SLF001 - a part of it
+        self._answer.close()
+        accepted = CallHealth.HEALTHY if self.is_accepted else CallHealth.UNKNOWN
+        outcome = _health_of(error) if isinstance(error, UpstreamFaultError) else accepted
+        self._model._end_attempt(self._permit, outcome)  # noqa: SLF001 - a part of it
 
 
-def _outcome(error: BaseException) -> Outcome:
+def _health_of(error: BaseException) -> CallHealth:
     is_unhealthy = isinstance(error, UpstreamFaultError) and error.is_unhealthy
-    return Outcome.UNHEALTHY if is_unhealthy else Outcome.UNKNOWN
+    return CallHealth.UNHEALTHY if is_unhealthy else CallHealth.UNKNOWN
