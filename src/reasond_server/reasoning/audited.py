@@ -23,7 +23,7 @@ def audited_account(limits: CallerLimits, tenant: str, subject: str, execution_i
 
     What it refuses is a line of the audit log.
     """
-    return limits.account(tenant, subject, on_refused=partial(_note_refusal, tenant, subject, execution_id))
+    return limits.open_account(tenant, subject, on_refused=partial(_note_refusal, tenant, subject, execution_id))
 
 
 def _note_refusal(tenant: str, subject: str, execution_id: str, error: TokenBudgetExhaustedError) -> None:

@@ -8,17 +8,16 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reasond_server.errors import TokenBudgetExhaustedError
-from reasond_server.limits.concurrency import MemorySlots
-from reasond_server.limits.fallback import Fallback, FallbackAdmission, OnFailure
-from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.requests import DirectAdmission, RequestGate, given_back
+from reasond_server.limits.callers import SharedHealth
+from reasond_server.limits.request_limits import DirectAdmission, MemorySlots, RequestGate, release_slot
+from reasond_server.limits.shared import Fallback, FallbackAdmission, OnFailure
 
 
 class LateSlots(MemorySlots):
-    """Places that are given, but whose answer never comes."""
+    """Slots that are given, but whose answer never comes."""
 
-    async def take(self, caller: str, place: str) -> bool:
-        await super().take(caller, place)
+    async def take(self, caller: str, slot: str) -> bool:
+        await super().take(caller, slot)
         await asyncio.sleep(3600)
         return True
 
@@ -31,18 +30,18 @@ def fallback(health: SharedHealth, on_failure: OnFailure = "local") -> Fallback:
     return Fallback(health=health, on_failure=on_failure, timeout_s=0.01)
 
 
-async def test_a_place_whose_answer_came_too_late_is_given_back_in_redis_too() -> None:
+async def test_a_place_whose_answer_came_too_late_is_released_in_redis_too() -> None:
     shared = LateSlots(most=1)
     health = SharedHealth(monotonic=asyncio.get_running_loop().time, rest_s=0)
     slots = FallbackAdmission(shared=over(shared), local=over(MemorySlots(most=1)), fallback=fallback(health))
     assert await slots.admit("anna", "one", weight=1) is None
-    await given_back(slots, "anna", "one")
+    await release_slot(slots, "anna", "one")
     assert not shared._taken
 
 
 async def test_who_is_refused_a_local_place_leaves_nothing_behind() -> None:
     health = SharedHealth(monotonic=lambda: 0.0)
-    health.failed(RedisConnectionError())
+    health.note_failure(RedisConnectionError())
     slots = FallbackAdmission(
         shared=over(MemorySlots(most=1)), local=over(MemorySlots(most=1)), fallback=fallback(health)
     )
@@ -52,7 +51,7 @@ async def test_who_is_refused_a_local_place_leaves_nothing_behind() -> None:
 
 async def test_who_is_cancelled_while_a_place_is_taken_does_not_keep_it() -> None:
     slots = LateSlots(most=1)
-    gate = RequestGate(admission=over(slots), has_places=True)
+    gate = RequestGate(admission=over(slots), has_slots=True)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await gate.admit("anna")
@@ -100,7 +99,7 @@ async def test_an_answer_that_does_not_come_is_a_failure() -> None:
 
 async def test_a_refusal_by_redis_shows_that_it_is_back() -> None:
     health = SharedHealth(monotonic=lambda: 0.0, rest_s=0)
-    health.failed(RedisConnectionError())
+    health.note_failure(RedisConnectionError())
 
     async def refused() -> int:
         raise TokenBudgetExhaustedError("nothing is left")
@@ -123,10 +122,10 @@ async def test_a_place_that_is_carried_over_is_counted_here_while_redis_is_gone_
         shared=over(MemorySlots(most=1)), local=over(local), fallback=fallback(health, on_failure)
     )
     await local.take("anna", "another")
-    health.failed(RedisConnectionError())
+    health.note_failure(RedisConnectionError())
     await slots.move("anna", "two", earlier=["one"])
     assert local._taken["anna"] == {"another", *counted}
-    await given_back(slots, "anna", "two")
+    await release_slot(slots, "anna", "two")
     assert local._taken["anna"] == {"another"}
 
 
@@ -138,10 +137,10 @@ async def test_a_place_that_is_carried_over_is_moved_where_it_is_shared() -> Non
     assert await slots.admit("anna", "one", weight=1) is None
     await slots.move("anna", "one:2", earlier=["one"])
     assert (shared._taken, local._taken) == ({"anna": {"one:2"}}, {})
-    await given_back(slots, "anna", "one:2")
+    await release_slot(slots, "anna", "one:2")
     assert shared._taken == {}
 
 
 async def test_a_gate_that_counts_no_executions_has_nothing_to_carry_over() -> None:
-    gate = RequestGate(admission=DirectAdmission(rates=None, slots=None), has_places=False)
+    gate = RequestGate(admission=DirectAdmission(rates=None, slots=None), has_slots=False)
     assert await gate.carry_over("anna", "one", life=2) is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.errors import TokenBudgetExhaustedError
-from reasond_server.limits.tokens import DAY_S, MINUTE_S, MemoryTokenLedger, TokenLimits
+from reasond_server.limits.budgets import DAY_S, MINUTE_S, MemoryTokenLedger, TokenLimits
 
 
 class Monotonic:
