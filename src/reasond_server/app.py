@@ -30,7 +30,7 @@ from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
 from reasond_server.http_api.server import HttpServer
 from reasond_server.limiting import limiting_of
-from reasond_server.llm.tracing import traced
+from reasond_server.llm.traced_model import traced
 from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents

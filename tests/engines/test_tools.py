@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, ToolSpec
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.chat_request import body_of
-from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.openai.chat import body_of
 from reasond_server.llm.profiles import profile_for
 from reasond_server.types import ToolCall, UsageSource
 from tests.engines.serving import running_engine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, Literal
 
-    from reasond_server.llm.openai.model import OpenAIModel
+    from reasond_server.llm.openai.openai_model import OpenAIModel
     from tests.engines.serving import Engine
 
 MISSING = [name for name in ("xllamacpp", "gguf", "openai", "aiohttp") if find_spec(name) is None]
