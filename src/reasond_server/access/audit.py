@@ -2,7 +2,7 @@
 
 Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `outcome` ("allowed", "denied", or
 "unavailable" where the server could not serve anybody), `reason` (of the error table; empty where allowed), `subject`,
-`tenant`, `request_id` and, where one is concerned, `execution_id`.
+`tenant`, `call_id` and, where one is concerned, `execution_id`.
 
 A transport begins a decision once it knows who calls; whoever decides last ends it: the core where an execution is
 concerned, else the transport. What comes after the end of a decision is no part of it.
@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.permissions import OPERATIONS
+from reasond_server.access.permissions import Operation
 from reasond_server.errors import (
     AccessError,
     DrainingError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _DENIALS: Final = (AccessError, LimitError, LookupFailedError)
 # What says nothing about the caller: anybody would have met it.
 _OUTAGES: Final = (OverloadedError, DrainingError, StoreFullError, StoreUnavailableError)
-UNREAD: Final = "Unread"
+UNREAD: Final = Operation("Unread")
 """The operation of a JSON-RPC body that is not read, because the token in its header is refused."""
 _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger("reasond.audit")
@@ -46,16 +46,16 @@ _log = logging.getLogger("reasond.audit")
 class Decision:
     """Whether `principal` may do `operation`; told once."""
 
-    operation: str
+    operation: Operation
     principal: Principal
-    request_id: str
+    call_id: str
     is_told: bool = False
 
     def allow(self, execution_id: str = "") -> None:
         """Note that it is allowed, for an execution if one is concerned."""
         if not self.is_told:
             self.is_told = True
-            allowed(self.operation, principal=self.principal, request_id=self.request_id, execution_id=execution_id)
+            allowed(self.operation, principal=self.principal, call_id=self.call_id, execution_id=execution_id)
 
     def end(self, error: ReasondError, execution_id: str = "") -> None:
         """Note how it ended with `error`: what refuses a caller is a denial, what refuses anybody an outage.
@@ -70,7 +70,7 @@ class Decision:
                 self.operation,
                 error,
                 principal=self.principal,
-                request_id=self.request_id,
+                call_id=self.call_id,
                 execution_id=execution_id or error.execution_id or "",
             )
 
@@ -78,9 +78,9 @@ class Decision:
 _CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decision", default=None)
 
 
-def begin(operation: str, *, principal: Principal, request_id: str = "") -> Decision:
+def begin(operation: Operation, *, principal: Principal, call_id: str = "") -> Decision:
     """Begin the decision of the call in progress; it lives as long as the call's context."""
-    decision = Decision(operation=operation, principal=principal, request_id=request_id)
+    decision = Decision(operation=operation, principal=principal, call_id=call_id)
     _CURRENT.set(decision)
     return decision
 
@@ -99,16 +99,16 @@ def refuse(error: ReasondError, execution_id: str = "") -> None:
         decision.end(error, execution_id)
 
 
-def allowed(operation: str, *, principal: Principal, request_id: str = "", execution_id: str = "") -> None:
+def allowed(operation: Operation, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:
     """Note that `principal` may."""
     _write(
         {
-            "operation": operation,
-            "request_id": request_id,
+            "operation": operation.name,
+            "call_id": call_id,
             "execution_id": _shown_id(execution_id),
             "subject": principal.subject,
             "tenant": principal.tenant,
-            "permission": OPERATIONS.get(operation, ""),
+            "permission": operation.permission,
             "outcome": "allowed",
             "reason": "",
         }
@@ -116,22 +116,22 @@ def allowed(operation: str, *, principal: Principal, request_id: str = "", execu
 
 
 def denied(
-    operation: str,
+    operation: Operation,
     error: ReasondError,
     *,
     principal: Principal | None = None,
-    request_id: str = "",
+    call_id: str = "",
     execution_id: str = "",
 ) -> None:
     """Note that somebody may not, or cannot, and why; `principal` is None where nobody was recognised."""
     _write(
         {
-            "operation": operation,
-            "request_id": request_id,
+            "operation": operation.name,
+            "call_id": call_id,
             "execution_id": _shown_id(execution_id),
             "subject": principal.subject if principal else "",
             "tenant": principal.tenant if principal else "",
-            "permission": error.metadata.get("permission", OPERATIONS.get(operation, "")),
+            "permission": error.metadata.get("permission", operation.permission),
             "outcome": "unavailable" if isinstance(error, _OUTAGES) else "denied",
             "reason": error.reason,
         }

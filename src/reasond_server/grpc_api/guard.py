@@ -105,7 +105,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
 
     async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
         call = current_call()
-        enter(scope := Scope(request_id=call.request_id, trace=call.trace))
+        enter(scope := Scope(call_id=call.request_id, trace=call.trace))
         arrival = None if self._tracing is None else _arrived(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, those of its own making included.
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
@@ -203,7 +203,7 @@ def _announce(call: RpcCall, failure: ReasondError) -> str:
     """Log a fault of the server with its traceback; return the name of the status code."""
     call.reason, call.is_fault = failure.declaration.name, failure.declaration.is_fault
     if call.reason == "INTERNAL":
-        extra = {"method": call.method, "request_id": call.request_id}
+        extra = {"method": call.method, "call_id": call.request_id}
         _log.error("%s failed", call.method, exc_info=failure, extra=extra)
     return code_of(failure).name
 
@@ -269,7 +269,7 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
         "code": code,
         "reason": call.reason,
         "duration_ms": round(duration_s * 1000, 3),
-        "request_id": call.request_id,
+        "call_id": call.request_id,
         "subject": subject,
     }
     tell(_log, level, "%s %s", method, code, fields=fields)

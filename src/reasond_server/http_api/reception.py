@@ -71,7 +71,7 @@ class Reception:
         """Serve one request."""
         exchange = self._exchange(scope)
         attach(scope, exchange)
-        enter(work := Work(request_id=exchange.request_id, trace=received_bytes(scope["headers"])))
+        enter(work := Work(call_id=exchange.request_id, trace=received_bytes(scope["headers"])))
         arrival = None if self._tracing is None else _arrived(self._tracing, scope, work)
         started = self._monotonic()
 
@@ -107,7 +107,7 @@ class Reception:
                 await send_refusal(send, going, exchange.request_id)
             raise
         except Exception:
-            _log.exception("%s failed", shown(scope["path"]), extra={"request_id": exchange.request_id})
+            _log.exception("%s failed", shown(scope["path"]), extra={"call_id": exchange.request_id})
             if exchange.status:
                 raise
             await send_refusal(send, RefusalError(500, INTERNAL_MESSAGE), exchange.request_id)
@@ -127,7 +127,7 @@ def _arrived(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None:
     if scope["path"] in QUIET_PATHS:
         return None
     method = _method(scope)
-    attributes = {"http.request.method": method, "reasond.request.id": work.request_id}
+    attributes = {"http.request.method": method, "reasond.request.id": work.call_id}
     name = "HTTP" if method == "_OTHER" else method
     return Arrival(tracing=tracing, scope=work, name=name, attributes=attributes)
 
@@ -163,7 +163,7 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
         "code": exchange.code,
         "reason": exchange.reason,
         "duration_ms": round(duration_s * 1000, 3),
-        "request_id": exchange.request_id,
+        "call_id": exchange.request_id,
         "subject": exchange.subject,
     }
     path = fields["method"] or shown(scope["path"])

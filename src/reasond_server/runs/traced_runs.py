@@ -27,7 +27,7 @@ def enter_run(run: Run, tracing: Tracing | None) -> None:
     """Let what happens from here on in this task, and its log lines, belong to `run`, and begin its spans, if any."""
     starter = current()
     scope = Scope(
-        request_id="" if starter is None else starter.request_id,
+        call_id="" if starter is None else starter.call_id,
         execution_id=run.identity.execution_id,
         trace=TraceContext.of_text(run.assignment.trace),
     )

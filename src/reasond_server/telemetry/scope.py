@@ -34,11 +34,11 @@ class Scope:
 
     __slots__ = (
         "arrival",
+        "call_id",
         "execution_id",
         "finish_reason",
         "input_tokens",
         "output_tokens",
-        "request_id",
         "span",
         "trace",
     )
@@ -46,12 +46,12 @@ class Scope:
     def __init__(
         self,
         *,
-        request_id: str = "",
+        call_id: str = "",
         execution_id: str = "",
         trace: TraceContext | None = None,
         span: SpanScope | None = None,
     ) -> None:
-        self.request_id = request_id
+        self.call_id = call_id
         self.execution_id = execution_id
         self.trace = trace
         self.span = span
@@ -65,8 +65,8 @@ class Scope:
         if self.trace is not None:
             line.setdefault("trace_id", self.trace.trace_id)
             line.setdefault("span_id", self.trace.span_id)
-        if self.request_id and "request_id" not in line:
-            line["request_id"] = self.request_id
+        if self.call_id and "call_id" not in line:
+            line["call_id"] = self.call_id
         if self.execution_id and "execution_id" not in line:
             line["execution_id"] = self.execution_id
         if self.input_tokens is not None:

@@ -63,7 +63,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "reasond.execution.is_takeover": "True where the run goes on from what another process left",
     "reasond.finish_reason": "How the run ended",
     "reasond.replayed_calls": "Calls that were answered from the log instead of being made again",
-    "reasond.request.id": "The request id",
+    "reasond.request.id": "The id of the call, which is `call_id` in the logs",
     "reasond.step.answer_found": "Whether the step found the answer",
     "reasond.step.index": "The step's index, from 0; a stretch without a step of its own has none",
     "reasond.steps": "Steps of the run",

@@ -129,10 +129,10 @@ async def test_lines_of_a_run_have_its_ids_and_those_of_its_rpc_are_left_alone(
     def look(_index: int) -> None:
         scope = current()
         assert scope is not None
-        seen.append((scope.execution_id, scope.request_id))
+        seen.append((scope.execution_id, scope.call_id))
 
     del store, time
-    enter(rpc := Scope(request_id="rpc-1", trace=CALLER))
+    enter(rpc := Scope(call_id="rpc-1", trace=CALLER))
     execution = await runner.start(replace(assign(Script(before_step=look)), trace=CALLER.text))
     await end_of(runner, execution)
     assert set(seen) == {(execution.execution_id, "rpc-1")}

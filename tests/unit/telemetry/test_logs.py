@@ -172,16 +172,16 @@ def test_a_human_traceback_is_indented_below() -> None:
 
 
 async def test_every_line_inside_an_rpc_has_its_ids_and_says_them_once() -> None:
-    enter(scope := Scope(request_id="r-1", trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
-    assert as_json(record("early"))["request_id"] == "r-1"
+    enter(scope := Scope(call_id="r-1", trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
+    assert as_json(record("early"))["call_id"] == "r-1"
     scope.execution_id = "e-1"
-    line = as_json(record("later", extra={"request_id": "own"}))
+    line = as_json(record("later", extra={"call_id": "own"}))
     assert (line["trace_id"], line["span_id"]) == ("a" * 32, "b" * 16)
-    assert (line["request_id"], line["execution_id"]) == ("own", "e-1")
+    assert (line["call_id"], line["execution_id"]) == ("own", "e-1")
 
 
 def test_a_line_outside_of_rpcs_has_no_ids() -> None:
-    assert not {"trace_id", "span_id", "request_id", "execution_id"} & set(as_json(record("alone")))
+    assert not {"trace_id", "span_id", "call_id", "execution_id"} & set(as_json(record("alone")))
 
 
 def test_arguments_that_do_not_fit_their_message_cost_no_line() -> None:
@@ -404,10 +404,10 @@ def test_a_formatter_and_a_record_factory_of_somebody_else_are_used() -> None:
 
 async def test_a_told_line_has_the_ids_of_its_rpc() -> None:
     stream = io.StringIO()
-    enter(Scope(request_id="r-1", execution_id="e-1"))
-    told_to(JsonHandler(stream), request_id="of the line")
+    enter(Scope(call_id="r-1", execution_id="e-1"))
+    told_to(JsonHandler(stream), call_id="of the line")
     found = without_time(stream.getvalue())
-    assert (found["request_id"], found["execution_id"]) == ("of the line", "e-1")
+    assert (found["call_id"], found["execution_id"]) == ("of the line", "e-1")
 
 
 def test_a_told_line_has_the_time_of_the_day() -> None:

@@ -214,7 +214,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
         assert metric.name.startswith(("reasond_", "process_"))
         assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket", "_created"))
         assert (metric.kind == "histogram") == bool(metric.buckets)
-        assert {"subject", "tenant", "execution_id", "request_id", "le"}.isdisjoint(metric.labels)
+        assert {"subject", "tenant", "execution_id", "request_id", "call_id", "le"}.isdisjoint(metric.labels)
         assert list(metric.buckets) == sorted(metric.buckets)
 
 
