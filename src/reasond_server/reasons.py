@@ -80,7 +80,7 @@ class ReasondError(Exception):
 
     `metadata` holds limits and names for programs. `retry_after_s` (seconds) is set only where waiting
     helps: by default to that of the reason. `execution_id` names the execution whose partial result was kept.
-    A class without a `declaration` crosses the wires as the class above it, or as INTERNAL if it names its own `reason`.
+    A class without a `declaration` crosses the wires as the class above it, or as INTERNAL if it names a `reason`.
     """
 
     declaration: ClassVar[Reason] = Reason(
