@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reasond_server.config import Settings, key_docs, load, render_example, settings_as_rows
-from reasond_server.config.listing import toml_value
+from reasond_server.config.reference import toml_value
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.example.toml"
@@ -80,7 +80,7 @@ def test_rows_tell_every_value_and_where_it_came_from(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     loaded = load(path, {"REASOND__SERVER__TLS": "terminated-upstream", "NEXT": SECRET})
-    rows = {key: (value, origin) for key, value, origin in settings_as_rows(loaded)}
+    rows = {key: (value, origin) for key, value, origin in settings_as_rows(loaded.settings, loaded.origins)}
     assert rows["server.grpc_address"] == ('"127.0.0.1:50051"', "default")
     assert rows["server.tls"] == ('"terminated-upstream"', "environment REASOND__SERVER__TLS")
     assert rows["server.reflection"] == ("true", "default")
@@ -94,7 +94,8 @@ def test_rows_tell_every_value_and_where_it_came_from(tmp_path: Path) -> None:
 
 
 def test_rows_of_the_defaults_name_every_key() -> None:
-    rows = settings_as_rows(load(EXAMPLE, {}))
+    loaded = load(EXAMPLE, {})
+    rows = settings_as_rows(loaded.settings, loaded.origins)
     assert [key for key, _, _ in rows] == [doc.key for doc in key_docs()]
     assert {("reasoning.strategies", "{}", "default"), ("llm.backends", "{}", "default")} <= set(rows)
 

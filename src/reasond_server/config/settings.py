@@ -14,14 +14,15 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
 
 from reasond_server.config.auth import AuthSettings
-from reasond_server.config.limits import LimitsSettings
-from reasond_server.config.metrics import MetricsSettings
-from reasond_server.config.observing import LogsSettings, TracingSettings
-from reasond_server.config.sections import Address, BackendSettings, BaseUrl, Section
-from reasond_server.config.storing import StoreSettings
+from reasond_server.config.operation import (
+    LimitsSettings,
+    LogsSettings,
+    MetricsSettings,
+    StoreSettings,
+    TracingSettings,
+)
+from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section, StrategyName, freeze
 from reasond_server.config.tools import ToolsSettings
-
-STRATEGY_NAME = r"^[a-z][a-z0-9_]*$"
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
@@ -46,13 +47,13 @@ def _scalar(value: object) -> object:
     return value
 
 
-def _frozen_table(table: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+def _freeze_table(table: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
     """Return a read-only copy of `table` if its ceilings are numbers."""
     wrong = [key for key, value in table.items() if key.startswith("max_allowed_") and not _is_number(value)]
     if wrong:
         message = f"must give a number for {', '.join(wrong)}"
         raise ValueError(message)
-    return MappingProxyType(dict(table))
+    return freeze(table)
 
 
 def _is_number(value: Scalar) -> bool:
@@ -60,22 +61,11 @@ def _is_number(value: Scalar) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _frozen_tables(tables: Mapping[str, StrategyTable]) -> Mapping[str, StrategyTable]:
-    """Return a read-only copy of `tables`."""
-    return MappingProxyType(dict(tables))
-
-
-def _frozen_backends(backends: Mapping[str, BackendSettings]) -> Mapping[str, BackendSettings]:
-    """Return a read-only copy of `backends`."""
-    return MappingProxyType(dict(backends))
-
-
 BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
-StrategyName = Annotated[str, StringConstraints(pattern=STRATEGY_NAME, max_length=64)]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
 StrategyTable = Annotated[
     Mapping[StrategyKey, Annotated[Scalar, PlainValidator(_scalar)]],
-    AfterValidator(_frozen_table),
+    AfterValidator(_freeze_table),
 ]
 
 
@@ -228,7 +218,7 @@ class _ProviderSettings(Section):
 class LlmSettings(BackendSettings, _ProviderSettings):
     """Which language model does the thinking."""
 
-    backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(_frozen_backends)] = Field(
+    backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(freeze)] = Field(
         default_factory=lambda: MappingProxyType({}),
         max_length=32,
         description="Further backends by name, each a table with the keys of [llm] except provider; "
@@ -279,7 +269,7 @@ class ReasoningSettings(Section):
         max_length=100,
         description="Strategies that may be used; an empty list serves none.",
     )
-    strategies: Annotated[Mapping[StrategyName, StrategyTable], AfterValidator(_frozen_tables)] = Field(
+    strategies: Annotated[Mapping[StrategyName, StrategyTable], AfterValidator(freeze)] = Field(
         default_factory=lambda: MappingProxyType({}),
         description="One table per strategy: default_<parameter> is used where neither the request nor the agent sets "
         "the parameter; max_allowed_<parameter without max_> is the most that anybody may set.",

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from reasond_server.config import load, settings_as_rows
-from reasond_server.config.sections import BackendSettings
+from reasond_server.config.section import BackendSettings
 from reasond_server.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ capabilities = { sampling = false }
 """
 
 
-def written(folder: Path, text: str) -> Path:
+def write_file(folder: Path, text: str) -> Path:
     path = folder / "config.toml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -35,26 +35,26 @@ def written(folder: Path, text: str) -> Path:
 
 def refusal(folder: Path, text: str) -> str:
     with pytest.raises(SettingsError) as caught:
-        load(written(folder, text), {})
+        load(write_file(folder, text), {})
     return caught.value.message
 
 
 def test_capabilities_and_named_backends_are_read_with_their_origins(tmp_path: Path) -> None:
-    path = written(tmp_path, TEXT)
+    path = write_file(tmp_path, TEXT)
     loaded = load(path, {"REASOND__LLM__BACKENDS__SPARE__MODEL": "123", "REASOND__LLM__CAPABILITIES__TOOLS": "false"})
     llm = loaded.settings.llm
     assert llm.capabilities == {"max_stops": 2, "reasoning_fields": ("thinking",), "tools": False}
     assert llm.backends["spare"].model == "123", "a text key stays text, in named backends too"
     assert llm.backends["spare"].capabilities == {"sampling": False}
     assert loaded.folder == tmp_path
-    rows = {key: (value, origin) for key, value, origin in settings_as_rows(loaded)}
+    rows = {key: (value, origin) for key, value, origin in settings_as_rows(loaded.settings, loaded.origins)}
     assert rows["llm.capabilities.reasoning_fields"] == ('["thinking"]', f"file {path}")
     assert rows["llm.capabilities.tools"] == ("false", "environment REASOND__LLM__CAPABILITIES__TOOLS")
     assert rows["llm.backends.spare.model"] == ('"123"', "environment REASOND__LLM__BACKENDS__SPARE__MODEL")
 
 
 def test_tables_of_capabilities_and_backends_cannot_be_changed(tmp_path: Path) -> None:
-    llm = load(written(tmp_path, TEXT), {}).settings.llm
+    llm = load(write_file(tmp_path, TEXT), {}).settings.llm
     for table in (llm.capabilities, llm.backends):
         with pytest.raises(TypeError):
             table["x"] = 1  # type: ignore[index]  # which is the point

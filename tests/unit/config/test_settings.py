@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from reasond_server.config import Settings
-from reasond_server.config.models import LlmSettings, ServerSettings
+from reasond_server.config.settings import LlmSettings, ServerSettings
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ":1", "host:65536", "unix:/s"])

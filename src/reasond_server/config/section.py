@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
@@ -15,7 +15,9 @@ _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _MAX_CAPABILITIES = 32
 
+ValueT = TypeVar("ValueT")
 Capability = bool | int | str | tuple[str, ...]
+StrategyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", max_length=128)]
 CapabilityName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
@@ -26,7 +28,7 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
 
 
-def checked_base_url(value: str) -> str:
+def require_base_url(value: str) -> str:
     """Return `value` if it is an address of HTTP without credentials in it, or empty.
 
     Raises:
@@ -48,7 +50,7 @@ def _capability(value: object) -> Capability:
     raise ValueError(message)
 
 
-def _frozen(table: Mapping[str, Capability]) -> Mapping[str, Capability]:
+def freeze(table: Mapping[str, ValueT]) -> Mapping[str, ValueT]:
     """Return a read-only copy of `table`."""
     return MappingProxyType(dict(table))
 
@@ -61,10 +63,10 @@ def _address(value: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_address)]
-BaseUrl = Annotated[str, AfterValidator(checked_base_url)]
+BaseUrl = Annotated[str, AfterValidator(require_base_url)]
 CapabilityTable = Annotated[
     Mapping[CapabilityName, Annotated[Capability, PlainValidator(_capability)]],
-    AfterValidator(_frozen),
+    AfterValidator(freeze),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.config.reloading import FileWatch
+from reasond_server.config.sources import FileWatch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.config.auth import AuthKeySettings
-from reasond_server.config.signing import read_auth_keys, weakness_of
+from reasond_server.config.auth import AuthKeySettings, read_auth_keys, weakness_of
 
 if TYPE_CHECKING:
     from pathlib import Path
