@@ -33,11 +33,11 @@ OBSERVED = """
 import asyncio, importlib.util, io, logging
 from reasond_server.telemetry.exposition import Exposition
 from reasond_server.telemetry.logs import human_formatter, json_formatter
-from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import Snapshot
 from reasond_server.telemetry.series import Vocabulary
 
-metrics = Metrics(vocabulary=Vocabulary(words={}), version="1")
+metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
 metrics.call_ended("grpc", "Reason", "OK", 0.03)
 exposition = Exposition(registry=metrics.registry, before=lambda: metrics.sample(Snapshot()))
 for accept in ("text/plain", "application/openmetrics-text"):

@@ -152,7 +152,7 @@ class RequestGate:
                 await given_back(self._admission, caller, place)
             raise
         if denial is not None:
-            self._observer.denied(denial.kind)
+            self._observer.caller_refused(denial.kind)
             raise _limited(denial.limit, denial.retry_after_s)
         return Permit(gate=self, caller=caller, place=place, name=place)
 

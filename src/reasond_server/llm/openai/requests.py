@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from reasond_server.errors import ModelProtocolError, SettingsError, shown
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.telemetry.propagation import outgoing
+from reasond_server.telemetry.propagation import outgoing_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ class WrittenRequest:
 
     def headers_now(self, *, keeps: bool) -> dict[str, str]:
         """Return all headers of a call that is made now; `keeps` asks the server to keep the connection."""
-        return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing()}
+        return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing_headers()}
 
 
 class RequestWriter:

@@ -11,7 +11,7 @@ from reasond_server.errors import ModelProtocolError
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.openai.requests import RequestWriter, encoded
-from reasond_server.telemetry.propagation import Telling, TraceContext
+from reasond_server.telemetry.propagation import OutgoingTrace, TraceContext
 
 OPTIONS = BackendOptions(name="main", model="m-1", base_url="https://host.example/v1", api_key="k")
 VALUES = st.recursive(
@@ -62,7 +62,7 @@ async def test_each_address_is_written_once_and_each_call_adds_its_own_headers()
     one = await writer.written("chat/completions", {"model": "m-1"})
     assert await writer.written("chat/completions", {"model": "m-1"}) is one
     assert (await writer.written("/tokenize", {"content": "x"})).url == "https://host.example/tokenize"
-    with Telling(TraceContext(trace_id="1" * 32, span_id="2" * 16, is_sampled=True)):
+    with OutgoingTrace(TraceContext(trace_id="1" * 32, span_id="2" * 16, is_sampled=True)):
         now = one.headers_now(keeps=False)
     assert now["connection"] == "close"
     assert now["traceparent"].startswith("00-1111")

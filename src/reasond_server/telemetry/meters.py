@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from reasond_server.telemetry.observers import Snapshot
-    from reasond_server.telemetry.process import ProcessFacts
+    from reasond_server.telemetry.observers import ProcessFacts, Snapshot
     from reasond_server.types import Savings, StrategyMetrics, Usage
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
@@ -31,7 +30,7 @@ _DENIALS: Final = {
 }
 
 
-class Metrics:
+class Meters:
     """The `Observer` that counts; what it counted can be read after the next `sample`.
 
     `vocabulary` bounds the labels whose values come from outside. One instance serves one event loop.
@@ -84,7 +83,7 @@ class Metrics:
         self._started = gauge("process_start_time_seconds")
         self._cpu_seen_s = 0.0
         self._watched: dict[str, Callable[[], str]] = {}
-        self._begin_at_zero()
+        self._create_rare_series()
         gauge("reasond_build_info")[version, sys.version.partition(" ")[0]].set(1)
         self._processes[()].set(1)
 
@@ -123,7 +122,7 @@ class Metrics:
 
     def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
         """See RunObserver."""
-        return partial(self._spent, strategy, model)
+        return partial(self._count_usage, strategy, model)
 
     def run_left(
         self,
@@ -143,7 +142,7 @@ class Metrics:
         self._execution_seconds[strategy].observe(duration_s)
         if isinstance(metrics, BoundedContextMetrics):
             for savings in (metrics.savings, metrics.reprompt_savings):
-                self._saved(savings)
+                self._count_savings(savings)
 
     def run_handed(self, reason: str) -> None:
         """See RunObserver."""
@@ -157,7 +156,7 @@ class Metrics:
         """See RunObserver."""
         self._queue_seconds[outcome].observe(waited_s)
 
-    def committed(self, entries: int, duration_s: float) -> None:
+    def commit_ended(self, entries: int, duration_s: float) -> None:
         """See RunObserver."""
         self._commit_seconds[()].observe(duration_s)
         self._entries[()].inc(entries)
@@ -191,7 +190,7 @@ class Metrics:
         """See BackendObserver; asked with every sample."""
         self._watched[backend] = state
 
-    def denied(self, kind: str) -> None:
+    def caller_refused(self, kind: str) -> None:
         """See LimitObserver."""
         self._denials[kind].inc()
 
@@ -212,7 +211,7 @@ class Metrics:
         self._tool_calls[tool, outcome].inc()
         self._tool_seconds[tool].observe(duration_s)
 
-    def lagged(self, lag_s: float) -> None:
+    def loop_lagged(self, lag_s: float) -> None:
         """Note how late the event loop was."""
         self._lag_seconds[()].observe(lag_s)
 
@@ -242,8 +241,8 @@ class Metrics:
             self._open_fds[()].set(facts.open_files)
         self._started[()].set(facts.started_s)
 
-    def _begin_at_zero(self) -> None:
-        """Expose what should never happen before it does: `rate` sees no first increase of what was not there."""
+    def _create_rare_series(self) -> None:
+        """Create the series of rare events at 0, because `rate` misses the increase with which a series appears."""
         for kind in sorted({*_DENIALS.values(), "rate", "concurrency", "budget"}):
             self._denials[kind]
         for transport in ("grpc", "jsonrpc"):
@@ -258,7 +257,7 @@ class Metrics:
         for reason in ("handed_over", "lost", "fenced"):
             self._left[reason]
 
-    def _spent(self, strategy: str, model: str, usage: Usage) -> None:
+    def _count_usage(self, strategy: str, model: str, usage: Usage) -> None:
         tokens = self._tokens
         tokens[strategy, model, "input"].inc(usage.input_tokens)
         tokens[strategy, model, "output"].inc(usage.output_tokens)
@@ -267,7 +266,7 @@ class Metrics:
         if usage.reasoning_tokens:
             tokens[strategy, model, "reasoning"].inc(usage.reasoning_tokens)
 
-    def _saved(self, savings: Savings | None) -> None:
+    def _count_savings(self, savings: Savings | None) -> None:
         if savings is None:
             return
         baseline = savings.baseline.value

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.telemetry.catalogue import CATALOGUE
-from reasond_server.telemetry.observers import UNOBSERVED, Snapshot
-from reasond_server.telemetry.process import ProcessFacts
+from reasond_server.telemetry.observers import UNOBSERVED, ProcessFacts, Snapshot
 from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, Usage
 from tests.unit.telemetry.parts import metrics, values
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 REASON = "reasond.v1.ReasoningService/Reason"
 
 
-def saved(pct: float) -> BoundedContextMetrics:
+def build_savings(pct: float) -> BoundedContextMetrics:
     savings = Savings(
         baseline=SavingsBaseline.SINGLE_PASS, attention_pct=pct, kv_read_pct=0, tokens_pct=-50, peak_context_pct=0
     )
@@ -47,14 +46,14 @@ def tell_everything(observer: Observer, word: str) -> None:
     observer.run_handed(word)
     observer.run_recovered(word)
     observer.queue_left(word, 0.1)
-    observer.committed(1, 0.1)
+    observer.commit_ended(1, 0.1)
     observer.commit_failed(word)
     observer.first_content(word, 0.1)
     observer.model_call_ended(word, word, 0.1)
     observer.attempt_repeated(word, word)
     observer.waited_for_room(word, 0.1)
     observer.usage_mended(word, "partial")
-    observer.denied("rate")
+    observer.caller_refused("rate")
     observer.tokens_reserved(1)
     observer.tokens_settled(1, 1)
     observer.tool_called(word, word, 0.1)
@@ -119,7 +118,7 @@ def test_a_denial_is_counted_by_its_kind_once() -> None:
     counted = metrics()
     counted.call_failed("grpc", "TOKEN_MISSING")
     counted.call_failed("grpc", "INTERNAL")
-    counted.denied("budget")
+    counted.caller_refused("budget")
     found = values(counted)
     assert found["reasond_denials_total authentication"] == 1
     assert found["reasond_denials_total budget"] == 1
@@ -149,7 +148,7 @@ def test_a_run_that_another_process_goes_on_with_counts_its_steps_and_no_end() -
 
 def test_what_was_saved_is_told_as_a_ratio_that_is_never_negative() -> None:
     counted = metrics()
-    counted.run_left("bounded_context", "answered", steps=2, duration_s=1.0, metrics=saved(75.0))
+    counted.run_left("bounded_context", "answered", steps=2, duration_s=1.0, metrics=build_savings(75.0))
     found = values(counted)
     assert found["reasond_compute_ratio_sum single_pass attention"] == pytest.approx(0.25)
     assert found["reasond_compute_ratio_sum single_pass tokens"] == pytest.approx(1.5)
