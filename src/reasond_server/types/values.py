@@ -14,6 +14,6 @@ def value(kind: type[ClassT]) -> type[ClassT]:
 
     The type checker refuses an assignment, the interpreter does not, so a value has no hash. A frozen dataclass calls
     `object.__setattr__` for each field, which was a fifth of what a run costs. What is handed to the code of third
-    parties is frozen at run time as well; docs/decisions/0021-values-of-a-call.md has the rule.
+    parties is frozen at run time as well; docs/decisions/0020-values-of-a-call.md has the rule.
     """
     return dataclass(slots=True, kw_only=True)(kind)
