@@ -1,4 +1,4 @@
-"""The embedded demo model: fixed rules behind the port of a language model, so that the server can be tried without key.
+"""The embedded demo model: fixed rules behind the port of a language model, so that no key is needed to try the server.
 
 It works out arithmetic, percentages and interest, answers questions about a text with sentences of it, judges thoughts
 and calls a calculator. It understands nothing and says so. The way of a call: `demo_model` streams, `prompt` reads the

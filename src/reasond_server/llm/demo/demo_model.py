@@ -33,8 +33,8 @@ class DemoModel:
 
     It is deterministic: the same request gives the same events. `temperature` has no effect. It reads the last
     user message (`demo.prompt` says in which form) and writes its tokens, `WordPieceCounter`'s pieces, one by one.
-    Candidates that it is shown are judged by rule (`demo.judging`).
-    Where a calculator is offered it has each step of a computation worked out there (`demo.acting`).
+    Candidates that it is shown are judged by rule (`demo.writing`).
+    Where a calculator is offered it has each step of a computation worked out there (`demo.writing`).
 
     Args:
         token_delay_s: pause after each token in seconds, so that people can watch; 0 writes at full speed.
