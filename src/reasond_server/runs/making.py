@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
-from reasond_server.logs.redaction import redacted
+from reasond_server.logs.redaction import redact
 from reasond_server.logs.stored.codec import detail_digest
 from reasond_server.runs.replay.calibration import calibration_of, fork_of
 from reasond_server.runs.replay.journal import Journal
@@ -282,7 +282,7 @@ class Maker:
             submit=self._writer.submit,
             version=version,
             fence=fence,
-            store_as=None if self._records_content else redacted,
+            store_as=None if self._records_content else redact,
         )
 
     def _obstacle(self, assignment: Assignment) -> str:
