@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # comes without types
 
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.llm.counting import ByteCounter
