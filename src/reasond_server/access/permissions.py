@@ -1,16 +1,12 @@
-"""Which permission each operation needs, for both transports, and which permissions a role grants.
-
-An operation that is not listed is refused.
-"""
+"""The permissions, the roles that grant them, and who may do what; services declare what their operations need."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reasond_server.errors import InternalError, PermissionMissingError
+from reasond_server.errors import PermissionMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,26 +22,15 @@ ADMIN = "admin"
 
 _EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
 
-# Operations are named as the RPCs are; a JSON-RPC method asks for the RPC that does the same.
-OPERATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "Reason": EXECUTE,
-        "ReasonIterations": EXECUTE,
-        "ListStrategies": EXECUTE,
-        "GetExecution": READ_EXECUTIONS,
-        "CancelExecution": EXECUTE,
-        "ListExecutions": READ_EXECUTIONS,
-        "DeleteExecution": EXECUTE,
-        "GetAgentCard": EXECUTE,
-        "ListAgents": EXECUTE,
-        "RegisterAgent": WRITE_AGENTS,
-        "DeleteAgent": WRITE_AGENTS,
-    }
-)
-
-
-KNOWN: Sequence[str] = tuple(sorted({ADMIN, METRICS, TOOLS, *OPERATIONS.values()}))
+KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, WRITE_AGENTS}))
 """Every permission but those for single strategies."""
+
+
+class Operation(NamedTuple):
+    """What a caller asks to do, named as the RPC that does it, and the permission that it needs; "" needs none."""
+
+    name: str
+    permission: str = ""
 
 
 def find_unknown_permissions(permissions: Iterable[str]) -> list[str]:
@@ -53,18 +38,15 @@ def find_unknown_permissions(permissions: Iterable[str]) -> list[str]:
     return [one for one in permissions if one not in KNOWN and not _EXECUTE_ONE.fullmatch(one)]
 
 
-def require_permission(principal: Principal, operation: str) -> None:
+def require_permission(principal: Principal, operation: Operation) -> None:
     """Refuse `operation` if `principal` may not do it; here a permission for one strategy is as good as for all.
 
     Callers then call `require_strategy` with the strategy that was chosen.
 
     Raises:
         PermissionMissingError: the token lacks the permission.
-        InternalError: `operation` is not in OPERATIONS.
     """
-    permission = OPERATIONS.get(operation)
-    if permission is None:
-        raise InternalError(f"operation {operation!r} has no permission in OPERATIONS")
+    permission = operation.permission
     # The strategy is not known yet, so a token for one of them passes; `require_strategy` decides.
     is_granted = bool(principal.permissions & {permission, ADMIN})
     if not is_granted and not (permission == EXECUTE and find_allowed_strategies(principal)):
