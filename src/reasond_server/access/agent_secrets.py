@@ -184,9 +184,7 @@ class FairSemaphore:
             last.set_exception(self._build_error())
 
     def _build_error(self) -> OverloadedError:
-        return OverloadedError(
-            f"{self._most_waiting} agents wait to be verified", remedy="Retry after the time given.", retry_after_s=1.0
-        )
+        return OverloadedError(f"{self._most_waiting} agents wait to be verified", remedy="Retry after the time given.")
 
 
 class AgentSecrets:
