@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from benchmarks.machine import circumstances, new_event_loop
 from reasond import AsyncClient
 from reasond_server.llm.model import ChatRequest, Message, Role
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import profile_for
 from reasond_server.testing import running_server
 from tests.engines.serving import running_engine

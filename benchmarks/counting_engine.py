@@ -23,11 +23,10 @@ import aiohttp
 
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
 from reasond_server.context.windows import WindowLimits
-from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
+from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions, Timeouts
 from reasond_server.llm.profiles import profile_for
-from reasond_server.llm.wrapping import WrappedModel
 from reasond_server.types import CarryoverMode, Usage
 from tests.engines import markov
 from tests.engines.serving import running_engine

@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
-    enter(Scope(request_id="c" * 32, execution_id="d" * 32, trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
+    enter(Scope(call_id="c" * 32, execution_id="d" * 32, trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
     compared = forms()
     taken: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(rounds):

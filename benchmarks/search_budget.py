@@ -133,7 +133,7 @@ async def best_of_n(task: Task, model: MeteredModel) -> str:
         while True:
             chain = await ended(ChainOfThought(), task, model, {"max_tokens": CHAIN_TOKENS})
             candidate = Candidate(payload=Thought(text=f"left: {chain.answer}", answer=chain.answer), key=chain.answer)
-            score = (await judge.judge(root, [candidate])).scores[0] or 0.0
+            score = (await judge.judge(root, [candidate])).verdicts[0].score or 0.0
             if score > best:
                 best, answer = score, chain.answer
     except TokenBudgetExhaustedError:

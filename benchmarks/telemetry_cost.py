@@ -31,7 +31,7 @@ from benchmarks.unary import SETTINGS, measured
 from reasond_server import app
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, Role, Text
-from reasond_server.llm.tracing import TracedModel
+from reasond_server.llm.traced_model import TracedModel
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.logs import configure
 from reasond_server.telemetry.metrics import Metrics

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from reasond_server.config import choose_provider
 from reasond_server.config.sections import checked_base_url
 from reasond_server.errors import SettingsError, Violation, shown
-from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
+from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import is_hosted, merge, needs_responses, profile_for
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -44,7 +44,7 @@ def model_of(
         SettingsError: it is not named, or cannot be called as configured; the demo model never stands in silently.
     """
     if choose_provider(settings, environ) == "demo":
-        # Whichever model is used, the other is not loaded: openai takes a third of a second, this one 2 MB.
+        # Whichever model is used, the other is not loaded: aiohttp takes long to import, this one 2 MB.
         from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
 
         return DemoModel()

@@ -8,12 +8,12 @@ import pytest
 from reasond import AsyncClient, Client
 from reasond.v1 import agent_service_pb2, errors_pb2, reasoning_service_pb2
 from reasond_server import errors
-from reasond_server.access.permissions import OPERATIONS
 from reasond_server.grpc_api.agent_servicer import AgentServicer
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
-from reasond_server.http_api.methods import METHODS
+from reasond_server.services import DECLARED
 from reasond_server.wire.errors import ERROR_ROWS
 
+OPERATIONS = {rpc for service in DECLARED for rpc in service.permissions}
 ROOT = Path(__file__).parents[2]
 SERVICES = {
     ReasoningServicer: reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
@@ -34,12 +34,14 @@ def test_every_rpc_has_a_servicer_a_permission_client_methods_and_a_page(service
     assert any(rpc in page for page in pages)
 
 
-def test_every_operation_is_an_rpc() -> None:
-    assert set(OPERATIONS) == {rpc for _, rpc in RPCS}
+def test_every_service_declares_its_rpcs_and_no_others() -> None:
+    declared = {service.name: set(service.permissions) for service in DECLARED}
+    assert declared == {service.full_name: {rpc.name for rpc in service.methods} for service in SERVICES.values()}
+    assert sum(map(len, declared.values())) == len(OPERATIONS), "the audit log names an operation by its RPC alone"
 
 
-def test_every_json_rpc_method_asks_for_the_permission_of_an_rpc() -> None:
-    assert set(METHODS.values()) <= set(OPERATIONS)
+def test_every_json_rpc_method_asks_for_the_permission_of_an_rpc_of_its_service() -> None:
+    assert all(set(service.methods.values()) <= set(service.permissions) for service in DECLARED)
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import profile_for
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import pytest
 from pydantic import Field
 
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import profile_for
 from reasond_server.strategies.react import React, ReactConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.openai.requests import encoded
 from reasond_server.llm.openai.responses import ResponsesProtocol
+from reasond_server.llm.openai.transport import encode_body
 from reasond_server.llm.profiles import profile_for
 from tests.engines.serving import running_engine
 
@@ -48,8 +48,8 @@ def _reply(base_url: str, protocol: WireProtocol, chain: str) -> bytes:
         temperature=0.0,
         tools=TOOLS if chain == "calls" else (),
     )
-    made = protocol.body(asked, options)
-    body = encoded(options, made.data, messages=made.messages)
+    made = protocol.build_body(asked, options)
+    body = encode_body(options, made.data, messages=made.messages)
     parts = urlsplit(base_url)
     head = (
         f"POST {parts.path}/{protocol.path} HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n"

@@ -26,8 +26,8 @@ from reasond_server.llm.model import (
     Role,
     Text,
 )
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import profile_for
 from reasond_server.testing import running_server
 from reasond_server.types import UsageSource

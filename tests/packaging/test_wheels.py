@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 BACKEND = """
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.openai.backend_options import BackendOptions
 
 assert build_model(BackendOptions(name="llm", model="m", base_url="http://127.0.0.1:1/v1")).name == "m"
 """

@@ -10,7 +10,7 @@ from reasond_server.config import Settings
 from reasond_server.errors import SettingsError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.demo import DemoModel
-from reasond_server.llm.openai.options import RetryPolicy, Timeouts
+from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
 from reasond_server.llm.profiles import SchemaLevel
 
 LOCAL = "http://127.0.0.1:8080/v1"

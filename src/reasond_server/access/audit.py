@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.permissions import OPERATIONS
+from reasond_server.access.permissions import Operation
 from reasond_server.errors import (
     AccessError,
     DrainingError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _DENIALS: Final = (AccessError, LimitError, LookupFailedError)
 # What says nothing about the caller: anybody would have met it.
 _OUTAGES: Final = (OverloadedError, DrainingError, StoreFullError, StoreUnavailableError)
-UNREAD: Final = "Unread"
+UNREAD: Final = Operation("Unread")
 """The operation of a JSON-RPC body that is not read, because the token in its header is refused."""
 _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger("reasond.audit")
@@ -46,7 +46,7 @@ _log = logging.getLogger("reasond.audit")
 class Decision:
     """Whether `principal` may do `operation`; told once."""
 
-    operation: str
+    operation: Operation
     principal: Principal
     call_id: str
     is_told: bool = False
@@ -78,7 +78,7 @@ class Decision:
 _CURRENT: Final[ContextVar[Decision | None]] = ContextVar("reasond_audit_decision", default=None)
 
 
-def begin(operation: str, *, principal: Principal, call_id: str = "") -> Decision:
+def begin(operation: Operation, *, principal: Principal, call_id: str = "") -> Decision:
     """Begin the decision of the call in progress; it lives as long as the call's context."""
     decision = Decision(operation=operation, principal=principal, call_id=call_id)
     _CURRENT.set(decision)
@@ -99,16 +99,16 @@ def refuse(error: ReasondError, execution_id: str = "") -> None:
         decision.end(error, execution_id)
 
 
-def allowed(operation: str, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:
+def allowed(operation: Operation, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:
     """Note that `principal` may."""
     _write(
         {
-            "operation": operation,
+            "operation": operation.name,
             "call_id": call_id,
             "execution_id": _shown_id(execution_id),
             "subject": principal.subject,
             "tenant": principal.tenant,
-            "permission": OPERATIONS.get(operation, ""),
+            "permission": operation.permission,
             "outcome": "allowed",
             "reason": "",
         }
@@ -116,7 +116,7 @@ def allowed(operation: str, *, principal: Principal, call_id: str = "", executio
 
 
 def denied(
-    operation: str,
+    operation: Operation,
     error: ReasondError,
     *,
     principal: Principal | None = None,
@@ -126,12 +126,12 @@ def denied(
     """Note that somebody may not, or cannot, and why; `principal` is None where nobody was recognised."""
     _write(
         {
-            "operation": operation,
+            "operation": operation.name,
             "call_id": call_id,
             "execution_id": _shown_id(execution_id),
             "subject": principal.subject if principal else "",
             "tenant": principal.tenant if principal else "",
-            "permission": error.metadata.get("permission", OPERATIONS.get(operation, "")),
+            "permission": error.metadata.get("permission", operation.permission),
             "outcome": "unavailable" if isinstance(error, _OUTAGES) else "denied",
             "reason": error.reason,
         }

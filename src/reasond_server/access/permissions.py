@@ -1,15 +1,14 @@
-"""Which permission each operation needs, for both transports; an operation that is not listed is refused."""
+"""What permissions there are, and who may do what; each service declares which permission its operations need."""
 
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reasond_server.errors import InternalError, PermissionMissingError
+from reasond_server.errors import PermissionMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from reasond_server.types import Principal
 
@@ -22,26 +21,15 @@ ADMIN = "admin"
 
 _EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
 
-# Operations are named as the RPCs are; a JSON-RPC method asks for the RPC that does the same.
-OPERATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "Reason": EXECUTE,
-        "ReasonIterations": EXECUTE,
-        "ListStrategies": EXECUTE,
-        "GetExecution": READ_EXECUTIONS,
-        "CancelExecution": EXECUTE,
-        "ListExecutions": READ_EXECUTIONS,
-        "DeleteExecution": EXECUTE,
-        "GetAgentCard": EXECUTE,
-        "ListAgents": EXECUTE,
-        "RegisterAgent": WRITE_AGENTS,
-        "DeleteAgent": WRITE_AGENTS,
-    }
-)
-
-
-KNOWN: Sequence[str] = tuple(sorted({ADMIN, METRICS, TOOLS, *OPERATIONS.values()}))
+KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, WRITE_AGENTS}))
 """Every permission but those for single strategies."""
+
+
+class Operation(NamedTuple):
+    """What a caller asks to do, named as the RPC that does it, and the permission that it needs; "" needs none."""
+
+    name: str
+    permission: str = ""
 
 
 def unknown_permissions(permissions: Iterable[str]) -> list[str]:
@@ -49,18 +37,15 @@ def unknown_permissions(permissions: Iterable[str]) -> list[str]:
     return [one for one in permissions if one not in KNOWN and not _EXECUTE_ONE.fullmatch(one)]
 
 
-def require(principal: Principal, operation: str) -> None:
+def require(principal: Principal, operation: Operation) -> None:
     """Refuse `operation` if `principal` may not; one strategy's permission opens what all strategies' does.
 
     Callers then ask `require_strategy` for the strategy that was chosen.
 
     Raises:
         PermissionMissingError: the token lacks the permission.
-        InternalError: `operation` is not in OPERATIONS.
     """
-    permission = OPERATIONS.get(operation)
-    if permission is None:
-        raise InternalError(f"operation {operation!r} has no permission in OPERATIONS")
+    permission = operation.permission
     # Which strategy is chosen is not known here, so a token for one of them passes; `require_strategy` decides.
     is_granted = bool(principal.permissions & {permission, ADMIN})
     if not is_granted and not (permission == EXECUTE and allowed_strategies(principal)):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reasond_server.llm.openai.options import BackendOptions
-    from reasond_server.llm.openai.probing import Report
+    from reasond_server.llm.openai.backend_options import BackendOptions
+    from reasond_server.llm.openai.probes import Report
 
 _EVIDENCE_WIDTH = 100
 
@@ -40,7 +40,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
         )
     options = backend_options(loaded.settings, environ, name)
     # Imported here: aiohttp takes time that other commands need not pay.
-    from reasond_server.llm.openai.probing import probe  # noqa: PLC0415 - see above
+    from reasond_server.llm.openai.probes import probe  # noqa: PLC0415 - see above
 
     try:
         report = asyncio.run(probe(options, limit_s=limit_s))

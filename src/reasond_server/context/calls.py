@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.replies import Fragment, Parsed, TagParser
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText, Text
+from reasond_server.errors import ContextExhaustedError, ModelProtocolError
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.types import Usage, UsageSource
 from reasond_server.types.values import value
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.types import ToolCall
 
+LEAST_TOKENS: Final = 100
+"""A call with less room to write than this is not made."""
+
+_BYTES_PER_MESSAGE: Final = 64
 # Some 64 tokens: what a model that is about to end may still write after its closing tag.
-_ROOM_TO_END_CHARACTERS = 256
+_ROOM_TO_END_CHARACTERS: Final = 256
 
 
 @value
@@ -174,3 +179,51 @@ async def hear(
     for fragment in rest:
         yield fragment
     yield reply
+
+
+async def measure_room(
+    messages: Sequence[Message], *, max_tokens: int, model: ChatModel
+) -> tuple[int, tuple[str, ...]]:
+    """Return how many tokens the model may write after `messages`, and a warning if these are fewer than `max_tokens`.
+
+    Raises:
+        ContextExhaustedError: there is no room for `LEAST_TOKENS`.
+    """
+    window = model.context_window
+    if window is None:
+        return max_tokens, ()
+    told = await model.count_exactly(messages)
+    prompt = await count_prompt(messages, model.counter) if told is None else told
+    room = window - prompt
+    if room < LEAST_TOKENS:
+        raise ContextExhaustedError(
+            f"the prompt has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of {window}; "
+            f"at least {LEAST_TOKENS} are needed to answer",
+            remedy="Shorten query or material, or use the strategy 'bounded_context', which reads long material in "
+            "segments.",
+            metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
+        )
+    if room >= max_tokens:
+        return max_tokens, ()
+    warning = (
+        f"max_tokens was lowered from {max_tokens} to {room}: the prompt has {prompt} tokens and the model's "
+        f"context window {window}."
+    )
+    return room, (warning,)
+
+
+async def count_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
+    """Return the tokens of `messages` by `counter`; what takes long is counted beside the event loop."""
+    if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(counter.count_prompt, messages)
+    return counter.count_prompt(messages)
+
+
+def bound_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
+    """Return an upper bound of a prompt's tokens: their count, or where the counter only estimates the bytes.
+
+    A token is at least one byte.
+    """
+    if counter.is_exact:
+        return counter.count_prompt(messages)
+    return sum(len(message.content.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for message in messages)

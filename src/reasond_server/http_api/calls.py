@@ -15,21 +15,27 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import bearer_token, missing
-from reasond_server.errors import InvalidRequestError, MethodNotFoundError, ReasondError, Violation, shown
+from reasond_server.errors import (
+    InternalError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    ReasondError,
+    Violation,
+    shown,
+)
 from reasond_server.http_api.credentials import take_token
 from reasond_server.http_api.cursors import read_cursor
 from reasond_server.http_api.failures import error_object, failure_of
-from reasond_server.http_api.methods import METHODS
-from reasond_server.http_api.params import ExecuteParams, read_params
+from reasond_server.http_api.params import read_params
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
 from reasond_server.violations import nearest
 from reasond_server.wire.errors import row_of
-from reasond_server.wire.json_mapping import result_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
+    from reasond_server.access.permissions import Operation
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.http_api.jsonrpc import Params
     from reasond_server.http_api.methods import Method, Methods
@@ -37,7 +43,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal, StreamEvent
 
 TRANSPORT: Final = "jsonrpc"
-_STREAM_OPERATION: Final = "ReasonIterations"
 _log = logging.getLogger("reasond.http")
 
 
@@ -48,7 +53,7 @@ class Gate:
         self,
         *,
         authenticate: Callable[[str], Awaitable[Principal]],
-        require: Callable[[Principal, str], None],
+        require: Callable[[Principal, Operation], None],
         peers: Peers | None = None,
     ) -> None:
         self._authenticate = authenticate
@@ -70,7 +75,7 @@ class Gate:
             raise
 
     async def admit(
-        self, params: Mapping[str, Any], operation: str, exchange: Exchange
+        self, params: Mapping[str, Any], operation: Operation, exchange: Exchange
     ) -> tuple[Principal, Mapping[str, Any]]:
         """Return who calls, by the token or else by the client certificate, and the params without the token.
 
@@ -140,7 +145,7 @@ class Call:
         code, since_s, failure = "CANCELLED", time.monotonic(), None
         try:
             method = self._method()
-            principal, arguments = await self._admitted(METHODS[self._name], params)
+            principal, arguments = await self._admitted(method.operation, params)
             answer = {"result": await method.run(principal, read_params(method.params, arguments))}
             code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
@@ -177,26 +182,13 @@ class Call:
 
     async def _events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
         method = self._method()
-        principal, arguments = await self._admitted(_STREAM_OPERATION, params)
-        wanted = read_params(ExecuteParams, arguments)
-        service = self._methods.service
-        if last_event_id is not None:
-            cursor = read_cursor(last_event_id)
-            events = service.resume(
-                principal,
-                cursor.execution_id,
-                after_sequence=cursor.after_sequence,
-                include_deltas=wanted.include_deltas,
-                keep_running=wanted.keep_running,
-            )
-        else:
-            events = service.stream(
-                principal,
-                wanted.task(method.alias),
-                request_id=wanted.request_id or "",
-                include_deltas=wanted.include_deltas,
-                keep_running=wanted.keep_running,
-            )
+        streaming = method.streaming
+        if streaming is None:
+            raise InternalError(f"the method {self._name!r} has no events")
+        principal, arguments = await self._admitted(streaming.operation, params)
+        wanted = read_params(method.params, arguments)
+        cursor = None if last_event_id is None else read_cursor(last_event_id)
+        events = streaming.open(principal, wanted, cursor)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -233,11 +225,12 @@ class Call:
         if method is None:
             # What the caller wrote is not repeated in the access log.
             self._exchange.methods.append("unknown")
-            raise MethodNotFoundError(f"Method not found: {shown(self._name)}{nearest(self._name, METHODS)}")
+            hint = nearest(self._name, self._methods.names)
+            raise MethodNotFoundError(f"Method not found: {shown(self._name)}{hint}")
         self._exchange.methods.append(self._name)
         return method
 
-    async def _admitted(self, operation: str, params: Params) -> tuple[Principal, Mapping[str, Any]]:
+    async def _admitted(self, operation: Operation, params: Params) -> tuple[Principal, Mapping[str, Any]]:
         """Return who calls, and the params without the token; that they may is a decision that has begun."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
@@ -249,10 +242,9 @@ class Call:
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
         """Return the partial result of an execution; None where it is no longer kept."""
         try:
-            view = await self._methods.service.get(principal, execution_id)
+            return await self._methods.read_partial(principal, execution_id)
         except ReasondError:
             return None
-        return result_json(view.result, view.steps)
 
 
 def note_failure(

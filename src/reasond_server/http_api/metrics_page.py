@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.access import audit
-from reasond_server.access.permissions import require_metrics
+from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import AccessError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 METRICS_PATH: Final = "/metrics"
-_OPERATION: Final = "metrics"
+_OPERATION: Final = Operation("metrics")
 _HINT: Final = "Send 'Authorization: Bearer <token>'"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 

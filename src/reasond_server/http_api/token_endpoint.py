@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from reasond_server.access import audit
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
+from reasond_server.access.permissions import Operation
 from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
 from reasond_server.http_api.intake import require_plain
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password
 _MAX_AGENT_ID_CHARACTERS = 256
-_OPERATION: Final = "IssueToken"
+_OPERATION: Final = Operation("IssueToken")
 _HEADERS: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 

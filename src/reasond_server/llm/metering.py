@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.counting.estimate import EstimatingCounter
 from reasond_server.llm.counting.template import learns
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish, ReasoningText, Text
-from reasond_server.llm.observing import Watch
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import (
+    LONG_TEXT_CHARACTERS,
+    ChatModel,
+    Finished,
+    ModelFinish,
+    ReasoningText,
+    Text,
+    WrappedModel,
+)
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
 
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.telemetry.observers import ModelObserver
     from reasond_server.types import Budget
+
 
 _BYTES_PER_MESSAGE = 64
 _TEXTS: Final = (Text, ReasoningText)
@@ -418,3 +425,37 @@ def _exhausted(name: str, *, limit: int, spent: int, needed: int) -> TokenBudget
         remedy=f"Raise budget.{name} or shorten the task.",
         metadata={"limit": name, "allowed": str(limit), "spent": str(spent), "needed": str(needed)},
     )
+
+
+_CLOSED = "closed"
+
+
+class Watch:
+    """Tells `observer` of one call, which begins now; one that its caller leaves before the end counts as "closed"."""
+
+    __slots__ = ("_has_content", "_model", "_monotonic", "_observer", "_outcome", "_started_s")
+
+    def __init__(self, observer: ModelObserver, model: str, monotonic: Callable[[], float]) -> None:
+        self._observer = observer
+        self._model = model
+        self._monotonic = monotonic
+        self._outcome = _CLOSED
+        self._has_content = False
+        self._started_s = monotonic()
+
+    def heard(self, event: ModelEvent) -> None:
+        """Note what came from the model."""
+        if isinstance(event, Finished):
+            self._outcome = event.reason.value
+        elif not self._has_content:
+            self._has_content = True
+            self._observer.first_content(self._model, self._monotonic() - self._started_s)
+
+    def failed(self, error: BaseException) -> None:
+        """Note what the call ended with; being closed or cancelled is no failure."""
+        if isinstance(error, Exception):
+            self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
+
+    def ended(self) -> None:
+        """Tell that the call is over."""
+        self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import Hearing
+from reasond_server.context.calls import LEAST_TOKENS, Hearing, measure_room
 from reasond_server.context.endings import is_eaten, reasoning_tokens
-from reasond_server.context.room import LEAST_TOKENS, writing_room
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
@@ -89,7 +88,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         """
         config, model = context.config, context.model
         messages = await _prompt(task, context.new_nonce())
-        max_tokens, warnings = await writing_room(messages, max_tokens=config.max_tokens, model=model)
+        max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
         hearing = Hearing(
             messages=messages, max_tokens=max_tokens, temperature=config.temperature, kinds=(TagKind.ANSWER,)
         )

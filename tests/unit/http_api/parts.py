@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -20,8 +21,11 @@ from reasond_server.agents.service import AgentService
 from reasond_server.config import Settings
 from reasond_server.core import Core, assemble
 from reasond_server.http_api.app import HttpApp, HttpLimits
-from reasond_server.http_api.methods import METHODS
+from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.server import HttpServer
+from reasond_server.services import DECLARED
+from reasond_server.services.agents import serve_agents
+from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.testing import FunctionModel
 
 if TYPE_CHECKING:
@@ -103,8 +107,8 @@ async def serve(
     readiness = {"is_ready": True}
     numbers = itertools.count(1)
     app = HttpApp(
-        reasoning=core.reasoning,
-        agents=agents,
+        methods=methods_of(core.reasoning, agents),
+        card=agents.own_card,
         authenticate=verifier().verify,
         require=require_permission,
         is_ready=lambda: readiness["is_ready"],
@@ -121,8 +125,14 @@ async def serve(
     return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
 
 
+def methods_of(reasoning: Any, agents: AgentService) -> Methods:
+    """Return the methods of both services."""
+    services = [serve_reasoning(reasoning), serve_agents(agents)]
+    return Methods([service.methods for service in services], read_partial=partial(read_partial, reasoning))
+
+
 def _card(core: Core) -> Callable[[], dict[str, Any]]:
-    names: Sequence[str] = list(METHODS)
+    names: Sequence[str] = sorted(name for service in DECLARED for name in service.methods)
 
     def card() -> dict[str, Any]:
         return server_card(

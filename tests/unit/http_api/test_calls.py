@@ -15,12 +15,11 @@ from reasond_server.errors import ModelFailedError, ModelUnavailableError
 from reasond_server.http_api.calls import Calls, Gate
 from reasond_server.http_api.exchange import Exchange
 from reasond_server.http_api.headers import RequestHeaders
-from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.streaming import frames
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
-from tests.unit.http_api.parts import verifier
+from tests.unit.http_api.parts import methods_of, verifier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -171,7 +170,7 @@ async def test_who_leaves_before_the_end_is_no_success_and_stands_in_the_audit_l
     service: Any = Waiting()
     ends, exchange = Ends(), Exchange(request_id="r-1", headers=RequestHeaders())
     gate = Gate(authenticate=verifier().verify, require=require)
-    calls = Calls(methods=Methods(service=service, agents=site.agents), gate=gate, exchange=exchange, observer=ends)
+    calls = Calls(methods=methods_of(service, site.agents), gate=gate, exchange=exchange, observer=ends)
     asked = {"auth_token": site.token(), "query": "q"} if is_stream else {"auth_token": site.token()}
 
     async def call() -> None:
@@ -216,7 +215,7 @@ async def test_params_that_are_refused_go_without_the_garbage_collector(site: Si
         return Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
 
     exchange = Exchange(request_id="mine", headers=RequestHeaders([(b"authorization", b"Bearer good")]))
-    methods = Methods(service=site.core.reasoning, agents=site.agents)
+    methods = methods_of(site.core.reasoning, site.agents)
     calls = Calls(methods=methods, gate=Gate(authenticate=known, require=require), exchange=exchange)
     params = Params(query="x" * 1_000_000)
     seen = weakref.ref(params)

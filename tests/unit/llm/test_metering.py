@@ -17,7 +17,7 @@ from reasond_server.errors import (
     ReasondError,
     TokenBudgetExhaustedError,
 )
-from reasond_server.limits.tokens import Reservation
+from reasond_server.limits.budgets import Reservation
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter, fork_of
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (

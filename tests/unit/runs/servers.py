@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import StoreUnavailableError, StrategyNotFoundError
-from reasond_server.llm.tracing import traced
+from reasond_server.llm.traced_model import traced
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.runs.following import Follower
 from reasond_server.runs.run import Assignment

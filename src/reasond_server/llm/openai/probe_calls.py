@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.backend_options import BackendOptions
 
 MATCH_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
 REASONING_FIELDS = ("reasoning", "reasoning_content")

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import Hearing, Reply
+from reasond_server.context.calls import LEAST_TOKENS, Hearing, Reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.calling import Calling, Due, handle_of
-from reasond_server.strategies.react.config import LEAST_TOKENS
 from reasond_server.strategies.react.offering import Offer, fitting
 from reasond_server.strategies.react.transcript import Transcript, WireIds
 from reasond_server.strategies.strategy import Outcome, Step

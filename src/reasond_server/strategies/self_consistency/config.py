@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from reasond_server.context.room import LEAST_TOKENS
+from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.strategies.strategy import StrategyConfig
 
 

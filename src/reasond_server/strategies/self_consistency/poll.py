@@ -9,15 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import answer_of_text, normalize_answer
-from reasond_server.context.calls import Reply, hear
-from reasond_server.context.room import writing_room
+from reasond_server.context.calls import Reply, bound_prompt, hear, measure_room
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors import UNSPENT, ReasondError, TokenBudgetExhaustedError
+from reasond_server.errors import UNSPENT, ModelError, ReasondError, TokenBudgetExhaustedError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
-from reasond_server.search.bounds import prompt_bound
-from reasond_server.search.waves import in_parallel
+from reasond_server.search.waves import run_wave
 from reasond_server.strategies.self_consistency.temperatures import ladder
 from reasond_server.strategies.self_consistency.voting import Tally
 from reasond_server.strategies.strategy import Outcome, Step
@@ -100,7 +98,7 @@ class Poll:
             begun.set()
         temperatures = self.temperatures[self.taken : self.taken + len(covered)]
         calls = [partial(self._sampled, place, temperatures[place], begun) for place in range(len(covered))]
-        results = await in_parallel(calls, at_once=len(calls))
+        results = await run_wave(calls, at_once=len(calls), failures=(ModelError, TokenBudgetExhaustedError))
         self.taken += len(results)
         fresh: list[_Sampled] = []
         for temperature, result in zip(temperatures, results, strict=True):
@@ -245,10 +243,10 @@ async def prepared(task: Task, context: RunContext[SelfConsistencyConfig]) -> Po
     )
     is_long = len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS
     messages = await asyncio.to_thread(build) if is_long else build()
-    max_tokens, warnings = await writing_room(messages, max_tokens=config.max_tokens, model=model)
+    max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
     worst = Cost(model_calls=1)
     if budget.max_total_tokens is not None:
-        bound = partial(prompt_bound, messages, model.counter)
+        bound = partial(bound_prompt, messages, model.counter)
         worst = Cost(model_calls=1, tokens=max_tokens + (await asyncio.to_thread(bound) if is_long else bound()))
     return Poll(
         config=config,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.room import own_count
+from reasond_server.context.calls import count_prompt
+from reasond_server.errors import ModelError, TokenBudgetExhaustedError
 from reasond_server.llm.counting import fork_of
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.search.allowance import Allowance
-from reasond_server.search.controller import TreeSearch, root_node
-from reasond_server.search.selection import BeamSelection, SearchPlan, UctSelection
+from reasond_server.search.controller import TreeSearch
+from reasond_server.search.policies import BeamSelection, SearchPlan, UctSelection
+from reasond_server.search.tree import build_root
 from reasond_server.strategies.tree_of_thought.config import ThoughtJudge, TreeSearchOrder
 from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
 from reasond_server.strategies.tree_of_thought.room import FENCE_TOKENS, ThoughtShape
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel, Message, TokenCounter
     from reasond_server.search.allowance import Cost
-    from reasond_server.search.selection import Selection
+    from reasond_server.search.policies import Selection
     from reasond_server.strategies.strategy import RunContext
     from reasond_server.strategies.tree_of_thought.config import TreeOfThoughtConfig
     from reasond_server.types import Task
@@ -58,7 +60,7 @@ async def prepared(task: Task, context: RunContext[TreeOfThoughtConfig]) -> Run:
     allowance = Allowance(
         max_calls=min(config.max_model_calls, task.budget.max_model_calls or config.max_model_calls),
         max_tokens=task.budget.max_total_tokens,
-        kept=_kept(calls, config),
+        margin=_kept(calls, config),
     )
     search = TreeSearch(
         proposer=ThoughtProposer(calls=calls, max_depth=config.max_depth),
@@ -66,6 +68,8 @@ async def prepared(task: Task, context: RunContext[TreeOfThoughtConfig]) -> Run:
         plan=plan,
         selection=_selection(config, plan),
         allowance=allowance,
+        failures=(ModelError,),
+        exhaustions=(TokenBudgetExhaustedError,),
     )
     return Run(config=config, task=task, calls=calls, search=search, allowance=allowance)
 
@@ -85,7 +89,7 @@ def _plan(config: TreeOfThoughtConfig) -> SearchPlan:
 
 
 def _selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> Selection[Thought]:
-    root = root_node(Thought(text=""))
+    root = build_root(Thought(text=""))
     return UctSelection(root, plan) if config.search is TreeSearchOrder.BEST_FIRST else BeamSelection(root, plan)
 
 
@@ -106,7 +110,7 @@ def shape_of(config: TreeOfThoughtConfig) -> ThoughtShape:
 async def _prompt_tokens(messages: Sequence[Message], model: ChatModel, counter: TokenCounter) -> int:
     """Return the tokens of `messages`: the server's count if it gives one, else our own."""
     told = None if counter.is_exact else await model.count_exactly(messages)
-    return await own_count(messages, counter) if told is None else told
+    return await count_prompt(messages, counter) if told is None else told
 
 
 def _kept(calls: ThoughtCalls, config: TreeOfThoughtConfig) -> Cost:

@@ -14,7 +14,7 @@ from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.controller import SearchEnding
-from reasond_server.search.selection import rank
+from reasond_server.search.policies import rank
 from reasond_server.search.tree import ROOT_ID
 from reasond_server.strategies.strategy import Outcome, Step, Wrote
 from reasond_server.strategies.tree_of_thought.config import LEAST_CALLS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.search.allowance import Allowance
-    from reasond_server.search.controller import Judged, TreeSearch
+    from reasond_server.search.controller import JudgedNode, TreeSearch
     from reasond_server.search.tree import Node
     from reasond_server.strategies.strategy import StrategyEvent
     from reasond_server.strategies.tree_of_thought.config import TreeOfThoughtConfig
@@ -57,7 +57,7 @@ class Run:
 
     def best_leaf(self) -> Node[Thought] | None:
         """Return the answered leaf with the best score; of equals, one whose answer most leaves give."""
-        leaves = self.search.terminals
+        leaves = self.search.solutions
         answers = {leaf.node_id: normalize_answer(leaf.payload.answer) for leaf in leaves}
         times = Counter(answers.values())
         return min(
@@ -66,7 +66,7 @@ class Run:
             default=None,
         )
 
-    def step(self, judged: Judged[Thought]) -> Step:
+    def step(self, judged: JudgedNode[Thought]) -> Step:
         """Return the step of one node."""
         node = judged.node
         detail = TreeStep(
@@ -78,11 +78,11 @@ class Run:
             is_pruned=judged.is_pruned,
             answer=node.payload.answer,
         )
-        return Step(detail=detail, answer_found=node.is_terminal, metrics=self.metrics())
+        return Step(detail=detail, answer_found=node.is_solution, metrics=self.metrics())
 
     def metrics(self) -> TreeOfThoughtMetrics:
         """Return the metrics so far."""
-        tally, best = self.search.tally, self.search.best_terminal or self.search.best_open
+        tally, best = self.search.tally, self.search.best_solution or self.search.best_open
         return TreeOfThoughtMetrics(
             nodes_expanded=tally.expanded,
             nodes_evaluated=tally.evaluated,

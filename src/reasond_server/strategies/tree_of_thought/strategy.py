@@ -39,7 +39,7 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
     many times its price (arXiv 2402.10890 finds that 90 % accuracy is needed). A judgement that cannot be read counts
     as 0.5, with a warning. Calls that fail cost their node only; three in a row end the run with the last one's error.
 
-    Source: Yao et al. 2023, arXiv 2305.10601; `search.selection` names those of UCT.
+    Source: Yao et al. 2023, arXiv 2305.10601; `search.policies` names those of UCT.
     """
 
     name: ClassVar[str] = "tree_of_thought"

@@ -6,13 +6,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import Reply, bound_prompt, hear
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContentFilteredError, InternalError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Cost
-from reasond_server.search.bounds import prompt_bound
-from reasond_server.search.tree import Candidate, Judgement, Proposals, content_key
+from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, content_key_of
 from reasond_server.strategies.tree_of_thought.reading import read_points, read_score, split_thoughts
 from reasond_server.strategies.tree_of_thought.room import FENCE_TOKENS
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
-    """What a node holds; `answer` is the final answer of a terminal one."""
+    """What a node holds; `answer` is the final answer of a solution."""
 
     text: str
     answer: str = ""
@@ -71,7 +70,7 @@ class ThoughtCalls:
         """Return one call with `messages` and that many further tokens at most."""
         if not self.are_tokens_bounded:
             return Cost(model_calls=1)
-        return Cost(model_calls=1, tokens=prompt_bound(messages, self.counter) + more_tokens)
+        return Cost(model_calls=1, tokens=bound_prompt(messages, self.counter) + more_tokens)
 
 
 class ThoughtProposer:
@@ -85,7 +84,7 @@ class ThoughtProposer:
         self._calls = calls
         self._max_depth = max_depth
 
-    def cost(self, node: Node[Thought], *, count: int) -> Cost:
+    def bound_cost(self, node: Node[Thought], *, count: int) -> Cost:
         """Return one call."""
         return self._calls.bound(self._prompt(node, count), more_tokens=count * self._calls.thought_tokens)
 
@@ -98,7 +97,7 @@ class ThoughtProposer:
         candidates = []
         for found in split_thoughts(text, is_whole=is_whole)[:count]:
             thought = Thought(text=calls.counter.head(found.text, calls.thought_tokens), answer=found.answer)
-            candidates.append(Candidate(payload=thought, key=_key(path, thought), is_terminal=bool(thought.answer)))
+            candidates.append(Candidate(payload=thought, key=_key(path, thought), claims_solution=bool(thought.answer)))
         return Proposals(candidates=candidates, spent=_spent(reply))
 
     def _prompt(self, node: Node[Thought], count: int) -> Sequence[Message]:
@@ -113,7 +112,7 @@ class ThoughtEvaluator:
         self._calls = calls
         self._is_comparing = is_comparing
 
-    def cost(self, parent: Node[Thought], *, count: int) -> Cost:
+    def bound_cost(self, parent: Node[Thought], *, count: int) -> Cost:
         """Return one call, or `count` where thoughts are judged alone."""
         shown = count if self._is_comparing else 1
         per_thought = self._calls.thought_tokens + FENCE_TOKENS
@@ -122,18 +121,22 @@ class ThoughtEvaluator:
         times = 1 if self._is_comparing else count
         return Cost(model_calls=times * one.model_calls, tokens=times * one.tokens)
 
-    def batches(self, candidates: Sequence[Candidate[Thought]]) -> Sequence[Sequence[Candidate[Thought]]]:
+    def divide(self, candidates: Sequence[Candidate[Thought]]) -> Sequence[Sequence[Candidate[Thought]]]:
         """Return all together, or each alone."""
         return [candidates] if self._is_comparing else [[candidate] for candidate in candidates]
 
     async def judge(self, parent: Node[Thought], batch: Sequence[Candidate[Thought]]) -> Judgement:
-        """Return the scores of one reply; None for what it does not say."""
+        """Return the verdicts of one reply, without a score where it gives none; an answered thought is a solution."""
         calls = self._calls
         messages = calls.prompts.judge(path_of(parent), [self._shown(candidate.payload) for candidate in batch])
         reply = await calls.reply(messages, max_tokens=calls.thought_tokens, kinds=(TagKind.ANSWER,))
-        verdict = reply.parsed.content or reply.parsed.text
-        scores = [read_score(verdict)] if len(batch) == 1 else read_points(verdict, count=len(batch))
-        return Judgement(scores=scores, spent=_spent(reply))
+        said = reply.parsed.content or reply.parsed.text
+        scores = [read_score(said)] if len(batch) == 1 else read_points(said, count=len(batch))
+        verdicts = [
+            Verdict(score=score, is_solution=bool(candidate.payload.answer))
+            for candidate, score in zip(batch, scores, strict=True)
+        ]
+        return Judgement(verdicts=verdicts, spent=_spent(reply))
 
     def _shown(self, thought: Thought) -> str:
         """Return a thought as a judge sees it, with no more tokens of thought and answer than one thought may have."""
@@ -151,11 +154,11 @@ def path_of(node: Node[Thought]) -> Sequence[str]:
 def _key(path: Sequence[str], thought: Thought) -> str:
     """Return the key: the way and the thought; that of the step which a thought without an answer only repeats."""
     if not thought.answer:
-        said = content_key(thought.text)
+        said = content_key_of(thought.text)
         for place, text in enumerate(path):
-            if content_key(text) == said:
-                return content_key(*path[: place + 1], "")
-    return content_key(*path, thought.text, thought.answer)
+            if content_key_of(text) == said:
+                return content_key_of(*path[: place + 1], "")
+    return content_key_of(*path, thought.text, thought.answer)
 
 
 def _spent(reply: Reply) -> Cost:

@@ -8,8 +8,8 @@ import pytest
 from reasond_server.errors import SettingsError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import profile_for
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.probe_calls import ProbeClient, Reply
 from tests.unit.llm.openai.odd_server import WORDS, Manners, odd_server
 
