@@ -70,12 +70,12 @@ def measuring_of(
         return Measuring(observer=UNOBSERVED)
     # Imported here: prometheus_client takes 60 ms, and a server without metrics does without.
     from reasond_server.telemetry.exposition import Exposition  # noqa: PLC0415 - see above
-    from reasond_server.telemetry.metrics import Metrics  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
     from reasond_server.telemetry.sampling import Sampler  # noqa: PLC0415 - see above
     from reasond_server.telemetry.series import Vocabulary  # noqa: PLC0415 - see above
 
     vocabulary = Vocabulary(words=words_of(settings, strategies=strategies, model=model))
-    metrics = Metrics(vocabulary=vocabulary, version=version("reasond-server"))
+    metrics = Meters(vocabulary=vocabulary, version=version("reasond-server"))
     sampler = Sampler(metrics=metrics, look=look)
     folder = environ.get(_FOLDER_VARIABLE, "")
     exposition = Exposition(registry=metrics.registry, before=sampler.sample, folder=folder)

@@ -14,11 +14,10 @@ from reasond_server.errors import InternalError, MethodNotFoundError, ReasondErr
 from reasond_server.grpc_api.calls import RpcCall, begin, current_call, remaining_s
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
-from reasond_server.telemetry.arrivals import Arrival
-from reasond_server.telemetry.logs import tell
+from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import TRACE_KEYS, received
-from reasond_server.telemetry.scope import Scope, enter
+from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
+from reasond_server.telemetry.scope import Arrival, Scope, enter
 from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
@@ -99,7 +98,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         return RpcCall(
             method=method,
             request_id=request_id_of(given, new_request_id=self._new_request_id),
-            trace=received(told) if told else None,
+            trace=read_trace(told) if told else None,
         )
 
     async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
@@ -129,7 +128,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         finally:
             self._running.discard(task)
             code = code or _code_set_on(context)
-            span = None if arrival is None else arrival.left()
+            span = None if arrival is None else arrival.finish()
             self._note_end(call, code, self._monotonic() - started)
             if span is not None:
                 _end(span, call, scope, code)
@@ -271,4 +270,4 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
         "call_id": call.request_id,
         "subject": subject,
     }
-    tell(_log, level, "%s %s", method, code, fields=fields)
+    emit_line(_log, level, "%s %s", method, code, fields=fields)

@@ -17,12 +17,11 @@ from reasond_server.http_api.exchange import (
     send_refusal,
 )
 from reasond_server.http_api.headers import RequestHeaders
-from reasond_server.telemetry.arrivals import Arrival
-from reasond_server.telemetry.logs import tell
+from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import received_bytes
+from reasond_server.telemetry.propagation import read_trace_bytes
+from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
-from reasond_server.telemetry.scope import enter
 from reasond_server.wire.errors import INTERNAL_MESSAGE
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
@@ -72,7 +71,7 @@ class Reception:
         """Serve one request."""
         exchange = self._exchange(scope)
         attach(scope, exchange)
-        enter(work := Work(call_id=exchange.request_id, trace=received_bytes(scope["headers"])))
+        enter(work := Work(call_id=exchange.request_id, trace=read_trace_bytes(scope["headers"])))
         arrival = None if self._tracing is None else _arrived(self._tracing, scope, work)
         started = self._monotonic()
 
@@ -89,7 +88,7 @@ class Reception:
         finally:
             self.in_flight -= 1
             self._observer.http_answered(scope["path"], exchange.status)
-            span = None if arrival is None else arrival.left()
+            span = None if arrival is None else arrival.finish()
             _log_access(scope, exchange, self._monotonic() - started)
             if span is not None:
                 _end(span, scope, exchange, work)
@@ -168,4 +167,4 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
         "subject": exchange.subject,
     }
     path = fields["method"] or shown(scope["path"])
-    tell(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)
+    emit_line(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)

@@ -215,7 +215,7 @@ class RequestGate:
                 await release_slot(self._admission, caller, slot)
             raise
         if denial is not None:
-            self._observer.denied(denial.kind)
+            self._observer.caller_refused(denial.kind)
             raise _build_error(denial.limit, denial.retry_after_s)
         return ExecutionPermit(gate=self, caller=caller, slot=slot, name=slot)
 

@@ -151,7 +151,7 @@ class LogWriter:
         loop = asyncio.get_running_loop()
         since_s = loop.time()
         outcomes = await self._outcomes([part for _, part in batch])
-        self._observer.committed(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
+        self._observer.commit_ended(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
         for (log, part), error in zip(batch, outcomes, strict=True):
             if error is None:
                 log.was_committed()

@@ -79,7 +79,7 @@ class Told(Unobserved):
         self.committed_entries: list[int] = []
         self.failures: list[str] = []
 
-    def committed(self, entries: int, duration_s: float) -> None:
+    def commit_ended(self, entries: int, duration_s: float) -> None:
         assert duration_s >= 0
         self.committed_entries.append(entries)
 
