@@ -30,7 +30,6 @@ from reasond_server.http_api.params import read_params
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
 from reasond_server.violations import nearest
-from reasond_server.wire.errors import row_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -122,7 +121,7 @@ class Calls:
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for what is not a call at all."""
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, "jsonrpc")
 
 
@@ -150,7 +149,7 @@ class Call:
             code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             failure = failure_of(error)
-            code = row_of(failure).grpc_status
+            code = failure.declaration.grpc_status
             return {"error": await self.explain(failure)}
         finally:
             self._note_end(code, since_s)
@@ -199,14 +198,14 @@ class Call:
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, self._name, partial=partial)
 
     def _failed(self, error: Exception) -> str:
         """Return the code of how the call failed, which the audit log is told of."""
         failure = failure_of(error)
         self._decide(failure)
-        return row_of(failure).grpc_status
+        return failure.declaration.grpc_status
 
     def _decide(self, error: ReasondError) -> None:
         """Let the audit log say how the call failed, once somebody was let in."""
@@ -253,7 +252,7 @@ def note_failure(
     """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
     shown_error = error_object(error, request_id=exchange.request_id, partial=partial)
     exchange.code = shown_error["code"]
-    exchange.reason = row_of(error).reason
+    exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault
     if exchange.reason == "INTERNAL":
         _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.request_id})
     return shown_error

@@ -12,27 +12,35 @@ Notation: C = chunk_size, m = carryover_size, f = tokens of a prompt without any
 - Material that fits one window together with the question and C/4 to write in is shown whole. Otherwise
   it is read in segments of (free part - question) tokens, each shown exactly once.
 - Every call may write C - (tokens of its prompt) - R, the last one without R, which is the bound:
-  `context.fitting` counts those.
+  `fit_windows` counts those.
+
+A plan is made with the model's counter. Before a window is sent, it is fitted by the server's own count, where the
+server tells one. Where that count leaves less than half of what a call keeps for writing, what has not been read yet is
+planned anew with a stretched counter: passages get shorter and more, and nothing is left out. The question may then be
+clipped, its middle being read; notes keep to carryover_size, which by the same measure holds less of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, most_summary_tokens
+from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
 from reasond_server.context.tags import neutralize
-from reasond_server.errors import InvalidConfigError, Violation
-from reasond_server.llm.model import Message, Role
+from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
 from reasond_server.types import CarryoverMode, ReadingProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
-    from reasond_server.llm.model import TokenCounter
+    from reasond_server.llm.model import ChatModel, TokenCounter
+
 
 MAX_CHUNK_SIZE = 32768
 MIN_CARRYOVER_SIZE = 512
@@ -124,14 +132,14 @@ class WindowPlan:
     @property
     def capacity_tokens(self) -> int:
         """Tokens of reasoning that all windows hold together: C + (max_iterations - 1)(C - m) (seed 000, BR-5)."""
-        return self._capacity(prompt_tokens=0)
+        return self._bound_capacity(prompt_tokens=0)
 
     @property
     def effective_capacity_tokens(self) -> int:
         """The same less the prompt's share q of each window: (C - q) + (max_iterations - 1)(C - q - m)."""
-        return self._capacity(prompt_tokens=self.prompt_tokens)
+        return self._bound_capacity(prompt_tokens=self.prompt_tokens)
 
-    def windows(self) -> Iterator[Window]:
+    def list_windows(self) -> Iterator[Window]:
         """Yield the calls in order, until one of them ends the run: reading first, then reasoning."""
         before = self.segments_before
         count = before + len(self.segments)
@@ -141,7 +149,7 @@ class WindowPlan:
             is_last = iteration == self.limits.max_iterations - 1
             yield Window(reading=None, is_last=is_last, shows_material=iteration == 0)
 
-    def prompt(self, window: Window, *, notes: str) -> Sequence[Message]:
+    def build_prompt(self, window: Window, *, notes: str) -> Sequence[Message]:
         """Return the messages of one call; `notes` is the carryover of the window before."""
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
@@ -162,7 +170,7 @@ class WindowPlan:
             material=self.material if window.shows_material else "",
         )
 
-    def _capacity(self, *, prompt_tokens: int) -> int:
+    def _bound_capacity(self, *, prompt_tokens: int) -> int:
         window = self.limits.chunk_size - prompt_tokens
         return window + (self.limits.max_iterations - 1) * (window - self.limits.carryover_size)
 
@@ -190,13 +198,13 @@ def plan_windows(
             or the material needs more than max_segments segments (the number it needs is named).
     """
     rules = limits.rules
-    frame = _frame_tokens(counter, nonce, rules)
-    free = _free_tokens(limits, frame)
+    frame = _count_frame(counter, nonce, rules)
+    free = _count_free(limits, frame)
     if free < _MIN_FREE_TOKENS:
-        raise _too_small(limits, frame)
-    summary, reserve = _summary_share(limits, free - _MIN_FREE_TOKENS, counter)
+        raise _refuse_chunk_size(limits, frame)
+    summary, reserve = _share_summary(limits, free - _MIN_FREE_TOKENS, counter)
     free -= reserve
-    question, rest = _pinned(neutralize(query), min(limits.chunk_size // _QUESTION_SHARE, free // 2), counter)
+    question, rest = _pin_question(neutralize(query), min(limits.chunk_size // _QUESTION_SHARE, free // 2), counter)
     whole = "\n\n".join(text for text in (rest, neutralize(material)) if text)
     everything = counter.count_prompt(
         build_prompt(instructions=rules + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
@@ -206,7 +214,7 @@ def plan_windows(
     if whole and (is_reading or everything > most):
         segments = split_text(whole, limit=free - counter.count_text(question), counter=counter)
         if segments_before + len(segments) > limits.max_segments:
-            raise _too_many(limits, segments_before + len(segments))
+            raise _refuse_segments(limits, segments_before + len(segments))
     return WindowPlan(
         limits=limits,
         nonce=nonce,
@@ -222,19 +230,19 @@ def plan_windows(
     )
 
 
-def _summary_share(limits: WindowLimits, most: int, counter: TokenCounter) -> tuple[int, int]:
+def _share_summary(limits: WindowLimits, most: int, counter: TokenCounter) -> tuple[int, int]:
     """Return the tokens that a summary may have and those that it takes of a window with all that is around it."""
     if limits.carryover_mode is CarryoverMode.TAIL:
         return 0, 0
     around = counter.count_prompt(
         (Message(role=Role.ASSISTANT, content=""), Message(role=Role.USER, content=SUMMARY_REQUEST))
     )
-    summary = most_summary_tokens(chunk_size=limits.chunk_size, carryover_size=limits.carryover_size)
+    summary = bound_summary(chunk_size=limits.chunk_size, carryover_size=limits.carryover_size)
     summary = min(summary, limits.carryover_size, most - around - _JOINT_TOKENS)
     return (summary, summary + around + _JOINT_TOKENS) if summary >= FEWEST_SUMMARY_TOKENS else (0, 0)
 
 
-def _frame_tokens(counter: TokenCounter, nonce: str, rules: str) -> int:
+def _count_frame(counter: TokenCounter, nonce: str, rules: str) -> int:
     """Return the tokens of the largest prompt that shows nothing yet."""
     widest = Passage(text="", segment=MAX_SEGMENTS, segment_count=MAX_SEGMENTS)
     # An empty section is left out, so one letter stands for the notes.
@@ -245,35 +253,35 @@ def _frame_tokens(counter: TokenCounter, nonce: str, rules: str) -> int:
     return max(map(counter.count_prompt, prompts)) + _JOINT_TOKENS
 
 
-def _free_tokens(limits: WindowLimits, frame: int) -> int:
+def _count_free(limits: WindowLimits, frame: int) -> int:
     return limits.chunk_size - frame - limits.carryover_size - limits.writing_tokens
 
 
-def _pinned(query: str, limit: int, counter: TokenCounter) -> tuple[str, str]:
+def _pin_question(query: str, limit: int, counter: TokenCounter) -> tuple[str, str]:
     """Return what of `query` every window repeats, in at most `limit` tokens, and what is left to be read."""
     if counter.count_text(query) <= limit:
         return query, ""
     share = (limit - counter.count_text(_LEFT_OUT) - _JOINT_TOKENS) // 2
-    first = _first_paragraph(query)
+    first = _find_first_paragraph(query)
     head = counter.head(first, share)
-    last = _last_paragraph(query[len(head) :])
+    last = _find_last_paragraph(query[len(head) :])
     tail = counter.tail(last, share)
     return f"{head}{_LEFT_OUT}{tail}", query[len(head) : len(query) - len(tail)]
 
 
-def _first_paragraph(text: str) -> str:
+def _find_first_paragraph(text: str) -> str:
     start = len(text) - len(text.lstrip())
     end = text.find("\n\n", start)
     return text if end < 0 else text[:end]
 
 
-def _last_paragraph(text: str) -> str:
+def _find_last_paragraph(text: str) -> str:
     end = len(text.rstrip())
     start = text.rfind("\n\n", 0, end)
     return text if start < 0 else text[start + 2 :]
 
 
-def _too_small(limits: WindowLimits, frame: int) -> InvalidConfigError:
+def _refuse_chunk_size(limits: WindowLimits, frame: int) -> InvalidConfigError:
     """Name the smallest chunk_size for this carryover_size, and the largest carryover_size if there is one."""
     taken = frame + limits.carryover_size + _MIN_FREE_TOKENS
     smallest = -(-taken * _WRITING_SHARE // (_WRITING_SHARE - 1))
@@ -288,10 +296,145 @@ def _too_small(limits: WindowLimits, frame: int) -> InvalidConfigError:
     return InvalidConfigError.of(Violation(field="chunk_size", description=description.removesuffix("; ")))
 
 
-def _too_many(limits: WindowLimits, needed: int) -> InvalidConfigError:
+def _refuse_segments(limits: WindowLimits, needed: int) -> InvalidConfigError:
     remedy = f"raise it to at least {needed}, or " if needed <= MAX_SEGMENTS else ""
     description = (
         f"is {limits.max_segments}, but the material needs {needed} segments; "
         f"{remedy}raise chunk_size, lower carryover_size or shorten the material"
     )
     return InvalidConfigError.of(Violation(field="max_segments", description=description))
+
+
+_UNIT = 1000
+_MOST_ATTEMPTS = 5
+
+
+class StretchedCounter:
+    """Counts `thousandths`/1000 times what another counter counts; its estimates are no longer exact."""
+
+    def __init__(self, counter: TokenCounter, *, thousandths: int) -> None:
+        self._counter = counter
+        self._thousandths = thousandths
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they are not."""
+        return False
+
+    def count_text(self, text: str) -> int:
+        """Return the stretched count of `text`."""
+        return self._stretch(self._counter.count_text(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the stretched count of a prompt."""
+        return self._stretch(self._counter.count_prompt(messages))
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` that has at most `tokens` stretched tokens."""
+        return self._counter.head(text, tokens * _UNIT // self._thousandths)
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` that has at most `tokens` stretched tokens."""
+        return self._counter.tail(text, tokens * _UNIT // self._thousandths)
+
+    def _stretch(self, tokens: int) -> int:
+        return -(-tokens * self._thousandths // _UNIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedWindow:
+    """A call to be made: what it is sent and may write. `plan` and `counter` are those that hold from here on."""
+
+    window: Window
+    plan: WindowPlan
+    counter: TokenCounter
+    messages: Sequence[Message]
+    max_tokens: int
+    is_exact: bool
+
+
+async def fit_windows(
+    plan: WindowPlan,
+    *,
+    model: ChatModel,
+    notes: Callable[[TokenCounter], str],
+    must_end: Callable[[], bool],
+    must_repeat: Callable[[], bool] = lambda: False,
+) -> AsyncGenerator[FittedWindow, None]:
+    """Yield the calls of `plan` in order.
+
+    When a call is made, `notes` returns the carryover within carryover_size by the counter that it is given, and
+    `must_end` whether a window that reasons is to be the last. Once a call was made, `must_repeat` tells whether the
+    same window comes again.
+
+    Raises:
+        ContextExhaustedError: a prompt leaves no room to write in, however little of the material it shows.
+    """
+    counter, stretch, attempts, steps = model.counter, _UNIT, 0, 0
+    windows: Iterator[Window] = plan.list_windows()
+    while (window := next(windows, None)) is not None:
+        window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
+        messages = plan.build_prompt(window, notes=notes(counter))
+        told = await model.count_exactly(messages)
+        counted = model.counter.count_prompt(messages)
+        tokens = counted if told is None else told
+        room, least = plan.limits.chunk_size - tokens, max(1, plan.limits.writing_tokens // 2)
+        if room >= least:
+            held = 0 if window.is_last else min(plan.reserve_tokens, room - least)
+            is_exact = told is not None or model.counter.is_exact
+            yield FittedWindow(
+                window=window, plan=plan, counter=counter, messages=messages, max_tokens=room - held, is_exact=is_exact
+            )
+            attempts = 0
+            if must_repeat():
+                windows = chain((window,), windows)
+            else:
+                steps += window.reading is None
+            continue
+        attempts += 1
+        if attempts > _MOST_ATTEMPTS:
+            raise _refuse_window(tokens, plan)
+        found = -(-tokens * _UNIT // max(1, counted))
+        # The same stretch again would give the same plan; only a changed calibration is worth that.
+        stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, stretch)
+        counter = StretchedCounter(model.counter, thousandths=stretch)
+        plan = await _plan_rest(plan, window, counter=counter, steps=steps, tokens=tokens)
+        steps, windows = 0, plan.list_windows()
+
+
+async def _plan_rest(plan: WindowPlan, window: Window, *, counter: TokenCounter, steps: int, tokens: int) -> WindowPlan:
+    """Return a plan for what `window` would have shown and for everything after it."""
+    is_reading, read = window.reading is not None, 0
+    unread = plan.material if window.shows_material else ""
+    if window.reading is not None:
+        read = window.reading.segment - 1
+        unread = "".join(plan.segments[read - plan.segments_before :])
+    limits = replace(plan.limits, max_iterations=plan.limits.max_iterations - steps)
+
+    def plan_again() -> WindowPlan:
+        return plan_windows(
+            query=plan.question,
+            material=unread,
+            limits=limits,
+            counter=counter,
+            nonce=plan.nonce,
+            segments_before=read,
+            is_reading=is_reading,
+        )
+
+    try:
+        made = await asyncio.to_thread(plan_again) if len(unread) > LONG_TEXT_CHARACTERS else plan_again()
+    except InvalidConfigError as error:
+        raise _refuse_window(tokens, plan, error) from error
+    return replace(made, is_question_clipped=plan.is_question_clipped or made.is_question_clipped)
+
+
+def _refuse_window(tokens: int, plan: WindowPlan, error: InvalidConfigError | None = None) -> ContextExhaustedError:
+    size = plan.limits.chunk_size
+    details = [f"{one.field} {one.description}" for one in error.violations] if error is not None else []
+    return ContextExhaustedError(
+        f"a prompt of {tokens} tokens leaves {max(0, size - tokens)} of chunk_size {size} to write in, and shorter "
+        "passages do not help",
+        remedy="; ".join(["Raise chunk_size or lower carryover_size", *details]) + ".",
+        metadata={"prompt_tokens": str(tokens), "chunk_size": str(size)},
+    )

@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
-from reasond_server.strategies.react.offering import Offer
-from reasond_server.strategies.react.prompts import action_text, native_call, observation, placeholder
+from reasond_server.strategies.react.prompts import (
+    fence_observation,
+    write_action,
+    write_native_call,
+    write_placeholder,
+)
+from reasond_server.strategies.react.tool_use import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +36,7 @@ _NO_TEXT = "[no text]"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Seen:
+class _ShownResult:
     """A result and how it is shown; `handle` is what reads it again."""
 
     call: ToolCall
@@ -43,7 +48,7 @@ class _Seen:
     @property
     def line(self) -> str:
         """What stands in the place of the result when it is masked."""
-        return placeholder(self.result, handle=self.handle, tokens=self.tokens)
+        return write_placeholder(self.result, handle=self.handle, tokens=self.tokens)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +62,7 @@ class _Cycle:
     text: str
     reasoning: str
     wire_ids: Sequence[str]
-    seen: list[_Seen]
+    seen: list[_ShownResult]
     said: str = ""
     is_left_out: bool = False
     made: Sequence[Message] | None = None
@@ -84,7 +89,7 @@ class WireIds:
 
 
 @dataclass(slots=True, kw_only=True)
-class Transcript:
+class Conversation:
     """The conversation of one run with `opening` (system and question) at its beginning.
 
     `is_native` tells which form calls have; `masked` counts the observations that were replaced so far.
@@ -107,9 +112,9 @@ class Transcript:
 
     def observe(self, call: ToolCall, result: ToolResult, *, handle: str) -> None:
         """Add what came of the next call of the last cycle."""
-        tokens = self.model.counter.count_text(observation(result, nonce=self.nonce))
+        tokens = self.model.counter.count_text(fence_observation(result, nonce=self.nonce))
         last = self._cycles[-1]
-        last.seen.append(_Seen(call=call, result=result, handle=handle, tokens=tokens))
+        last.seen.append(_ShownResult(call=call, result=result, handle=handle, tokens=tokens))
         last.made = None
 
     def say(self, text: str) -> None:
@@ -122,36 +127,36 @@ class Transcript:
             *before, user = self.opening
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
-    def bounded(self) -> None:
+    def bound(self) -> None:
         """Mask the oldest observations where too many are shown, which is all that is left out without a window."""
         self._mask_old(_MAX_SHOWN_TOKENS)
 
-    async def fitted(self, *, window: int, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
+    async def fit(self, *, window: int, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
         """Leave out what must be, and return the tokens of the prompt, tools included, and how many may be written.
 
         `writing_tokens` are wanted; where nothing more can be left out it may be fewer, and fewer than
         `least_tokens` means that the conversation does not fit.
         """
-        room = window - writing_tokens - self._tokens_of_specs()
+        room = window - writing_tokens - self._count_specs()
         self._mask_old(min(_MAX_SHOWN_TOKENS, max(0, room) // _SHARE_OF_ROOM))
-        prompt = await self._tokens()
+        prompt = await self._count_messages()
         for shorten in (self._mask_all_old, self._leave_out_thoughts, self._leave_out_thoughts, self._mask_newest):
             if prompt <= room:
                 break
             shorten()
-            prompt = await self._tokens()
+            prompt = await self._count_messages()
         if prompt > room:
-            told = await self.model.count_exactly(self.messages()) if not self.model.counter.is_exact else None
+            told = await self.model.count_exactly(self.build_messages()) if not self.model.counter.is_exact else None
             prompt = prompt if told is None else told
-        prompt += self._tokens_of_specs()
+        prompt += self._count_specs()
         left = window - prompt
         return prompt, min(writing_tokens, left) if left >= least_tokens else left
 
-    async def tokens(self) -> int:
+    async def count_tokens(self) -> int:
         """Return the tokens of the prompt as it is, tools included."""
-        return await self._tokens() + self._tokens_of_specs()
+        return await self._count_messages() + self._count_specs()
 
-    def messages(self) -> Sequence[Message]:
+    def build_messages(self) -> Sequence[Message]:
         """Return the conversation as it is sent."""
         messages = list(self.opening)
         for cycle in self._cycles:
@@ -167,10 +172,11 @@ class Transcript:
 
     def _messages_of(self, cycle: _Cycle) -> Iterator[Message]:
         text = _LEFT_OUT if cycle.is_left_out and cycle.text else cycle.text
-        shown = [self._shown(one) for one in cycle.seen]
+        shown = [self._show(one) for one in cycle.seen]
         if self.is_native and cycle.seen:
             calls = tuple(
-                native_call(one.call, call_id=wire_id) for one, wire_id in zip(cycle.seen, cycle.wire_ids, strict=True)
+                write_native_call(one.call, call_id=wire_id)
+                for one, wire_id in zip(cycle.seen, cycle.wire_ids, strict=True)
             )
             yield Message(role=Role.ASSISTANT, content=text, tool_calls=calls, reasoning=cycle.reasoning)
             # A word of ours goes with the last result: some providers take no user's message after a tool's.
@@ -178,14 +184,14 @@ class Transcript:
             for content, wire_id in zip(shown, cycle.wire_ids, strict=True):
                 yield Message(role=Role.TOOL, content=content, tool_call_id=wire_id)
             return
-        actions = [action_text(one.call) for one in cycle.seen]
+        actions = [write_action(one.call) for one in cycle.seen]
         written = "\n".join(part for part in (text, *actions) if part) or _NO_TEXT
         yield Message(role=Role.ASSISTANT, content=written, reasoning=cycle.reasoning)
         if said := "\n".join(part for part in (*shown, cycle.said) if part):
             yield Message(role=Role.USER, content=said)
 
-    def _shown(self, one: _Seen) -> str:
-        return observation(one.result, nonce=self.nonce, shown=one.line if one.is_masked else None)
+    def _show(self, one: _ShownResult) -> str:
+        return fence_observation(one.result, nonce=self.nonce, shown=one.line if one.is_masked else None)
 
     def _mask_old(self, share: int) -> None:
         """Mask the oldest observations, down to half their share, once they exceed it; never the newest cycle's."""
@@ -212,7 +218,7 @@ class Transcript:
         for one in cycle.seen:
             self._mask(cycle, one)
 
-    def _mask(self, cycle: _Cycle, one: _Seen) -> None:
+    def _mask(self, cycle: _Cycle, one: _ShownResult) -> None:
         """Mask a result of `cycle`, unless it is as short as what would stand in its place."""
         if not one.is_masked and len(one.line) < len(one.result.result_json):
             self.masked += 1
@@ -228,7 +234,7 @@ class Transcript:
             cycle.reasoning = ""
             cycle.made = None
 
-    def _tokens_of_specs(self) -> int:
+    def _count_specs(self) -> int:
         """Return the tokens of the tools, counted once: they are the same in every call."""
         if self._spec_tokens is None:
             self._spec_tokens = 0
@@ -237,9 +243,9 @@ class Transcript:
                 self._spec_tokens = tokens + _TOKENS_PER_CALL * len(self.offer.specs)
         return self._spec_tokens
 
-    async def _tokens(self) -> int:
+    async def _count_messages(self) -> int:
         """Return the tokens of the messages, with those of the calls, which counters of messages do not see."""
-        messages = self.messages()
+        messages = self.build_messages()
         calls = [call for message in messages for call in message.tool_calls]
         count = self.model.counter
         extra = sum([count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls])

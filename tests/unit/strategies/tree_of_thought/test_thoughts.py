@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.strategies.tree_of_thought.reading import ProposedThought, read_points, read_score, split_thoughts
+from reasond_server.strategies.tree_of_thought.thoughts import ProposedThought, read_points, read_score, split_thoughts
 
 
 @pytest.mark.parametrize(

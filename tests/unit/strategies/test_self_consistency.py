@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,7 @@ from reasond_server.errors import (
 )
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig
+from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig, Tally, build_ladder
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.types import AnswerVotes, Budget, FinishReason, Sample, SelfConsistencyMetrics, Task
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ChatModel, ChatRequest
+
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 
@@ -337,3 +339,67 @@ async def test_an_agreement_that_is_out_of_reach_costs_fewer_calls_than_half() -
         _, outcome = await run(model, samples=5, min_agreement=1.0)
     assert not outcome.answer
     assert len(model.requests) == 2
+
+
+CASTS = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=6)
+SHARES = st.sampled_from([0.0, 0.3, 0.5, 0.6, 0.75, 1.0])
+
+
+def outcome(cast: list[str], share: float) -> str:
+    tally = Tally(cast=cast)
+    return tally.winner if tally.has_agreement(share) else ""
+
+
+@given(cast=CASTS, left=st.integers(0, 4), share=SHARES)
+def test_a_vote_is_decided_exactly_where_every_further_vote_gives_the_same(
+    cast: list[str], left: int, share: float
+) -> None:
+    ends = {outcome([*cast, *more], share) for more in product(["a", "b", "c", "d", "e", ""], repeat=left)}
+    assert Tally(cast=cast).is_decided(left, min_agreement=share) == (len(ends) == 1)
+
+
+@given(cast=CASTS, left=st.integers(1, 4), share=SHARES)
+def test_fewer_samples_than_the_fewest_never_decide(cast: list[str], left: int, share: float) -> None:
+    fewest = Tally(cast=cast).count_fewest(left, min_agreement=share)
+    assert 0 <= fewest <= left
+    for count in range(fewest):
+        for more in product(["a", "b", "c", "d", "e"], repeat=count):
+            assert not Tally(cast=[*cast, *more]).is_decided(left - count, min_agreement=share)
+
+
+@pytest.mark.parametrize(("samples", "fewest"), [(1, 1), (2, 1), (3, 2), (5, 3), (8, 4), (40, 20)])
+def test_half_of_the_samples_can_decide_a_new_vote(samples: int, fewest: int) -> None:
+    assert Tally().count_fewest(samples, min_agreement=0) == fewest
+
+
+def test_of_equals_the_first_given_wins_and_leads_by_nothing() -> None:
+    tally = Tally(cast=["b", "a", "", "a", "b"])
+    assert (tally.winner, tally.margin, tally.total) == ("b", 0.0, 4)
+    assert tally.votes == [("b", 2), ("a", 2)]
+
+
+def test_without_votes_there_is_no_winner() -> None:
+    tally = Tally(cast=["", ""])
+    assert (tally.winner, tally.margin, tally.total, tally.has_agreement(0)) == ("", 0.0, 0, False)
+
+
+def test_a_share_is_reached_in_spite_of_floats() -> None:
+    assert Tally(cast=["a"] * 3 + ["b"] * 2).has_agreement(0.6)
+    assert Tally(cast=["a", "b", "c"]).has_agreement(1 / 3)
+    assert not Tally(cast=["a", "b", "c"]).has_agreement(0.34)
+
+
+def test_the_margin_is_that_of_shares() -> None:
+    assert Tally(cast=["a", "a", "a", "b"]).margin == 0.5
+    assert Tally(cast=["a"]).margin == 1.0
+
+
+@given(temperature=st.floats(0.001, 2.0), samples=st.integers(1, 40))
+def test_the_ladder_stays_near_its_middle_and_is_never_greedy(temperature: float, samples: int) -> None:
+    rungs = build_ladder(temperature, samples)
+    assert len(rungs) == samples
+    assert rungs[0] == pytest.approx(temperature, abs=1e-4)
+    assert all(min(0.05, temperature) - 1e-4 <= rung <= 2.0 for rung in rungs)
+    assert all(abs(rung - temperature) <= max(0.3 * temperature, 0.05) + 1e-4 for rung in rungs)
+    if samples > 1 and temperature > 0.2:
+        assert len(set(rungs)) > 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from reasond_server.context.savings import SavingsMeter
+from reasond_server.context.window_accounts import SavingsMeter, WindowAccounts
+from reasond_server.context.window_plan import WindowLimits, plan_windows
+from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.types import SavingsBaseline, Usage
 
 
@@ -73,3 +77,71 @@ def test_windows_without_output_divide_by_nothing() -> None:
     savings = meter(0, (0, 0), (0, 0)).savings
     assert savings is not None
     assert savings.attention_pct == savings.kv_read_pct == savings.tokens_pct == savings.peak_context_pct == 0.0
+
+
+LIMITS = WindowLimits(chunk_size=2048, carryover_size=512, max_segments=9, max_iterations=3)
+PLAN = plan_windows(query="Why?", material="", limits=LIMITS, counter=WordPieceCounter(), nonce="a" * 16)
+
+
+def used(given: int, written: int) -> Usage:
+    return Usage(input_tokens=given, output_tokens=written, model_calls=1)
+
+
+def book(accounts: WindowAccounts, usage: Usage, **more: Any) -> int:
+    values: dict[str, Any] = {
+        "summary": None,
+        "is_exact": True,
+        "is_answered": False,
+        "is_generated": True,
+        "is_reading": False,
+        "elapsed_s": 0.5,
+    }
+    return accounts.book(usage, **(values | more))
+
+
+def test_a_journal_begins_empty_and_knows_its_capacity() -> None:
+    accounts = WindowAccounts(PLAN)
+    assert accounts.is_empty
+    assert accounts.warnings == ()
+    metrics = accounts.metrics
+    assert metrics.total_iterations == metrics.carryover_calls == metrics.carryover_compressions == 0
+    assert metrics.capacity_tokens == 2048 + 2 * (2048 - 512)
+    assert metrics.savings is None
+
+
+def test_every_window_is_a_line_in_order() -> None:
+    accounts = WindowAccounts(PLAN)
+    assert book(accounts, used(100, 50), is_reading=True) == 150
+    assert book(accounts, used(200, 70), is_answered=True, is_generated=False) == 270
+    first, second = accounts.metrics.iterations
+    assert (first.iteration, first.tokens, first.is_reading, first.carryover_generated) == (0, 150, True, True)
+    assert (second.iteration, second.tokens, second.has_answer, second.execution_time_s) == (1, 270, True, 0.5)
+    assert accounts.metrics.carryover_compressions == 1
+    assert accounts.metrics.reading_iterations == 1
+    assert not accounts.is_empty
+
+
+def test_a_summary_is_a_call_of_its_window_whose_larger_size_counts() -> None:
+    accounts = WindowAccounts(PLAN)
+    assert book(accounts, used(100, 1000), summary=used(1150, 200)) == 1350
+    assert book(accounts, used(100, 1900), summary=used(10, 20)) == 2000
+    metrics = accounts.metrics
+    assert metrics.carryover_calls == 2
+    assert metrics.peak_window_tokens == 2000
+    assert metrics.savings is not None
+    spent, single = 1100 + 1350 + 2000 + 30, PLAN.single_pass_tokens + 2900
+    assert round(metrics.savings.tokens_pct, 6) == round(100 * (1 - spent / single), 6)
+
+
+def test_one_window_that_was_not_exact_spoils_the_promise_for_the_run() -> None:
+    accounts = WindowAccounts(PLAN)
+    book(accounts, used(1, 1), is_exact=False)
+    book(accounts, used(1, 1))
+    assert not accounts.metrics.is_window_exact
+
+
+def test_a_warning_is_kept_once_and_an_empty_one_not_at_all() -> None:
+    accounts = WindowAccounts(PLAN)
+    for text in ("a", "", "b", "a"):
+        accounts.warn(text)
+    assert accounts.warnings == ("a", "b")
