@@ -11,13 +11,13 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from reasond_server.access.permissions import ADMIN, require
+from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.backends import find_backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
-from reasond_server.config.reloading import FileWatch
+from reasond_server.config.sources import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.health import HealthServicer
@@ -243,7 +243,7 @@ class Server:
             health=self._health,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
-            require=require,
+            require=require_permission,
             new_request_id=self._clock.new_id,
             observer=self._measuring.observer,
             tracing=self._tracing,
@@ -259,7 +259,7 @@ class Server:
             card=agents.own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
-            require=require,
+            require=require_permission,
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,
             new_request_id=self._clock.new_id,
