@@ -25,7 +25,7 @@ from reasond_server.types import (
 
 if TYPE_CHECKING:
     from reasond_server.errors import ReasondError
-    from reasond_server.logs.store import Claim, ExecutionStore
+    from reasond_server.logs.store import Claim, ExecutionStore, Recovery
     from reasond_server.types import Event
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -94,6 +94,24 @@ class HandWrittenLog:
             size=sum(map(size_of, entries)),
             keeps_records=keeps_records,
         )
+
+    def suspension(self, *bodies: Event | Record, wake_time: datetime | None = None) -> Append:
+        """Return the append of `bodies` that suspends the execution."""
+        part = self.part(*bodies)
+        execution = replace(part.execution, state=ExecutionState.SUSPENDED, wake_time=wake_time)
+        return replace(part, execution=execution)
+
+    async def suspend(self, *bodies: Event | Record, wake_time: datetime | None = None) -> ReasondError | None:
+        """Append `bodies`, suspending the execution, and return why that was refused, if it was."""
+        part = self.suspension(*bodies, wake_time=wake_time)
+        (refused,) = await self.store.append([part])
+        if refused is None:
+            self.took(part)
+        return refused
+
+    def go_on(self, recovery: Recovery) -> None:
+        """Write from now on as whoever has `recovery`."""
+        self.execution, self.version, self.fence = recovery.execution, recovery.version, recovery.fence
 
     def took(self, part: Append) -> None:
         """Remember that the store has taken `part`."""

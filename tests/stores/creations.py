@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import InternalError
 from reasond_server.logs.store import Creation, Lease, Record
-from reasond_server.testing.expectations import nothing, refused, same
-from reasond_server.testing.logs import LEASE_S, HandWrittenLog, started, step
+from tests.stores.expectations import nothing, refused, same
+from tests.stores.logs import LEASE_S, HandWrittenLog, started, step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 class CreationChecks:
     """Checks of `store`; `pass_time` lets seconds pass, `tenant` is this check's own."""
+
+    CHECKS: ClassVar[tuple[str, ...]] = (
+        "makes_logs_with_their_first_entries",
+        "makes_a_log_once",
+        "leases_what_it_makes",
+    )
 
     def __init__(self, store: ExecutionStore, *, pass_time: Callable[[float], Awaitable[None]], tenant: str) -> None:
         self._store = store

@@ -11,9 +11,10 @@ import pytest
 from reasond_server.errors import ReasondError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Append, Change, ExecutionFilter, Lease, Recovery, Renewal
-from reasond_server.testing import ConformanceError, ExecutionStoreConformance
-from reasond_server.testing.logs import START
-from reasond_server.types import Execution
+from reasond_server.types import Execution, ExecutionState
+from tests.stores.conformance import ExecutionStoreConformance
+from tests.stores.expectations import StoreContractError
+from tests.stores.logs import START
 
 
 class Time:
@@ -138,6 +139,31 @@ class Sticky(MemoryExecutionStore):
         await self.find(tenant, execution_id)
 
 
+class Generous(MemoryExecutionStore):
+    """Gives one suspended execution to everybody who wakes it."""
+
+    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+        log = self._log(tenant, execution_id)
+        return log.take(lease, now_s=0.0) if log.execution.end_time is None else None
+
+
+class Sleepy(MemoryExecutionStore):
+    """Lets nothing wake by itself."""
+
+    async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
+        return [one for one in await super().recover(lease, limit=limit) if not one.was_suspended]
+
+
+class Leasing(MemoryExecutionStore):
+    """Takes from whoever suspended an execution what follows."""
+
+    async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
+        for part in batch:
+            if (log := self._logs.get(part.execution.execution_id)) and log.execution.wake_time is None:
+                log.execution = replace(log.execution, state=ExecutionState.RUNNING)
+        return await super().append(batch)
+
+
 class Unlimited(MemoryExecutionStore):
     """Reads on to the end."""
 
@@ -161,19 +187,24 @@ class Unlimited(MemoryExecutionStore):
         (Content, "passes_a_cancellation_on"),
         (Sticky, "gives_a_request_id_up"),
         (Unlimited, "reads_in_pages"),
+        (Generous, "lets_one_of_many_wakes_win"),
+        (Generous, "wakes_nothing_else"),
+        (Sleepy, "wakes_at_its_time"),
+        (Sleepy, "wakes_what_somebody_wants_stopped"),
+        (Leasing, "refuses_what_follows_a_suspension"),
     ],
 )
 async def test_a_store_that_breaks_the_contract_is_found_out(broken: type[MemoryExecutionStore], check: str) -> None:
     time = Time()
     store = broken(max_executions=1000, max_bytes=10**6, now=time.now)
-    with pytest.raises((ConformanceError, ReasondError)):
+    with pytest.raises((StoreContractError, ReasondError)):
         await ExecutionStoreConformance(store, pass_time=time.advance).check(check)
 
 
 async def test_a_store_that_tells_nobody_is_found_out_by_time() -> None:
     time = Time()
     store = Deaf(max_executions=1000, max_bytes=10**6, now=time.now)
-    with pytest.raises(ConformanceError, match="took longer than"):
+    with pytest.raises(StoreContractError, match="took longer than"):
         await ExecutionStoreConformance(store, pass_time=time.advance, timeout_s=0.05).check("tells_watchers")
 
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError
 from reasond_server.logs.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
-from reasond_server.testing.expectations import ConformanceError, nothing, raises, refused, same
-from reasond_server.testing.logs import KEPT_S, LEASE_S, HandWrittenLog, started, step
-from reasond_server.testing.store_creations import CreationChecks
 from reasond_server.types import FinishReason
+from tests.stores.creations import CreationChecks
+from tests.stores.expectations import StoreContractError, nothing, raises, refused, same
+from tests.stores.logs import KEPT_S, LEASE_S, HandWrittenLog, started, step
+from tests.stores.suspensions import SuspensionChecks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -34,7 +35,6 @@ __all__ = ["ExecutionStoreConformance"]
 
 _EVERYTHING = ExecutionFilter()
 _CALLERS = 5
-_CREATIONS = ("makes_logs_with_their_first_entries", "makes_a_log_once", "leases_what_it_makes")
 _HOSTILE = ("", "\x00", "\ud800", "a" * 5000, "'; DROP TABLE executions; --", "%s :name")
 
 
@@ -77,7 +77,8 @@ class ExecutionStoreConformance:
         "deletes_everything",
         "forgets_in_batches",
         "frees_the_request_id_of_what_is_past",
-        *_CREATIONS,
+        *CreationChecks.CHECKS,
+        *SuspensionChecks.CHECKS,
     )
 
     def __init__(
@@ -95,21 +96,25 @@ class ExecutionStoreConformance:
         self._largest = largest_log_bytes
         self._timeout_s = timeout_s
         self._tenant = uuid.uuid4().hex
-        self._creations = CreationChecks(store, pass_time=pass_time, tenant=self._tenant)
+        self._others = (
+            CreationChecks(store, pass_time=pass_time, tenant=self._tenant),
+            SuspensionChecks(store, pass_time=pass_time, tenant=self._tenant),
+        )
 
     async def check(self, name: str) -> None:
         """Run one of CHECKS.
 
         Raises:
-            ConformanceError: the store does not do what the port says.
+            StoreContractError: the store does not do what the port says.
         """
         if name not in self.CHECKS:
             raise ValueError(name)
+        check = next((getattr(other, name) for other in self._others if name in other.CHECKS), None)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await (getattr(self._creations, name) if name in _CREATIONS else getattr(self, f"_{name}"))()
+                await (check or getattr(self, f"_{name}"))()
         except TimeoutError:
-            raise ConformanceError(f"{name} took longer than {self._timeout_s} s") from None
+            raise StoreContractError(f"{name} took longer than {self._timeout_s} s") from None
 
     async def _keeps_what_was_appended(self) -> None:
         log = await self._begun()
@@ -201,7 +206,7 @@ class ExecutionStoreConformance:
             outcomes = await asyncio.gather(*(self._store.append([part]) for part in parts))
             winners = [part for part, (outcome,) in zip(parts, outcomes, strict=True) if outcome is None]
             if len(winners) != 1:
-                raise ConformanceError(f"{len(winners)} of two writers won race {race}")
+                raise StoreContractError(f"{len(winners)} of two writers won race {race}")
             log.took(winners[0])
         same(await self._sequences(log), list(range(1, self._races + 2)))
 
@@ -360,8 +365,8 @@ class ExecutionStoreConformance:
         lots = await asyncio.gather(*(self._recoveries(owner=f"owner {n}", limit=4) for n in range(_CALLERS)))
         found = [one for lot in lots for one in lot]
         same(sorted(one.execution.execution_id for one in found), sorted(log.execution.execution_id for log in logs))
-        if max(map(len, lots)) > 4:  # noqa: PLR2004 - the limit above
-            raise ConformanceError("recover returned more than its limit")
+        if max(map(len, lots)) > 4:
+            raise StoreContractError("recover returned more than its limit")
         by_id = {one.execution.execution_id: one for one in found}
         one = by_id[logs[3].execution.execution_id]
         same((one.plan, one.version, one.fence, one.execution), ('{"n":3}', 3, 2, logs[3].execution))
@@ -447,7 +452,7 @@ class ExecutionStoreConformance:
         removed = [await self._store.forget(limit=2) for _ in range(4)]
         # A store may also forget by itself what is past its time.
         if removed not in ([2, 2, 1, 0], [0, 0, 0, 0]):
-            raise ConformanceError(f"forget(limit=2) removed {removed} of five")
+            raise StoreContractError(f"forget(limit=2) removed {removed} of five")
         for call in self._calls():
             await raises(CursorExpiredError, call(*logs[0].name))
         await raises(ExecutionNotFoundError, self._store.find("stranger", logs[0].execution.execution_id))
@@ -467,7 +472,8 @@ class ExecutionStoreConformance:
         """Return the calls that need an execution to be there."""
         store = self._store
         wishes = (store.request_cancel, store.request_keep)
-        return store.find, store.read, store.delete, *wishes, store.release, store.kept
+        wake = partial(store.wake, Lease(owner="two", seconds=LEASE_S))
+        return store.find, store.read, store.delete, *wishes, store.release, store.kept, wake
 
     def _log(self, *, strategy: str = "s", request_id: str = "", minute: int = 0) -> HandWrittenLog:
         return HandWrittenLog.new(
