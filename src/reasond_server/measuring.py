@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.addresses import is_loopback, split_address
+from reasond_server.errors import error_classes
 from reasond_server.grpc_api.methods import CODES, FOREIGN_METHODS
 from reasond_server.http_api.app import PATHS
 from reasond_server.http_api.calls import TRANSPORT as JSONRPC
@@ -20,7 +21,6 @@ from reasond_server.tools.mcp import tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import FinishReason, SavingsBaseline
 from reasond_server.wire.certificates import TlsFiles
-from reasond_server.wire.errors import ERROR_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -126,7 +126,7 @@ def tls_files_of(server: ServerSettings) -> TlsFiles | None:
 
 def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> dict[str, frozenset[str]]:
     """Return the words of every label whose values callers, models or other programs could choose."""
-    reasons = {row.reason for row in ERROR_ROWS}
+    reasons = set(error_classes())
     finishes = {finish.value for finish in ModelFinish}
     backends = settings.llm.backends
     models = {model, settings.llm.model, *(backend.model for backend in backends.values())}

@@ -14,11 +14,11 @@ from reasond_server.errors import InternalError, MethodNotFoundError, ReasondErr
 from reasond_server.grpc_api.calls import RpcCall, begin, current_call, remaining_s
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
+from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
 from reasond_server.telemetry.scope import Arrival, Scope, enter
-from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
+# Codes that grpc sets by itself; of our errors the reason says it.
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 _KEYS: Final = TRACE_KEYS | {REQUEST_ID_KEY}
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
@@ -161,7 +162,7 @@ def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
         span.set({"rpc.method": "_OTHER"})
         span.rename("_OTHER")
     if code != "OK":
-        span.fail(call.reason or code, is_fault=code in _FAULTS)
+        span.fail(call.reason or code, is_fault=call.is_fault if call.reason else code in _FAULTS)
     span.end()
 
 
@@ -199,7 +200,7 @@ def _refusing(error: Exception) -> Handler:
 
 def _announce(call: RpcCall, failure: ReasondError) -> str:
     """Log a fault of the server with its traceback; return the name of the status code."""
-    call.reason = row_of(failure).reason
+    call.reason, call.is_fault = failure.declaration.name, failure.declaration.is_fault
     if call.reason == "INTERNAL":
         extra = {"method": call.method, "call_id": call.request_id}
         _log.error("%s failed", call.method, exc_info=failure, extra=extra)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
-from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import (
     InternalError,
     InvalidRequestError,
@@ -30,7 +30,6 @@ from reasond_server.http_api.params import read_params
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
 from reasond_server.violations import nearest
-from reasond_server.wire.errors import row_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -67,11 +66,11 @@ class Gate:
             AccessError: it is not valid; that stands in the audit log.
         """
         try:
-            token = bearer_token(exchange.headers.getlist(b"authorization"))
+            token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
-            audit.denied(audit.UNREAD, error, call_id=exchange.request_id)
+            audit.log_denied(audit.UNREAD, error, call_id=exchange.request_id)
             raise
 
     async def admit(
@@ -89,11 +88,11 @@ class Gate:
             token, arguments = take_token(params, exchange.headers.getlist(b"authorization"))
             principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
             if principal is None:
-                raise missing()
+                raise build_missing_token_error()
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=principal, call_id=exchange.request_id)
+            audit.log_denied(operation, error, principal=principal, call_id=exchange.request_id)
             raise
         note_caller()
         return principal, arguments
@@ -122,7 +121,7 @@ class Calls:
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for what is not a call at all."""
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, "jsonrpc")
 
 
@@ -150,7 +149,7 @@ class Call:
             code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             failure = failure_of(error)
-            code = row_of(failure).grpc_status
+            code = failure.declaration.grpc_status
             return {"error": await self.explain(failure)}
         finally:
             self._note_end(code, since_s)
@@ -199,14 +198,14 @@ class Call:
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, self._name, partial=partial)
 
     def _failed(self, error: Exception) -> str:
         """Return the code of how the call failed, which the audit log is told of."""
         failure = failure_of(error)
         self._decide(failure)
-        return row_of(failure).grpc_status
+        return failure.declaration.grpc_status
 
     def _decide(self, error: ReasondError) -> None:
         """Let the audit log say how the call failed, once somebody was let in."""
@@ -253,7 +252,7 @@ def note_failure(
     """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
     shown_error = error_object(error, request_id=exchange.request_id, partial=partial)
     exchange.code = shown_error["code"]
-    exchange.reason = row_of(error).reason
+    exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault
     if exchange.reason == "INTERNAL":
         _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.request_id})
     return shown_error

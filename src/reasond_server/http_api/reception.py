@@ -17,12 +17,12 @@ from reasond_server.http_api.exchange import (
     send_refusal,
 )
 from reasond_server.http_api.headers import RequestHeaders
+from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import read_trace_bytes
 from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
-from reasond_server.wire.errors import INTERNAL_MESSAGE
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ _CLIENT_GONE: Final = 499
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
-_FAULTS: Final = frozenset({"INTERNAL", "STORE_UNAVAILABLE", "MODEL_UNAVAILABLE", "MODEL_FAILED", "MODEL_TIMEOUT"})
 _ID_NAME: Final = REQUEST_ID_KEY.encode("ascii")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _log = logging.getLogger("reasond.http")
@@ -144,7 +143,7 @@ def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
         attributes["reasond.execution.id"] = work.execution_id
     span.set(attributes)
     if exchange.reason or exchange.status >= _BAD_REQUEST:
-        is_fault = exchange.status >= _SERVER_ERROR or exchange.reason in _FAULTS
+        is_fault = exchange.status >= _SERVER_ERROR or exchange.is_fault
         span.fail(exchange.reason or str(exchange.status), is_fault=is_fault)
     span.end()
 

@@ -89,9 +89,10 @@ class LogWriter:
             )
         trouble = self._trouble
         if trouble is not None and now_s - self._trouble_s < _TROUBLE_S:
-            raise type(trouble)(
-                trouble.message, remedy=trouble.remedy, metadata=trouble.metadata, retry_after_s=trouble.retry_after_s
-            )
+            error = trouble.again()
+            # Whose entries the store did not take is nobody else's business.
+            error.execution_id = None
+            raise error
 
     async def caught_up(self) -> None:
         """Wait while 128 logs wait for the store: more would fill the memory.

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.errors import error_classes
 from reasond_server.telemetry.series import Registry, Vocabulary
 from reasond_server.types import BoundedContextMetrics
 
@@ -18,16 +19,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Savings, StrategyMetrics, Usage
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
-_DENIALS: Final = {
-    "TOKEN_MISSING": "authentication",
-    "TOKEN_INVALID": "authentication",
-    "TOKEN_EXPIRED": "authentication",
-    "PERMISSION_MISSING": "permission",
-    "OVERLOADED": "overload",
-    "DRAINING": "draining",
-    "STORE_UNAVAILABLE": "store",
-    "STORE_FULL": "store",
-}
 
 
 class Meters:
@@ -46,6 +37,9 @@ class Meters:
         self._streams = gauge("reasond_streams_open")
         self._errors = counter("reasond_errors")
         self._denials = counter("reasond_denials")
+        self._denial_of = {
+            name: denial for name, kind in error_classes().items() if (denial := kind.declaration.denial)
+        }
         self._slow_consumers = counter("reasond_slow_consumers")
         self._http_requests = counter("reasond_http_requests")
         self._executions = counter("reasond_executions")
@@ -100,7 +94,7 @@ class Meters:
     def call_failed(self, transport: str, reason: str) -> None:
         """See CallObserver; limits of callers tell of themselves what they refuse."""
         self._errors[transport, reason].inc()
-        kind = _DENIALS.get(reason)
+        kind = self._denial_of.get(reason)
         if kind is not None:
             self._denials[kind].inc()
 
@@ -243,7 +237,7 @@ class Meters:
 
     def _create_rare_series(self) -> None:
         """Create the series of rare events at 0, because `rate` misses the increase with which a series appears."""
-        for kind in sorted({*_DENIALS.values(), "rate", "concurrency", "budget"}):
+        for kind in sorted({*self._denial_of.values(), "rate", "concurrency", "budget"}):
             self._denials[kind]
         for transport in ("grpc", "jsonrpc"):
             self._slow_consumers[transport]
