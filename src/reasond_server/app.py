@@ -20,15 +20,15 @@ from reasond_server.config import require_servable
 from reasond_server.config.reloading import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
 from reasond_server.errors import InternalError
-from reasond_server.grpc_api.health import HealthServicer
-from reasond_server.grpc_api.options import GrpcOptions
-from reasond_server.grpc_api.server import GrpcServer
-from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
-from reasond_server.http_api.calls import TRANSPORT as JSONRPC
+from reasond_server.grpc_api.grpc_server import GrpcServer
+from reasond_server.grpc_api.listening import GrpcOptions
+from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.http_api.connections import ConnectionLimits
-from reasond_server.http_api.methods import Methods
+from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
+from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
+from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
-from reasond_server.http_api.server import HttpServer
 from reasond_server.limiting import limiting_of
 from reasond_server.llm.traced_model import traced
 from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of

@@ -23,10 +23,8 @@ from reasond_server.config import load
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import neutralize, restore
 from reasond_server.errors import ReasondError, SettingsError, TokenInvalidError
-from reasond_server.http_api.counting import holds_more_values
-from reasond_server.http_api.credentials import take_token
-from reasond_server.http_api.failures import error_object
-from reasond_server.http_api.jsonrpc import dispatch
+from reasond_server.http_api.jsonrpc import dispatch, holds_more_values
+from reasond_server.http_api.jsonrpc_calls import error_object, take_token
 from reasond_server.http_api.params import ExecuteParams, read_params
 from reasond_server.llm.openai.sse import SseReader
 from reasond_server.reasoning.requests import check_task, digest_of

@@ -12,7 +12,7 @@ from reasond_server.access import audit
 from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import InternalError, ReasondError
-from reasond_server.grpc_api.calls import RpcCall, current_call
+from reasond_server.grpc_api.guard import RpcCall, current_call
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped, wrapped_unread
 from reasond_server.telemetry.scope import note_caller
 

@@ -1,4 +1,7 @@
-"""The outermost interceptor: whatever happens inside, the peer gets a well-formed status and nothing else."""
+"""The outermost interceptor, and what is known about the RPC in progress.
+
+Whatever happens inside, the peer gets a well-formed status and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import asyncio
 import contextlib
 import logging
 import time
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, shown
-from reasond_server.grpc_api.calls import RpcCall, begin, current_call, remaining_s
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.telemetry.arrivals import Arrival
@@ -27,8 +31,12 @@ if TYPE_CHECKING:
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
+    from reasond_server.grpc_api.handlers import Context
     from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.telemetry.spans import OpenSpan, Tracing
+    from reasond_server.types import Principal
+
 
 STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
@@ -272,3 +280,60 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
         "subject": subject,
     }
     tell(_log, level, "%s %s", method, code, fields=fields)
+
+
+@dataclass(slots=True, kw_only=True)
+class RpcCall:
+    """One RPC, from its headers on. `trace` is where its caller stands; `reason` is set once the call has failed.
+
+    `is_looked_at` is set when somebody has read who calls: then `principal` is whose token was verified, and `refusal`
+    why nobody may; neither where a certificate has to tell.
+    """
+
+    method: str
+    request_id: str
+    trace: TraceContext | None = None
+    is_looked_at: bool = False
+    principal: Principal | None = None
+    refusal: Exception | None = None
+    reason: str = ""
+
+
+_CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")
+
+
+def begin(call: RpcCall) -> None:
+    """Make `call` the one in progress for the RPC's task; each RPC has a context of its own."""
+    _CURRENT.set(call)
+
+
+def current_call() -> RpcCall:
+    """Return the RPC in progress.
+
+    Raises:
+        InternalError: no interceptor announced it.
+    """
+    call = _CURRENT.get(None)
+    if call is None:
+        message = "a servicer was called without the interceptors"
+        raise InternalError(message)
+    return call
+
+
+def current_principal() -> Principal:
+    """Return who calls.
+
+    Raises:
+        InternalError: the method is exempt from authentication.
+    """
+    call = current_call()
+    if call.principal is None:
+        message = f"{call.method} asks who calls but is exempt from authentication"
+        raise InternalError(message)
+    return call.principal
+
+
+def remaining_s(context: Context) -> float | None:
+    """Return the seconds until the caller's deadline; None where it set none."""
+    remaining: Any = context.time_remaining()
+    return None if remaining is None else float(remaining)

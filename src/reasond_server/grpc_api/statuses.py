@@ -29,6 +29,9 @@ _MAX_TEXT_CHARACTERS: Final = 256
 _QUOTA_REASONS: Final = frozenset({"RATE_LIMITED", "TOKEN_BUDGET_EXHAUSTED", "MODEL_RATE_LIMITED"})
 _CODES: Final = {code.name: code for code in grpc.StatusCode}
 
+CODES: Final = tuple(_CODES)
+"""The names of the status codes."""
+
 
 def code_of(error: ReasondError) -> grpc.StatusCode:
     """Return the gRPC status code of `error`."""

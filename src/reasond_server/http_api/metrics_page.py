@@ -9,16 +9,14 @@ from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import bearer_token, missing
 from reasond_server.errors import AccessError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of
-from reasond_server.http_api.pages import Addresses
-from reasond_server.http_api.reception import Reception
+from reasond_server.http_api.reception import Addresses, Reception
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.access.peers import Peers
-    from reasond_server.http_api.asgi import Receive, Scope, Send
-    from reasond_server.http_api.exchange import Exchange
+    from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal
 

@@ -13,10 +13,11 @@ from reasond_server.http_api.exchange import (
     ClientGoneError,
     Exchange,
     RefusalError,
+    RequestHeaders,
     attach,
+    exchange_of,
     send_refusal,
 )
-from reasond_server.http_api.headers import RequestHeaders
 from reasond_server.telemetry.arrivals import Arrival
 from reasond_server.telemetry.logs import tell
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -27,9 +28,9 @@ from reasond_server.wire.errors import INTERNAL_MESSAGE
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from reasond_server.http_api.asgi import ASGIApp, Message, Receive, Scope, Send
+    from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import OpenSpan, Tracing
 
@@ -43,7 +44,39 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _FAULTS: Final = frozenset({"INTERNAL", "STORE_UNAVAILABLE", "MODEL_UNAVAILABLE", "MODEL_FAILED", "MODEL_TIMEOUT"})
 _ID_NAME: Final = REQUEST_ID_KEY.encode("ascii")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
+_HINT: Final = "JSON-RPC is at /api/v1/jsonrpc"
 _log = logging.getLogger("reasond.http")
+
+
+class Addresses:
+    """What is served where: `pages` to GET and HEAD, `endpoints` to POST, by their paths exactly as they are written.
+
+    `hint` tells whoever asks for another path where there is something.
+    """
+
+    def __init__(self, *, pages: Mapping[str, ASGIApp], endpoints: Mapping[str, ASGIApp], hint: str = _HINT) -> None:
+        self._hint = hint
+        self._served: dict[str, tuple[ASGIApp, Sequence[str]]] = {
+            **{path: (page, ("GET", "HEAD")) for path, page in pages.items()},
+            **{path: (endpoint, ("POST",)) for path, endpoint in endpoints.items()},
+        }
+
+    def find(self, scope: Scope) -> ASGIApp:
+        """Return what serves the request; its path is its route.
+
+        Raises:
+            RefusalError: 404 there is nothing at its path, 405 what is there takes other methods.
+        """
+        path = scope["path"]
+        found = self._served.get(path)
+        if found is None:
+            raise RefusalError(404, f"there is nothing at this address; {self._hint}")
+        exchange_of(scope).route = path
+        app, methods = found
+        if scope["method"] not in methods:
+            allowed = ", ".join(methods)
+            raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
+        return app
 
 
 class Reception:

@@ -19,7 +19,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from reasond_server.access.issuing import AgentTokens
-    from reasond_server.http_api.asgi import Receive, Scope, Send
+    from reasond_server.http_api.exchange import Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
 

@@ -12,7 +12,7 @@ from reasond.v1 import agent_service_pb2, reasoning_service_pb2
 from reasond_server.access.permissions import Operation
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
-from reasond_server.grpc_api.calls import RpcCall, begin, current_call, current_principal
+from reasond_server.grpc_api.guard import RpcCall, begin, current_call, current_principal
 from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, authenticate, refused, serving
 
 SERVICES = (

@@ -12,8 +12,7 @@ import pytest
 
 from reasond.v1.reasoning_service_pb2 import GetExecutionRequest
 from reasond_server.errors import InvalidRequestError, OverloadedError
-from reasond_server.grpc_api.calls import current_call
-from reasond_server.grpc_api.guard import ErrorGuard
+from reasond_server.grpc_api.guard import ErrorGuard, current_call
 from tests.unit.grpc_api.parts import AUTHORIZED, SOON, ScriptedReasoning, bare_server, refused, serving, status_in
 
 

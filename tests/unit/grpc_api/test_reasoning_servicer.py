@@ -10,7 +10,7 @@ import pytest
 from reasond.v1 import execution_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors import InvalidConfigError, SlowConsumerError, Violation
-from reasond_server.grpc_api.calls import RpcCall, begin
+from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.types import CostClass, FinishReason, TextDelta, Thought

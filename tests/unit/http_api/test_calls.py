@@ -12,10 +12,9 @@ import pytest
 
 from reasond_server.access.permissions import require
 from reasond_server.errors import ModelFailedError, ModelUnavailableError
-from reasond_server.http_api.calls import Calls, Gate
-from reasond_server.http_api.exchange import Exchange
-from reasond_server.http_api.headers import RequestHeaders
-from reasond_server.http_api.streaming import frames
+from reasond_server.http_api.endpoint import frames
+from reasond_server.http_api.exchange import Exchange, RequestHeaders
+from reasond_server.http_api.jsonrpc_calls import Calls, Gate
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal

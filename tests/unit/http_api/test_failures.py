@@ -13,7 +13,7 @@ from reasond_server.errors import (
     StrategyRequiredError,
     Violation,
 )
-from reasond_server.http_api.failures import error_object, failure_of
+from reasond_server.http_api.jsonrpc_calls import error_object, failure_of
 
 
 def test_an_error_is_its_code_its_message_and_what_programs_need() -> None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.http_api.exchange import Exchange, RefusalError, attach
-from reasond_server.http_api.headers import RequestHeaders
-from reasond_server.http_api.pages import Addresses
+from reasond_server.http_api.exchange import Exchange, RefusalError, RequestHeaders, attach
+from reasond_server.http_api.reception import Addresses
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
+    from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
 
 
 async def page(scope: Scope, receive: Receive, send: Send) -> None:

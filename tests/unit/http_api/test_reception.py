@@ -11,7 +11,7 @@ import pytest
 from reasond_server.http_api.reception import Reception
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import ASGIApp, Message, Receive, Scope, Send
+    from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
 
 SCOPE = {"type": "http", "method": "GET", "path": "/x", "headers": [(b"x-request-id", b"trace-1")]}
 

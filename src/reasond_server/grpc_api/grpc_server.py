@@ -1,4 +1,8 @@
-"""The gRPC server: its listeners, interceptors and services put together, started, drained and stopped."""
+"""The gRPC server: its listeners, interceptors and services put together, started, drained and stopped.
+
+Services are added as generic handlers: grpc.aio waits for the next call with one task for each method that is
+registered by name, and makes all those tasks wait anew for every call. Generic handlers share one waiting task.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,15 @@ from reasond_server.errors import SettingsError, shown
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.codec import Codec
 from reasond_server.grpc_api.guard import ErrorGuard
-from reasond_server.grpc_api.health import HEALTH_SERVICE
-from reasond_server.grpc_api.listening import bind_tcp, bind_unix, require_address
-from reasond_server.grpc_api.options import channel_arguments
-from reasond_server.grpc_api.reflection import add_reflection
-from reasond_server.grpc_api.registering import GenericRegistry
-from reasond_server.grpc_api.tls import CertificateReloader
+from reasond_server.grpc_api.handlers import GenericRegistry
+from reasond_server.grpc_api.listening import (
+    CertificateReloader,
+    bind_tcp,
+    bind_unix,
+    channel_arguments,
+    require_address,
+)
+from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.certificates import TlsFiles
 
@@ -30,12 +37,13 @@ if TYPE_CHECKING:
 
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
-    from reasond_server.grpc_api.health import HealthServicer
-    from reasond_server.grpc_api.options import GrpcOptions
-    from reasond_server.grpc_api.registering import GrpcService
+    from reasond_server.grpc_api.handlers import GrpcService
+    from reasond_server.grpc_api.listening import GrpcOptions
+    from reasond_server.grpc_api.standard_services import HealthServicer
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
+
 
 # How long what was cut may take to clean up; what never ends must not keep the process alive.
 _UNWINDING_S: Final = 5.0
