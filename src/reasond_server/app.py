@@ -15,7 +15,7 @@ from reasond_server.access.permissions import ADMIN, require
 from reasond_server.addresses import Listening, is_loopback, split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
-from reasond_server.backends import backend_problems, model_name_of, model_of
+from reasond_server.backends import find_backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
 from reasond_server.config.reloading import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
@@ -30,7 +30,7 @@ from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
 from reasond_server.limiting import limiting_of
-from reasond_server.llm.traced_model import traced
+from reasond_server.llm.traced_model import trace_model
 from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
@@ -87,7 +87,7 @@ class Server:
             SettingsError: what is configured must not or cannot be served.
         """
         settings = loaded.settings
-        require_servable(settings, dev=dev, also=[] if model is not None else backend_problems(settings, environ))
+        require_servable(settings, dev=dev, also=[] if model is not None else find_backend_problems(settings, environ))
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()
@@ -103,7 +103,7 @@ class Server:
         )
         observer = self._measuring.observer
         model = model or model_of(settings, environ, loaded.folder, observer=observer)
-        self._model = traced(model, tracing=self._tracing, provider=provider_name(settings, environ))
+        self._model = trace_model(model, tracing=self._tracing, provider=provider_name(settings, environ))
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)

@@ -85,6 +85,8 @@ def settings(url: str, notes: Path, **more: str) -> dict[str, str]:
         "REASOND__TOOLS__ENABLED": '["calculator"]',
         "REASOND__TOOLS__MCP__COMPAT__COMMAND": sys.executable,
         "REASOND__TOOLS__MCP__COMPAT__ARGS": json.dumps([str(PROGRAM), str(notes)]),
+        # A machine that is busy takes more than the usual 10 s to start the program; without it there are no tools.
+        "REASOND__TOOLS__MCP__COMPAT__CONNECT_TIMEOUT_S": "50",
         **more,
     }
 

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import importlib
 import json
+import math
 import os
 import re
 import signal
@@ -123,10 +124,10 @@ class _Asking:
     async def _followed(self, question: Question) -> None:
         client, request_id = self.caller.client, question.request_id or None
         if question.is_unary:
-            await client.reason(**question.task, request_id=request_id, timeout_s=600)
+            await client.reason(**question.task, request_id=request_id, timeout_s=math.inf)
             return
         stream = client.reason_iterations(
-            **question.task, request_id=request_id, keep_running=question.keep_running, timeout_s=600
+            **question.task, request_id=request_id, keep_running=question.keep_running, timeout_s=math.inf
         )
         async for _ in stream:
             pass

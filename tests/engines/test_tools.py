@@ -19,7 +19,7 @@ from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
 from reasond_server.llm.openai.chat import build_chat_body
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.profiles import find_profile
 from reasond_server.types import ToolCall, UsageSource
 from tests.engines.serving import running_engine
 
@@ -63,7 +63,7 @@ def engine_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 
 LLAMACPP = BackendOptions(
-    name="engine", model="any", base_url="http://127.0.0.1:1/v1", profile=profile_for("any", "", "llamacpp")
+    name="engine", model="any", base_url="http://127.0.0.1:1/v1", profile=find_profile("any", "", "llamacpp")
 )
 
 

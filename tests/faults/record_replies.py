@@ -16,7 +16,7 @@ from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.transport import encode_body
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.profiles import find_profile
 from tests.engines.serving import running_engine
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main() -> None:
 
 def _reply(base_url: str, protocol: WireProtocol, chain: str) -> bytes:
     """Return all that the server sends, from its first line to the end of the connection."""
-    options = BackendOptions(name="b", model="m", base_url=base_url, profile=profile_for("m", "", "llamacpp"))
+    options = BackendOptions(name="b", model="m", base_url=base_url, profile=find_profile("m", "", "llamacpp"))
     asked = ChatRequest(
         messages=(Message(role=Role.USER, content="Six times seven?"),),
         max_tokens=100,

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import backend_options
+from reasond_server.backends import read_backend_options
 from reasond_server.cli.configuration import source_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import one_line, printable, write
@@ -38,7 +38,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
             remedy='Set provider = "openai" and model in [llm], or name one of [llm.backends].',
             code=ExitCode.BAD_REQUEST,
         )
-    options = backend_options(loaded.settings, environ, name)
+    options = read_backend_options(loaded.settings, environ, name)
     # Imported here: aiohttp takes time that other commands need not pay.
     from reasond_server.llm.openai.probes import probe  # noqa: PLC0415 - see above
 

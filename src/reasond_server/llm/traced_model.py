@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MAX_MESSAGES: Final = 16
 
 
-def traced(model: ChatModel, *, tracing: Tracing | None, provider: str = "openai") -> ChatModel:
+def trace_model(model: ChatModel, *, tracing: Tracing | None, provider: str = "openai") -> ChatModel:
     """Return `model` with a span for each call, or as it is where nothing is traced."""
     return model if tracing is None else TracedModel(model=model, tracing=tracing, provider=provider)
 
@@ -53,7 +53,7 @@ class TracedModel(WrappedModel[ChatModel]):
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model within a span that ends with the call, however that ends."""
         tracing, began_s = self._tracing, self._monotonic()
-        work, attributes = current(), self._attributes(request)
+        work, attributes = current(), self._build_attributes(request)
         parent, trace = (None, None) if work is None else (work.span, work.trace)
         span = tracing.call(f"{CHAT} {self.name}", attributes, parent=parent, trace=trace)
         heard: list[str] | None = [] if tracing.has_content and span.is_recording else None
@@ -80,10 +80,10 @@ class TracedModel(WrappedModel[ChatModel]):
             raise
         finally:
             if heard:
-                span.set({"gen_ai.output.messages": _messages([("assistant", "".join(heard))])})
+                span.set({"gen_ai.output.messages": _to_json([("assistant", "".join(heard))])})
             span.end()
 
-    def _attributes(self, request: ChatRequest) -> Attributes:
+    def _build_attributes(self, request: ChatRequest) -> Attributes:
         attributes = {
             **self._fixed,
             "gen_ai.request.max_tokens": request.max_tokens,
@@ -91,7 +91,7 @@ class TracedModel(WrappedModel[ChatModel]):
             "gen_ai.request.stop_sequences": tuple(request.stop),
         }
         if self._tracing.has_content:
-            attributes["gen_ai.input.messages"] = _messages([(one.role.value, one.content) for one in request.messages])
+            attributes["gen_ai.input.messages"] = _to_json([(one.role.value, one.content) for one in request.messages])
         return attributes
 
 
@@ -110,7 +110,7 @@ def _note_end(span: OpenSpan, finished: Finished) -> None:
     )
 
 
-def _messages(said: Sequence[tuple[str, str]]) -> str:
+def _to_json(said: Sequence[tuple[str, str]]) -> str:
     """Return the last messages as JSON by the convention; the beginning of each."""
     return json.dumps(
         [

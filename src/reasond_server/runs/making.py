@@ -247,7 +247,7 @@ class Maker:
             counter=counter,
             account=self._account_of(assignment.tenant, assignment.subject, log.execution.execution_id),
             on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
-            hold=None if tenure is None else tenure.hold,
+            wait_for_lease=None if tenure is None else tenure.hold,
             observer=self._observer,
             monotonic=monotonic,
         )

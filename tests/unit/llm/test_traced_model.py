@@ -10,7 +10,7 @@ from opentelemetry.trace import StatusCode
 from reasond_server.errors import ModelUnavailableError
 from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.model import ChatModel, ChatRequest, Finished, Message, ModelEvent, Role
-from reasond_server.llm.traced_model import TracedModel, traced
+from reasond_server.llm.traced_model import TracedModel, trace_model
 from reasond_server.telemetry.exporting import TracingOptions
 from reasond_server.telemetry.propagation import outgoing, parsed
 from reasond_server.telemetry.scope import Scope, enter
@@ -111,7 +111,7 @@ async def test_a_call_outside_of_runs_is_below_whatever_is_at_work() -> None:
 
 async def test_it_shows_the_model_behind_it_and_closes_it() -> None:
     inner = DemoModel()
-    one = traced(inner, tracing=Spans().sink.tracing)
+    one = trace_model(inner, tracing=Spans().sink.tracing)
     assert isinstance(one, TracedModel)
     assert (one.name, one.warnings, one.context_window) == (inner.name, inner.warnings, inner.context_window)
     assert one.counter is inner.counter
@@ -121,4 +121,4 @@ async def test_it_shows_the_model_behind_it_and_closes_it() -> None:
 
 def test_where_nothing_is_traced_nothing_is_wrapped() -> None:
     model = DemoModel()
-    assert traced(model, tracing=None) is model
+    assert trace_model(model, tracing=None) is model

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from reasond_server.errors import SettingsError, shown
-from reasond_server.llm.counting import EstimatingCounter, counter_for
-from reasond_server.llm.counting.tiktoken_counter import TiktokenCounter
+from reasond_server.llm.counting import EstimatingCounter, choose_counter
+from reasond_server.llm.counting.tokenizers import TiktokenCounter
 from reasond_server.llm.model import ChatRequest
 from reasond_server.llm.openai.chat import ChatCompletions, messages_of
 from reasond_server.llm.openai.openai_model import OpenAIModel
@@ -73,7 +73,7 @@ def _choose_counter(
 ) -> TokenCounter:
     """Return what counts on our side."""
     if kind == "bytes":
-        return counter_for("bytes", options.model)
+        return choose_counter("bytes", options.model)
     if kind == "estimate":
         return EstimatingCounter()
     if kind == "tokenizer" and tokenizer_file is None:
@@ -83,7 +83,7 @@ def _choose_counter(
             f'count = "server", but the profile {shown(options.profile.name)} knows no place where it counts',
             remedy='Set count_path in the capabilities of the backend, or count = "auto".',
         )
-    counter = counter_for(
+    counter = choose_counter(
         "auto", options.model, tokenizer=None if kind == "tiktoken" else tokenizer_file, folders=rank_folders
     )
     if kind == "tiktoken" and not isinstance(counter, TiktokenCounter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.counting.template import forks
+from reasond_server.llm.counting.learning import can_fork
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import TokenCounter
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def fork_of(counter: TokenCounter, calibration: Json) -> TokenCounter:
     """Return a counter of a run's own, set to `calibration` unless that is empty."""
-    if not forks(counter):
+    if not can_fork(counter):
         return counter
     own = counter.fork()
-    if calibration and forks(own):
+    if calibration and can_fork(own):
         own.restore(calibration)
     return own
 
 
 def calibration_of(counter: TokenCounter) -> Json:
     """Return what `counter` has learnt; empty where it learns nothing."""
-    return counter.snapshot() if forks(counter) else {}
+    return counter.snapshot() if can_fork(counter) else {}

@@ -9,7 +9,7 @@ import pytest
 from reasond_server.errors import ModelFailedError, ModelUnavailableError, PermissionMissingError, SettingsError
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.probes import Report, probe
-from reasond_server.llm.profiles import ModelProfile, SchemaLevel, merge, profile_for
+from reasond_server.llm.profiles import ModelProfile, SchemaLevel, find_profile, merge
 from tests.unit.llm.openai.odd_server import Manners, odd_server
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def test_a_real_engine_shows_what_it_can(llama_server: Callable[..., Engin
         "context window": "yes",
         "reasoning told apart": "unknown",
     }
-    assert report.base == profile_for("m", "", "llamacpp"), "the engine says what it is"
+    assert report.base == find_profile("m", "", "llamacpp"), "the engine says what it is"
     assert report.changes == {"max_stops": 16, "context_window": engine.window}
     assert report.warnings == ()
     assert engine.busy_slots() == 0
@@ -71,7 +71,7 @@ async def test_a_real_engines_reasoning_is_seen(llama_server: Callable[..., Engi
 
 async def test_a_server_that_honours_nothing_is_found_out() -> None:
     manners = Manners()
-    report = await found(manners, profile_for("m", "", "openai"))
+    report = await found(manners, find_profile("m", "", "openai"))
     assert holds(report) == {
         "usage in the stream": "no",
         "temperature and seed accepted": "yes",
@@ -118,7 +118,7 @@ async def test_a_server_like_openais_reasoning_models_is_described() -> None:
     assert all(
         "Unsupported parameter: stop" in one.evidence for one in report.findings if one.subject.startswith("stop")
     )
-    known = await found(manners, profile_for("m", "", "openai-reasoning"))
+    known = await found(manners, find_profile("m", "", "openai-reasoning"))
     assert known.changes == {"several_system_messages": False}
     assert known.profile.json_schema is SchemaLevel.STRICT
 

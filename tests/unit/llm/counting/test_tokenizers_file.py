@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from reasond_server.errors import SettingsError
 from reasond_server.llm.counting import ByteCounter
-from reasond_server.llm.counting.tokenizer_file import TokenizerFileCounter, tokenizer_file
+from reasond_server.llm.counting.tokenizers import TokenizerFileCounter, load_tokenizer_file
 from reasond_server.llm.model import Message, Role
 
 
@@ -37,7 +37,7 @@ def counter() -> TokenizerFileCounter:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
         write_tokenizer(path)
-        return tokenizer_file(path)
+        return load_tokenizer_file(path)
 
 
 COUNTER = counter()
@@ -88,14 +88,14 @@ def test_the_template_is_learnt() -> None:
 
 def test_a_file_that_is_missing_or_no_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.json"):
-        tokenizer_file(tmp_path / "none.json")
+        load_tokenizer_file(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(SettingsError, match=r"other\.json"):
-        tokenizer_file(tmp_path / "other.json")
+        load_tokenizer_file(tmp_path / "other.json")
 
 
 def test_without_the_package_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(SettingsError, match="'tokenizers'") as caught:
-        tokenizer_file(tmp_path / "tokenizer.json")
+        load_tokenizer_file(tmp_path / "tokenizer.json")
     assert "Install" in caught.value.remedy

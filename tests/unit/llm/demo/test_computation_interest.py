@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.llm.demo.interest import read_interest
+from reasond_server.llm.demo.computation import read_interest
 from reasond_server.llm.demo.numerals import UncomputableError, show_money
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.errors import SettingsError
-from reasond_server.llm.counting import ByteCounter, EstimatingCounter, counter_for
-from reasond_server.llm.counting.template import TemplateAllowance
-from reasond_server.llm.counting.tiktoken_counter import TiktokenCounter
+from reasond_server.llm.counting import ByteCounter, EstimatingCounter, choose_counter
+from reasond_server.llm.counting.learning import TemplateAllowance
+from reasond_server.llm.counting.tokenizers import TiktokenCounter
 from tests.unit.llm.counting.ranks import made_up_ranks
 
 if TYPE_CHECKING:
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 def test_bytes_are_bytes_whatever_else_is_there(tmp_path: Path) -> None:
     ranks = made_up_ranks(tmp_path)
-    assert isinstance(counter_for("bytes", "gpt-4o", folders=[tmp_path], known=[ranks]), ByteCounter)
+    assert isinstance(choose_counter("bytes", "gpt-4o", folders=[tmp_path], known=[ranks]), ByteCounter)
 
 
 def test_a_tokenizer_file_comes_first_and_must_be_there(tmp_path: Path) -> None:
     ranks = made_up_ranks(tmp_path)
     with pytest.raises(SettingsError):
-        counter_for("auto", "gpt-4o", tokenizer=tmp_path / "none.json", folders=[tmp_path], known=[ranks])
+        choose_counter("auto", "gpt-4o", tokenizer=tmp_path / "none.json", folders=[tmp_path], known=[ranks])
 
 
 def test_local_ranks_come_before_an_estimate(tmp_path: Path) -> None:
     ranks = made_up_ranks(tmp_path)
     template = TemplateAllowance(is_configured=True)
-    counter = counter_for("auto", "gpt-4o", folders=[tmp_path], known=[ranks], template=template)
+    counter = choose_counter("auto", "gpt-4o", folders=[tmp_path], known=[ranks], template=template)
     assert isinstance(counter, TiktokenCounter)
     assert counter.is_exact
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "llama-3", ""])
 def test_without_ranks_there_is_an_estimate(model: str, tmp_path: Path) -> None:
-    assert isinstance(counter_for("auto", model, folders=[tmp_path]), EstimatingCounter)
+    assert isinstance(choose_counter("auto", model, folders=[tmp_path]), EstimatingCounter)
 
 
 def test_a_folder_that_cannot_be_looked_into_is_passed_over(tmp_path: Path) -> None:
     ranks = made_up_ranks(tmp_path)
     # Refused by the system whoever asks; another user's folder is refused to all but root.
     out_of_reach = tmp_path / ("x" * 300)
-    assert isinstance(counter_for("auto", "gpt-4o", folders=[out_of_reach], known=[ranks]), EstimatingCounter)
-    counter = counter_for("auto", "gpt-4o", folders=[out_of_reach, tmp_path], known=[ranks])
+    assert isinstance(choose_counter("auto", "gpt-4o", folders=[out_of_reach], known=[ranks]), EstimatingCounter)
+    counter = choose_counter("auto", "gpt-4o", folders=[out_of_reach, tmp_path], known=[ranks])
     assert isinstance(counter, TiktokenCounter)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Learner
-from reasond_server.llm.counting.estimate import Calibration
+from reasond_server.llm.counting.estimates import Calibration
 from reasond_server.llm.model import Message, Role
 
 TEXTS = st.text(

@@ -50,23 +50,23 @@ class Forkable(Learner, Protocol):
         ...
 
 
-def learns(counter: TokenCounter) -> TypeGuard[Learner]:
+def can_learn(counter: TokenCounter) -> TypeGuard[Learner]:
     """Return whether `counter` is a Learner; `isinstance` would take 20 microseconds of every model call."""
     return callable(getattr(counter, "learn", None))
 
 
-def forks(counter: TokenCounter) -> TypeGuard[Forkable]:
+def can_fork(counter: TokenCounter) -> TypeGuard[Forkable]:
     """Return whether `counter` is Forkable, for little as well."""
     kind = type(counter)
-    return learns(counter) and hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
+    return can_learn(counter) and hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
 
 
 def fork_of(counter: TokenCounter) -> TokenCounter:
     """Return a fork of `counter`, or the counter itself where it learns nothing."""
-    return counter.fork() if forks(counter) else counter
+    return counter.fork() if can_fork(counter) else counter
 
 
-def kept_number(snapshot: Json, name: str, *, least: float, most: float) -> Any:  # noqa: ANN401 - an int stays an int
+def read_number(snapshot: Json, name: str, *, least: float, most: float) -> Any:  # noqa: ANN401 - an int stays an int
     """Return a number of a snapshot.
 
     Raises:
@@ -97,7 +97,7 @@ class TemplateAllowance:
         self.is_configured = is_configured
         self._seen: int | None = None
 
-    def tokens(self, messages: int) -> int:
+    def count_tokens(self, messages: int) -> int:
         """Return what is added to `messages` messages."""
         if self._seen is not None:
             return self._seen * messages
@@ -125,4 +125,4 @@ class TemplateAllowance:
     def restore(self, snapshot: Json) -> None:
         """Know what `snapshot` tells. Raises InternalError: as `Forkable.restore`."""
         is_new = isinstance(snapshot, dict) and snapshot.get("seen", 0) is None
-        self._seen = None if is_new else int(kept_number(snapshot, "seen", least=0, most=_MOST_SEEN))
+        self._seen = None if is_new else int(read_number(snapshot, "seen", least=0, most=_MOST_SEEN))

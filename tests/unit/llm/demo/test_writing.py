@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.demo.prompt import Prompt
-from reasond_server.llm.demo.reply import NO_FINDINGS, REFUSAL, SILENCE, write_reply
+from reasond_server.llm.demo.writing import NO_FINDINGS, REFUSAL, SILENCE, write_reply
 
 COUNTER = WordPieceCounter()
 PASSAGE = (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reasond_server.errors import InternalError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Forkable, WordPieceCounter, fork_of
-from reasond_server.llm.counting.encoded import EncodedCounter
-from reasond_server.llm.counting.template import TemplateAllowance
+from reasond_server.llm.counting.learning import TemplateAllowance
+from reasond_server.llm.counting.tokenizers import EncodedCounter
 from reasond_server.llm.model import Message, Role
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class OneEach(EncodedCounter):
     def _count(self, text: str) -> int:
         return len(text)
 
-    def _beginning(self, text: str, tokens: int) -> int:
+    def _measure_head(self, text: str, tokens: int) -> int:
         return min(tokens, len(text))
 
-    def _end(self, text: str, tokens: int) -> int:
+    def _measure_tail(self, text: str, tokens: int) -> int:
         return min(tokens, len(text))
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.llm.demo.sentences import MAX_SENTENCE_CHARACTERS, sentences, split_question
+from reasond_server.llm.demo.extraction import MAX_SENTENCE_CHARACTERS, split_question, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ from reasond_server.llm.demo.sentences import MAX_SENTENCE_CHARACTERS, sentences
     ],
 )
 def test_a_text_is_cut_into_its_sentences(text: str, expected: list[str]) -> None:
-    assert sentences(text) == expected
+    assert split_sentences(text) == expected
 
 
 def test_a_sentence_without_end_is_cut_between_words() -> None:
-    found = sentences("word " * 1000)
+    found = split_sentences("word " * 1000)
     assert all(len(one) <= MAX_SENTENCE_CHARACTERS for one in found)
     assert " ".join(found) == ("word " * 1000).strip()
-    assert [len(one) for one in sentences("x" * 2000)] == [800, 800, 400]
+    assert [len(one) for one in split_sentences("x" * 2000)] == [800, 800, 400]
 
 
 @given(st.text(alphabet="ab. \n?!\"'_[]MrFig1`~", max_size=200))
@@ -41,7 +41,7 @@ def test_no_character_is_lost_but_blanks_and_fences(text: str) -> None:
     def kept(value: str) -> str:
         return "".join(char for char in value if not char.isspace() and char not in "`~")
 
-    found = sentences(text)
+    found = split_sentences(text)
     assert all(one == " ".join(one.split()) and one for one in found)
     if "`" not in text and "~" not in text:
         assert kept("".join(found)) == kept(text)
@@ -51,7 +51,7 @@ def test_no_character_is_lost_but_blanks_and_fences(text: str) -> None:
     "text", ["." + " " * 500_000 + "a", "A. " * 150_000, "\n " * 200_000, "a" * 500_000, "```\n" * 100_000]
 )
 def test_hostile_texts_are_cut_in_linear_time(text: str) -> None:
-    assert all(len(one) <= MAX_SENTENCE_CHARACTERS for one in sentences(text))
+    assert all(len(one) <= MAX_SENTENCE_CHARACTERS for one in split_sentences(text))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.llm.demo.ranking import content_words, rank
+from reasond_server.llm.demo.extraction import find_content_words, rank
 
 SENTENCES = [
     "The prism was made of glass.",
@@ -15,13 +15,13 @@ SENTENCES = [
 
 
 def test_the_words_that_carry_content_are_kept_once_and_in_order() -> None:
-    assert content_words("What is the Prism, and of what GLASS is the prism?") == ["prism", "glass"]
-    assert content_words("What is this about?") == []
-    assert len(content_words(" ".join(f"word{number}" for number in range(100)))) == 48
+    assert find_content_words("What is the Prism, and of what GLASS is the prism?") == ["prism", "glass"]
+    assert find_content_words("What is this about?") == []
+    assert len(find_content_words(" ".join(f"word{number}" for number in range(100)))) == 48
 
 
 def test_sentences_are_ranked_by_the_words_and_their_stems() -> None:
-    best = rank(SENTENCES, content_words("How broad are the object metals in inches?"), limit=3)
+    best = rank(SENTENCES, find_content_words("How broad are the object metals in inches?"), limit=3)
     assert best[0].sentence == SENTENCES[1]
     assert best[0].position == 1
     assert best[0].score > 0
@@ -61,7 +61,7 @@ def test_of_equals_the_earlier_comes_first() -> None:
     ['glass" OR *', "glass NEAR(prism)", "body:glass", "-glass ^prism", "glass AND NOT", "gl'ass;--", "\x00glass"],
 )
 def test_query_syntax_in_a_question_is_only_words(question: str) -> None:
-    assert isinstance(rank(SENTENCES, content_words(question), limit=3), list)
+    assert isinstance(rank(SENTENCES, find_content_words(question), limit=3), list)
 
 
 def test_a_lone_surrogate_in_a_text_is_returned_as_it_was() -> None:
@@ -70,5 +70,5 @@ def test_a_lone_surrogate_in_a_text_is_returned_as_it_was() -> None:
 
 @given(st.text(max_size=80), st.lists(st.text(max_size=40), max_size=6))
 def test_any_question_can_be_asked_of_any_text(question: str, candidates: list[str]) -> None:
-    found = rank(candidates, content_words(question), limit=3)
+    found = rank(candidates, find_content_words(question), limit=3)
     assert all(one.sentence in candidates for one in found)

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.counting import ByteCounter
-from reasond_server.llm.counting.template import TemplateAllowance
-from reasond_server.llm.counting.tiktoken_counter import KNOWN_RANKS, Ranks, TiktokenCounter, local_encoding, ranks_of
+from reasond_server.llm.counting.learning import TemplateAllowance
+from reasond_server.llm.counting.tokenizers import KNOWN_RANKS, Ranks, TiktokenCounter, find_local_encoding, ranks_of
 from reasond_server.llm.model import Message, Role
 from tests.unit.llm.counting.ranks import made_up_ranks, ranks_content
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def encoding(name: str = "o200k_base") -> tiktoken.Encoding:
     with TemporaryDirectory() as folder:
-        made = local_encoding(name, [Path(folder)], known=[made_up_ranks(Path(folder), name=name)])
+        made = find_local_encoding(name, [Path(folder)], known=[made_up_ranks(Path(folder), name=name)])
     assert made is not None
     return made
 
@@ -101,9 +101,9 @@ def test_a_configured_template_makes_counts_exact_and_stays() -> None:
 @pytest.mark.parametrize("plain", [True, False])
 def test_ranks_are_found_under_either_name_in_any_folder(tmp_path: Path, *, plain: bool) -> None:
     ranks = made_up_ranks(tmp_path, plain=plain)
-    assert local_encoding("o200k_base", [tmp_path / "none", tmp_path], known=[ranks]) is not None
-    assert local_encoding("o200k_base", [tmp_path / "none"], known=[ranks]) is None
-    assert local_encoding("p50k_base", [tmp_path], known=[ranks]) is None
+    assert find_local_encoding("o200k_base", [tmp_path / "none", tmp_path], known=[ranks]) is not None
+    assert find_local_encoding("o200k_base", [tmp_path / "none"], known=[ranks]) is None
+    assert find_local_encoding("p50k_base", [tmp_path], known=[ranks]) is None
 
 
 def test_the_names_of_cached_files_are_those_that_tiktoken_uses() -> None:
@@ -117,7 +117,7 @@ def test_a_file_with_another_checksum_is_named_and_left_alone(tmp_path: Path, ca
     path = tmp_path / "o200k_base.tiktoken"
     path.write_bytes(ranks_content())
     with caplog.at_level(logging.WARNING, "reasond.llm.counting"):
-        assert local_encoding("o200k_base", [tmp_path]) is None
+        assert find_local_encoding("o200k_base", [tmp_path]) is None
     assert [getattr(record, "path", "") for record in caplog.records] == [str(path)]
     assert path.read_bytes() == ranks_content()
 
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_list_of_ranks_is_not_used(
     ranks = Ranks(name="o200k_base", sha256=hashlib.sha256(content).hexdigest(), pattern=r"\S+|\s+")
     (tmp_path / "o200k_base.tiktoken").write_bytes(content)
     with caplog.at_level(logging.WARNING, "reasond.llm.counting"):
-        assert local_encoding("o200k_base", [tmp_path], known=[ranks]) is None
+        assert find_local_encoding("o200k_base", [tmp_path], known=[ranks]) is None
     assert "cannot be read" in caplog.text
 
 
@@ -152,4 +152,4 @@ def test_without_the_package_there_is_no_encoding(tmp_path: Path, monkeypatch: p
     for name in ("tiktoken", "tiktoken.model"):
         monkeypatch.setitem(sys.modules, name, None)
     assert ranks_of("gpt-4o") == ""
-    assert local_encoding("o200k_base", [tmp_path], known=[ranks]) is None
+    assert find_local_encoding("o200k_base", [tmp_path], known=[ranks]) is None

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.demo.acting import next_act
 from reasond_server.llm.demo.prompt import read_prompt
-from reasond_server.llm.demo.reply import write_reply
+from reasond_server.llm.demo.writing import choose_act, write_reply
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.llm.stopping import StopFilter
 from reasond_server.types import Usage
@@ -34,8 +33,8 @@ class DemoModel:
 
     It is deterministic: the same request gives the same events. `temperature` has no effect. It reads the last
     user message (`demo.prompt` says in which form) and writes its tokens, `WordPieceCounter`'s pieces, one by one.
-    Candidates that it is shown are judged by rule (`demo.judging`).
-    Where a calculator is offered it has each step of a computation worked out there (`demo.acting`).
+    Candidates that it is shown are judged by rule (`demo.writing`).
+    Where a calculator is offered it has each step of a computation worked out there (`demo.writing`).
 
     Args:
         token_delay_s: pause after each token in seconds, so that people can watch; 0 writes at full speed.
@@ -85,7 +84,7 @@ class DemoModel:
         Raises:
             ContextExhaustedError: the prompt alone is larger than the window.
         """
-        prompt_tokens, room, pieces, call = await self._prepared(request)
+        prompt_tokens, room, pieces, call = await self._prepare_beside(request)
         stop = StopFilter(request.stop)
         written = 0
         for piece in pieces[:room]:
@@ -110,7 +109,7 @@ class DemoModel:
             matched_stop=stop.matched,
         )
 
-    async def _prepared(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
+    async def _prepare_beside(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
         if sum(len(message.content) for message in request.messages) <= _SHORT_CHARACTERS:
             return self._prepare(request)
         # Ranking a long text takes many milliseconds, in which every other call would stand still.
@@ -128,7 +127,7 @@ class DemoModel:
             )
         room = max(0, min(room, request.max_tokens))
         prompt = read_prompt(request.messages)
-        acted = next_act(request, prompt)
+        acted = choose_act(request, prompt)
         if acted is not None and self._counter.count_text(acted.text) + self._tokens_of(acted.call) <= room:
             return prompt_tokens, room, self._counter.pieces(acted.text), acted.call
         reply = write_reply(prompt, counter=self._counter, max_tokens=room)
