@@ -121,7 +121,7 @@ class Server:
             authenticate=self._verification.verifier.verify, peers=self._verification.peers, observer=observer
         )
         self._metrics_page = page_of(settings, self._counting, gate)
-        self._metrics_http = listener_of(settings, self._counting, gate, new_request_id=self._clock.new_id)
+        self._metrics_http = listener_of(settings, self._counting, gate, new_call_id=self._clock.new_id)
 
     @property
     def _counting(self) -> Counting | None:
@@ -244,7 +244,7 @@ class Server:
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
             require=require,
-            new_request_id=self._clock.new_id,
+            new_call_id=self._clock.new_id,
             observer=self._measuring.observer,
             tracing=self._tracing,
         )
@@ -262,7 +262,7 @@ class Server:
             require=require,
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,
-            new_request_id=self._clock.new_id,
+            new_call_id=self._clock.new_id,
             tracing=self._tracing,
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
             observer=observer,

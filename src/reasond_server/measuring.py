@@ -93,7 +93,7 @@ def page_of(settings: Settings, counting: Counting | None, gate: ReaderGate) -> 
 
 
 def listener_of(
-    settings: Settings, counting: Counting | None, gate: ReaderGate, *, new_request_id: Callable[[], str]
+    settings: Settings, counting: Counting | None, gate: ReaderGate, *, new_call_id: Callable[[], str]
 ) -> HttpServer | None:
     """Return the listener that serves nothing but metrics; None where there is none.
 
@@ -107,7 +107,7 @@ def listener_of(
     page = MetricsPage(counting.exposition.scrape, gate=None if is_local or own.allow_anonymous else gate)
     host, port = split_address(own.address)
     return HttpServer(
-        app=MetricsApp(page, new_request_id=new_request_id),
+        app=MetricsApp(page, new_call_id=new_call_id),
         host=host,
         port=port,
         tls=None if is_local else tls_files_of(server),

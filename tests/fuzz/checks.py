@@ -54,13 +54,13 @@ class Calls:
             task = read_params(ExecuteParams, arguments).task(None)
             check_task(task, request_id="r")
         except ReasondError as error:
-            return {"error": error_object(error, request_id="r")}
+            return {"error": error_object(error, call_id="r")}
         assert len(digest_of(task)) == 64
         task.query.encode("utf-8")
         return {"result": {"characters": len(task.query)}}
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return error_object(error, request_id="r")
+        return error_object(error, call_id="r")
 
 
 def jsonrpc(data: bytes) -> None:

@@ -18,7 +18,6 @@ from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # sh
 from reasond_server.addresses import is_loopback
 from reasond_server.errors import SettingsError, shown
 from reasond_server.grpc_api.authentication import Authentication
-from reasond_server.grpc_api.codec import Codec
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.handlers import GenericRegistry
 from reasond_server.grpc_api.listening import (
@@ -28,6 +27,7 @@ from reasond_server.grpc_api.listening import (
     channel_arguments,
     require_address,
 )
+from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.certificates import TlsFiles
@@ -66,14 +66,14 @@ class GrpcServer:
         authenticate: Callable[[str], Awaitable[Principal]],
         peers: Peers | None = None,
         require: Callable[[Principal, Operation], None],
-        new_request_id: Callable[[], str],
+        new_call_id: Callable[[], str],
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._options = options
         self._services = services
         self._health = health
-        self._guard = ErrorGuard(new_request_id=new_request_id, observer=observer, tracing=tracing)
+        self._guard = ErrorGuard(new_call_id=new_call_id, observer=observer, tracing=tracing)
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
         self._authentication = Authentication(
             authenticate=authenticate,

@@ -32,7 +32,7 @@ _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
 }
 
 
-def wrapped(handler: Handler, around: Around) -> Handler:
+def wrap_handler(handler: Handler, around: Around) -> Handler:
     """Return a handler of its kind that serves by `around(run, request, context)`; `run` does what `handler` does."""
     run = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
 
@@ -47,7 +47,7 @@ def wrapped(handler: Handler, around: Around) -> Handler:
     return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
 
 
-def wrapped_unread(handler: Handler, around: Around) -> Handler:
+def wrap_unread_handler(handler: Handler, around: Around) -> Handler:
     """Return `wrapped`, but of a kind whose only message grpc does not read before `around` runs the handler.
 
     On the wire it is the same: one message each way is a stream of one. The handler takes no stream and decodes by

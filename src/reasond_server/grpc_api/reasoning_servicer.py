@@ -97,7 +97,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
                     async for event in events:
                         try:
                             # Waits while the client's flow-control window is full.
-                            await watch.bound(context.write(event_message(event)))
+                            await watch.write_within(context.write(event_message(event)))
                         except TimeoutError:
                             raise self._cut_off(event) from None
         except ReasondError as error:
@@ -272,7 +272,7 @@ class StallWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def bound(self, write: Awaitable[None]) -> None:
+    async def write_within(self, write: Awaitable[None]) -> None:
         """Await `write`.
 
         Raises:

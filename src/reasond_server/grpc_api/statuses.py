@@ -38,14 +38,14 @@ def code_of(error: ReasondError) -> grpc.StatusCode:
     return _CODES[row_of(error).grpc_status]
 
 
-def status_of(error: ReasondError, *, request_id: str) -> status_pb2.Status:
+def status_of(error: ReasondError, *, call_id: str) -> status_pb2.Status:
     """Return `error` as it crosses the wire: at most 4 KiB, violations cut first, then metadata.
 
     A fault of the server keeps its text to itself: the caller gets "internal error" and the request id.
     """
     row = row_of(error)
     is_fault = row.reason == "INTERNAL"
-    info = error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata={"request_id": _clip(request_id)})
+    info = error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata={"request_id": _clip(call_id)})
     if error.execution_id:
         info.metadata["execution_id"] = _clip(error.execution_id)
     text = INTERNAL_MESSAGE if is_fault else clipped_message(error.full_message)

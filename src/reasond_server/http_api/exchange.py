@@ -28,7 +28,7 @@ class Exchange:
     `methods` are JSON-RPC methods, `code` and `reason` those of the last error among its calls.
     """
 
-    request_id: str
+    call_id: str
     headers: RequestHeaders
     peer_uris: Sequence[str] = ()
     route: str = ""
@@ -73,9 +73,9 @@ async def send_answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_refusal(send: Send, refusal: RefusalError, request_id: str) -> None:
+async def send_refusal(send: Send, refusal: RefusalError, call_id: str) -> None:
     """Send what was refused, as JSON: `{"error": ..., "request_id": ...}`."""
-    content: dict[str, Any] = {"error": refusal.message, "request_id": request_id}
+    content: dict[str, Any] = {"error": refusal.message, "request_id": call_id}
     headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
     await send_answer(send, refusal.status, to_json(content), headers=headers)
 

@@ -65,7 +65,7 @@ class HttpApp(Reception):
         authenticate: Callable[[str], Awaitable[Principal]],
         require: Callable[[Principal, Operation], None],
         is_ready: Callable[[], bool],
-        new_request_id: Callable[[], str],
+        new_call_id: Callable[[], str],
         limits: HttpLimits,
         agent_tokens: AgentTokens | None = None,
         peers: Peers | None = None,
@@ -104,7 +104,7 @@ class HttpApp(Reception):
                 observer=observer,
             )
         addresses = Addresses(pages=pages, endpoints=endpoints)
-        super().__init__(addresses.find, new_request_id=new_request_id, observer=observer, tracing=tracing)
+        super().__init__(addresses.find, new_call_id=new_call_id, observer=observer, tracing=tracing)
 
 
 _CARD_AGE_S: Final = 300

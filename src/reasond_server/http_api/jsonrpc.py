@@ -74,12 +74,12 @@ async def dispatch(body: bytes | bytearray, handler: Handler, *, max_batch: int 
     try:
         payload = parse(body)
     except ParseError as error:
-        return _encoded({"error": handler.refuse(error)}, None, handler)
+        return _encode_answer({"error": handler.refuse(error)}, None, handler)
     if not isinstance(payload, list):
         return await _answer(payload, handler)
     if not payload or len(payload) > max_batch:
         refusal = InvalidJsonRpcError(f"Invalid Request: a batch has 1 to {max_batch} entries, not {len(payload)}")
-        return _encoded({"error": handler.refuse(refusal)}, None, handler)
+        return _encode_answer({"error": handler.refuse(refusal)}, None, handler)
     # No entry can cancel its neighbours: an answer is made of every failure but the cancellation of all.
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_answer(entry, handler)) for entry in payload]
@@ -105,7 +105,7 @@ def parse(body: bytes | bytearray) -> Any:  # noqa: ANN401 - any JSON value
         place = re.search(r"line \d+ column \d+", str(error))
         where = f" (at {place[0]})" if place else ""
         raise ParseError(f"Parse error: the body is not valid JSON{where}") from None
-    _bound(value)
+    _refuse_deep(value)
     return value
 
 
@@ -139,12 +139,12 @@ async def _answer(entry: object, handler: Handler) -> bytes | None:
     try:
         request = read_request(entry)
     except InvalidJsonRpcError as error:
-        return _encoded({"error": handler.refuse(error)}, _echoed(entry), handler)
+        return _encode_answer({"error": handler.refuse(error)}, _echo_id(entry), handler)
     member = await handler.call(request.method, request.params)
-    return None if request.is_notification else _encoded(member, request.rpc_id, handler)
+    return None if request.is_notification else _encode_answer(member, request.rpc_id, handler)
 
 
-def _encoded(member: Mapping[str, Any], rpc_id: RpcId, handler: Handler) -> bytes:
+def _encode_answer(member: Mapping[str, Any], rpc_id: RpcId, handler: Handler) -> bytes:
     """Return an answer as JSON; one that is too large, or that JSON cannot hold, is an error of its own call."""
     failure: ReasondError
     try:
@@ -165,13 +165,13 @@ def _is_id(value: object) -> bool:
     return value is None or (isinstance(value, str | int) and not isinstance(value, bool))
 
 
-def _echoed(entry: object) -> RpcId:
+def _echo_id(entry: object) -> RpcId:
     """Return the id that the refusal of a malformed `entry` repeats."""
     rpc_id = entry.get("id") if isinstance(entry, dict) else None
     return rpc_id if _is_id(rpc_id) else None
 
 
-def _bound(value: Any) -> None:  # noqa: ANN401 - any JSON value
+def _refuse_deep(value: Any) -> None:  # noqa: ANN401 - any JSON value
     """Refuse what is nested too deep, and infinite numbers such as 1e400."""
     # Level by level instead of recursively: what is too deep must not exhaust the stack first.
     level = [value]

@@ -137,14 +137,14 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
     return given or from_header, rest
 
 
-def error_object(error: ReasondError, *, request_id: str, partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def error_object(error: ReasondError, *, call_id: str, partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return `error` as `{code, message, data}`; `partial` is the result that a failed execution left.
 
     `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is there
     only where the message does not say it (`ErrorRow.is_bare`). A fault of the server tells its request id alone.
     """
     row = row_of(error)
-    data: dict[str, Any] = {"reason": row.reason, "grpc_code": row.grpc_status, "request_id": request_id}
+    data: dict[str, Any] = {"reason": row.reason, "grpc_code": row.grpc_status, "request_id": call_id}
     if row.reason == "INTERNAL":
         message = INTERNAL_MESSAGE
     else:
@@ -214,7 +214,7 @@ class Gate:
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
-            audit.denied(audit.UNREAD, error, call_id=exchange.request_id)
+            audit.denied(audit.UNREAD, error, call_id=exchange.call_id)
             raise
 
     async def admit(
@@ -236,7 +236,7 @@ class Gate:
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=principal, call_id=exchange.request_id)
+            audit.denied(operation, error, principal=principal, call_id=exchange.call_id)
             raise
         note_caller()
         return principal, arguments
@@ -288,7 +288,7 @@ class Call:
         code, since_s, failure = "CANCELLED", time.monotonic(), None
         try:
             method = self._method()
-            principal, arguments = await self._admitted(method.operation, params)
+            principal, arguments = await self._admit(method.operation, params)
             answer = {"result": await method.run(principal, read_params(method.params, arguments))}
             code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
@@ -317,7 +317,7 @@ class Call:
                     yield event
             code = "OK"
         except Exception as error:
-            code = self._failed(error)
+            code = self._report_failure(error)
             raise
         finally:
             self._observer.stream_closed(TRANSPORT)
@@ -328,7 +328,7 @@ class Call:
         streaming = method.streaming
         if streaming is None:
             raise InternalError(f"the method {self._name!r} has no events")
-        principal, arguments = await self._admitted(streaming.operation, params)
+        principal, arguments = await self._admit(streaming.operation, params)
         wanted = read_params(method.params, arguments)
         cursor = None if last_event_id is None else read_cursor(last_event_id)
         events = streaming.open(principal, wanted, cursor)
@@ -345,7 +345,7 @@ class Call:
         self._observer.call_failed(TRANSPORT, row_of(error).reason)
         return note_failure(error, self._exchange, self._name, partial=partial)
 
-    def _failed(self, error: Exception) -> str:
+    def _report_failure(self, error: Exception) -> str:
         """Return the code of how the call failed, which the audit log is told of."""
         failure = failure_of(error)
         self._decide(failure)
@@ -373,13 +373,13 @@ class Call:
         self._exchange.methods.append(self._name)
         return method
 
-    async def _admitted(self, operation: Operation, params: RpcParams) -> tuple[Principal, Mapping[str, Any]]:
+    async def _admit(self, operation: Operation, params: RpcParams) -> tuple[Principal, Mapping[str, Any]]:
         """Return who calls, and the params without the token; that they may is a decision that has begun."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
         principal, arguments = await self._gate.admit(params, operation, self._exchange)
         self._principal = principal
-        self._decision = audit.begin(operation, principal=principal, call_id=self._exchange.request_id)
+        self._decision = audit.begin(operation, principal=principal, call_id=self._exchange.call_id)
         return principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
@@ -394,9 +394,9 @@ def note_failure(
     error: ReasondError, exchange: Exchange, name: str, *, partial: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
-    shown_error = error_object(error, request_id=exchange.request_id, partial=partial)
+    shown_error = error_object(error, call_id=exchange.call_id, partial=partial)
     exchange.code = shown_error["code"]
     exchange.reason = row_of(error).reason
     if exchange.reason == "INTERNAL":
-        _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.request_id})
+        _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.call_id})
     return shown_error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.access import audit
 from reasond_server.access.permissions import Operation, require_metrics
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from reasond_server.access.peers import Peers
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
+    from reasond_server.telemetry.exposition import Scraped
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal
 
@@ -24,20 +25,6 @@ METRICS_PATH: Final = "/metrics"
 _OPERATION: Final = Operation("metrics")
 _HINT: Final = "Send 'Authorization: Bearer <token>'"
 _NO_STORE: Final = (b"cache-control", b"no-store")
-
-
-class Scraped(Protocol):
-    """All metrics as they are sent."""
-
-    @property
-    def body(self) -> bytes:
-        """The bytes."""
-        ...
-
-    @property
-    def content_type(self) -> str:
-        """Their format."""
-        ...
 
 
 class ReaderGate:
@@ -72,7 +59,7 @@ class ReaderGate:
             exchange.subject = principal.subject
             require_metrics(principal)
         except AccessError as error:
-            audit.denied(_OPERATION, error, principal=principal, call_id=exchange.request_id)
+            audit.denied(_OPERATION, error, principal=principal, call_id=exchange.call_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             exchange.reason = error.reason
             challenge = {} if principal else {"www-authenticate": "Bearer"}
@@ -108,6 +95,6 @@ class MetricsPage:
 class MetricsApp(Reception):
     """The application of a listener that serves nothing else."""
 
-    def __init__(self, page: MetricsPage, *, new_request_id: Callable[[], str]) -> None:
+    def __init__(self, page: MetricsPage, *, new_call_id: Callable[[], str]) -> None:
         addresses = Addresses(pages={METRICS_PATH: page}, endpoints={}, hint="the metrics are at /metrics")
-        super().__init__(addresses.find, new_request_id=new_request_id)
+        super().__init__(addresses.find, new_call_id=new_call_id)

@@ -229,7 +229,7 @@ def new_server(
         health=HealthServicer(services=[service.name for service in DECLARED]),
         authenticate=authenticate,
         require=require,
-        new_request_id=lambda: f"minted-{next(counter)}",
+        new_call_id=lambda: f"minted-{next(counter)}",
     )
 
 

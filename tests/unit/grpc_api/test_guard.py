@@ -18,11 +18,11 @@ from tests.unit.grpc_api.parts import AUTHORIZED, SOON, ScriptedReasoning, bare_
 
 def guard() -> ErrorGuard:
     ids, times = itertools.count(1), itertools.count(0, 0.25)
-    return ErrorGuard(new_request_id=lambda: f"minted-{next(ids)}", monotonic=lambda: next(times))
+    return ErrorGuard(new_call_id=lambda: f"minted-{next(ids)}", monotonic=lambda: next(times))
 
 
 async def echo_request_id(_request: bytes, _context: Any) -> bytes:
-    return current_call().request_id.encode()
+    return current_call().call_id.encode()
 
 
 ECHO: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo_request_id)}

@@ -324,7 +324,7 @@ async def test_a_client_that_takes_nothing_is_told_where_to_go_on_and_counted_on
     reasoning: Any = ScriptedReasoning()
     servicer = ReasoningServicer(service=reasoning, write_timeout_s=0.01, observer=told)
     request = pb.ReasonIterationsRequest(task=TASK)
-    call = RpcCall(method="/m", request_id="r")
+    call = RpcCall(method="/m", call_id="r")
     call.principal = PRINCIPAL
     begin(call)
     full: Any = Full()

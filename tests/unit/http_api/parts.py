@@ -112,7 +112,7 @@ async def serve(
         authenticate=verifier().verify,
         require=require_permission,
         is_ready=lambda: readiness["is_ready"],
-        new_request_id=lambda: f"minted-{next(numbers)}",
+        new_call_id=lambda: f"minted-{next(numbers)}",
         limits=limits or HttpLimits(),
     )
     server = HttpServer(app=app, host="127.0.0.1", port=0, tls=tls, limits=connections)

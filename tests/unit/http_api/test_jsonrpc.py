@@ -43,7 +43,7 @@ class Echo:
         return {"result": [method, params]}
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return error_object(error, request_id="r1")
+        return error_object(error, call_id="r1")
 
 
 def encoded(payload: object) -> bytes:

@@ -28,7 +28,7 @@ def exposition() -> Exposition:
 
 @asynccontextmanager
 async def listening(*, gate: ReaderGate | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    app = MetricsApp(MetricsPage(exposition().scrape, gate=gate), new_request_id=lambda: "minted")
+    app = MetricsApp(MetricsPage(exposition().scrape, gate=gate), new_call_id=lambda: "minted")
     server = HttpServer(app=app, host="127.0.0.1", port=0)
     await server.start()
     try:

@@ -23,7 +23,7 @@ async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
 
 def found(method: str, path: str) -> tuple[ASGIApp | RefusalError, str]:
     """Return what serves a request, or why nothing does, and the route that is noted for the trace."""
-    exchange = Exchange(request_id="r", headers=RequestHeaders())
+    exchange = Exchange(call_id="r", headers=RequestHeaders())
     scope: Scope = {"type": "http", "method": method, "path": path}
     attach(scope, exchange)
     addresses = Addresses(pages={"/a": page}, endpoints={"/b": endpoint}, hint="look at /a")
