@@ -17,7 +17,7 @@ from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.backends import find_backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
-from reasond_server.config.reloading import FileWatch
+from reasond_server.config.sources import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.grpc_server import GrpcServer

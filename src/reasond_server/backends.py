@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.config import choose_provider
-from reasond_server.config.sections import checked_base_url
+from reasond_server.config.section import require_base_url
 from reasond_server.errors import SettingsError, Violation, shown
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import find_profile, is_hosted, merge, needs_responses
@@ -181,7 +181,7 @@ def _find_base_url(section: str, backend: BackendSettings, environ: Mapping[str,
     if backend.base_url:
         return backend.base_url
     named = environ.get(_BASE_URL_VARIABLE, "").strip() if section == MAIN else ""
-    return checked_base_url(named) or OPENAI_URL
+    return require_base_url(named) or OPENAI_URL
 
 
 def _find_profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.addresses import is_loopback, split_address
+from reasond_server.errors import error_classes
 from reasond_server.grpc_api.standard_services import STANDARD_METHODS
 from reasond_server.grpc_api.statuses import CODES
 from reasond_server.http_api.http_app import PATHS
@@ -21,7 +22,6 @@ from reasond_server.tools.mcp import tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import FinishReason, SavingsBaseline
 from reasond_server.wire.certificates import TlsFiles
-from reasond_server.wire.errors import ERROR_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -71,12 +71,12 @@ def measuring_of(
         return Measuring(observer=UNOBSERVED)
     # Imported here: prometheus_client takes 60 ms, and a server without metrics does without.
     from reasond_server.telemetry.exposition import Exposition  # noqa: PLC0415 - see above
-    from reasond_server.telemetry.metrics import Metrics  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
     from reasond_server.telemetry.sampling import Sampler  # noqa: PLC0415 - see above
     from reasond_server.telemetry.series import Vocabulary  # noqa: PLC0415 - see above
 
     vocabulary = Vocabulary(words=words_of(settings, strategies=strategies, model=model))
-    metrics = Metrics(vocabulary=vocabulary, version=version("reasond-server"))
+    metrics = Meters(vocabulary=vocabulary, version=version("reasond-server"))
     sampler = Sampler(metrics=metrics, look=look)
     folder = environ.get(_FOLDER_VARIABLE, "")
     exposition = Exposition(registry=metrics.registry, before=sampler.sample, folder=folder)
@@ -127,7 +127,7 @@ def tls_files_of(server: ServerSettings) -> TlsFiles | None:
 
 def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> dict[str, frozenset[str]]:
     """Return the words of every label whose values callers, models or other programs could choose."""
-    reasons = {row.reason for row in ERROR_ROWS}
+    reasons = set(error_classes())
     finishes = {finish.value for finish in ModelFinish}
     backends = settings.llm.backends
     models = {model, settings.llm.model, *(backend.model for backend in backends.values())}

@@ -28,7 +28,7 @@ from reasond_server.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from reasond_server.telemetry.logs import tell
+from reasond_server.telemetry.logs import emit_line
 
 if TYPE_CHECKING:
     from reasond_server.types import Principal
@@ -144,4 +144,4 @@ def _shown_id(execution_id: str) -> str:
 
 
 def _write(fields: dict[str, str]) -> None:
-    tell(_log, logging.INFO, "%s %s", fields["operation"], fields["outcome"], fields=fields)
+    emit_line(_log, logging.INFO, "%s %s", fields["operation"], fields["outcome"], fields=fields)

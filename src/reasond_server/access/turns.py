@@ -85,6 +85,4 @@ class Turns:
             last.set_exception(self._refusal())
 
     def _refusal(self) -> OverloadedError:
-        return OverloadedError(
-            f"{self._most_waiting} agents wait to be verified", remedy="Retry after the time given.", retry_after_s=1.0
-        )
+        return OverloadedError(f"{self._most_waiting} agents wait to be verified", remedy="Retry after the time given.")

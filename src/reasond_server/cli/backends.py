@@ -11,7 +11,7 @@ from reasond_server.cli.configuration import source_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import one_line, printable, write
 from reasond_server.config import choose_provider, load
-from reasond_server.config.listing import toml_value
+from reasond_server.config.reference import toml_value
 from reasond_server.errors import ModelError, ModelUnavailableError, PermissionMissingError
 
 if TYPE_CHECKING:

@@ -97,7 +97,8 @@ def show(config: Path | None, *, environ: Mapping[str, str], has_origin: bool, a
     Raises:
         SettingsError: the configuration is wrong.
     """
-    rows = settings_as_rows(load(config, environ))
+    loaded = load(config, environ)
+    rows = settings_as_rows(loaded.settings, loaded.origins)
     write(_as_json(rows, has_origin=has_origin) if as_json else _as_text(rows, has_origin=has_origin))
     return ExitCode.OK
 

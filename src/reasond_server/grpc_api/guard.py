@@ -18,13 +18,12 @@ import grpc
 from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, shown
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrap_handler
 from reasond_server.grpc_api.statuses import code_of, status_of
-from reasond_server.telemetry.arrivals import Arrival
-from reasond_server.telemetry.logs import tell
+from reasond_server.reasons import INTERNAL_MESSAGE
+from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import TRACE_KEYS, received
-from reasond_server.telemetry.scope import Scope, enter
+from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
+from reasond_server.telemetry.scope import Arrival, Scope, enter
 from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
-from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
+# Codes that grpc sets by itself; of our errors the reason says it.
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 _KEYS: Final = TRACE_KEYS | {CALL_ID_KEY}
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
@@ -107,7 +107,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         return RpcCall(
             method=method,
             call_id=call_id_of(given, new_call_id=self._new_call_id),
-            trace=received(told) if told else None,
+            trace=read_trace(told) if told else None,
         )
 
     async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
@@ -137,7 +137,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         finally:
             self._running.discard(task)
             code = code or _code_set_on(context)
-            span = None if arrival is None else arrival.left()
+            span = None if arrival is None else arrival.finish()
             self._note_end(call, code, self._monotonic() - started)
             if span is not None:
                 _end(span, call, scope, code)
@@ -170,7 +170,7 @@ def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
         span.set({"rpc.method": "_OTHER"})
         span.rename("_OTHER")
     if code != "OK":
-        span.fail(call.reason or code, is_fault=code in _FAULTS)
+        span.fail(call.reason or code, is_fault=call.is_fault if call.reason else code in _FAULTS)
     span.end()
 
 
@@ -208,7 +208,7 @@ def _refusing(error: Exception) -> Handler:
 
 def _announce(call: RpcCall, failure: ReasondError) -> str:
     """Log a fault of the server with its traceback; return the name of the status code."""
-    call.reason = row_of(failure).reason
+    call.reason, call.is_fault = failure.declaration.name, failure.declaration.is_fault
     if call.reason == "INTERNAL":
         extra = {"method": call.method, "call_id": call.call_id}
         _log.error("%s failed", call.method, exc_info=failure, extra=extra)
@@ -279,12 +279,12 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
         "call_id": call.call_id,
         "subject": subject,
     }
-    tell(_log, level, "%s %s", method, code, fields=fields)
+    emit_line(_log, level, "%s %s", method, code, fields=fields)
 
 
 @dataclass(slots=True, kw_only=True)
 class RpcCall:
-    """One RPC, from its headers on. `trace` is where its caller stands; `reason` is set once the call has failed.
+    """One RPC, from its headers on. `trace` is where its caller stands; `reason` and `is_fault` tell how it failed.
 
     `is_looked_at` is set when somebody has read who calls: then `principal` is whose token was verified, and `refusal`
     why nobody may; neither where a certificate has to tell.
@@ -297,6 +297,7 @@ class RpcCall:
     principal: Principal | None = None
     refusal: Exception | None = None
     reason: str = ""
+    is_fault: bool = False
 
 
 _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")

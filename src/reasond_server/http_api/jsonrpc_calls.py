@@ -27,10 +27,10 @@ from reasond_server.errors import (
     shown,
 )
 from reasond_server.http_api.params import read_params
+from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
 from reasond_server.violations import nearest
-from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -141,18 +141,18 @@ def error_object(error: ReasondError, *, call_id: str, partial: Mapping[str, Any
     """Return `error` as `{code, message, data}`; `partial` is the result that a failed execution left.
 
     `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is there
-    only where the message does not say it (`ErrorRow.is_bare`). A fault of the server tells its request id alone.
+    only where the message does not say it (`Reason.is_bare`). A fault of the server tells its request id alone.
     """
-    row = row_of(error)
-    data: dict[str, Any] = {"reason": row.reason, "grpc_code": row.grpc_status, "request_id": call_id}
-    if row.reason == "INTERNAL":
+    reason = error.declaration
+    data: dict[str, Any] = {"reason": reason.name, "grpc_code": reason.grpc_status, "request_id": call_id}
+    if reason.name == "INTERNAL":
         message = INTERNAL_MESSAGE
     else:
-        message = error.message if row.is_bare else error.full_message
-        data |= _advice(error, is_bare=row.is_bare)
+        message = error.message if reason.is_bare else error.full_message
+        data |= _advice(error, is_bare=reason.is_bare)
     if partial is not None:
         data["partial"] = dict(partial)
-    return {"code": row.jsonrpc_code, "message": message, "data": data}
+    return {"code": reason.jsonrpc_code, "message": message, "data": data}
 
 
 def failure_of(error: BaseException) -> ReasondError:
@@ -265,7 +265,7 @@ class Calls:
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for what is not a call at all."""
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, "jsonrpc")
 
 
@@ -293,7 +293,7 @@ class Call:
             code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             failure = failure_of(error)
-            code = row_of(failure).grpc_status
+            code = failure.declaration.grpc_status
             return {"error": await self.explain(failure)}
         finally:
             self._note_end(code, since_s)
@@ -342,14 +342,14 @@ class Call:
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, self._name, partial=partial)
 
     def _report_failure(self, error: Exception) -> str:
         """Return the code of how the call failed, which the audit log is told of."""
         failure = failure_of(error)
         self._decide(failure)
-        return row_of(failure).grpc_status
+        return failure.declaration.grpc_status
 
     def _decide(self, error: ReasondError) -> None:
         """Let the audit log say how the call failed, once somebody was let in."""
@@ -396,7 +396,7 @@ def note_failure(
     """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
     shown_error = error_object(error, call_id=exchange.call_id, partial=partial)
     exchange.code = shown_error["code"]
-    exchange.reason = row_of(error).reason
+    exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault
     if exchange.reason == "INTERNAL":
         _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.call_id})
     return shown_error

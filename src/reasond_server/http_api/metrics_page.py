@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from reasond_server.access.peers import Peers
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
-    from reasond_server.telemetry.exposition import Scraped
+    from reasond_server.telemetry.exposition import Scrape
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal
 
@@ -69,9 +69,7 @@ class ReaderGate:
 class MetricsPage:
     """Sends what `scrape` writes for the values of the header Accept; without a `gate` to everybody."""
 
-    def __init__(
-        self, scrape: Callable[[Sequence[str]], Awaitable[Scraped]], *, gate: ReaderGate | None = None
-    ) -> None:
+    def __init__(self, scrape: Callable[[Sequence[str]], Awaitable[Scrape]], *, gate: ReaderGate | None = None) -> None:
         self._scrape = scrape
         self._gate = gate
 

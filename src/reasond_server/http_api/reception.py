@@ -18,14 +18,13 @@ from reasond_server.http_api.exchange import (
     exchange_of,
     send_refusal,
 )
-from reasond_server.telemetry.arrivals import Arrival
-from reasond_server.telemetry.logs import tell
+from reasond_server.reasons import INTERNAL_MESSAGE
+from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import received_bytes
+from reasond_server.telemetry.propagation import read_trace_bytes
+from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
-from reasond_server.telemetry.scope import enter
 from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
-from reasond_server.wire.errors import INTERNAL_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +40,6 @@ _CLIENT_GONE: Final = 499
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
-_FAULTS: Final = frozenset({"INTERNAL", "STORE_UNAVAILABLE", "MODEL_UNAVAILABLE", "MODEL_FAILED", "MODEL_TIMEOUT"})
 _ID_NAME: Final = CALL_ID_KEY.encode("ascii")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _HINT: Final = "JSON-RPC is at /api/v1/jsonrpc"
@@ -105,7 +103,7 @@ class Reception:
         """Serve one request."""
         exchange = self._exchange(scope)
         attach(scope, exchange)
-        enter(work := Work(call_id=exchange.call_id, trace=received_bytes(scope["headers"])))
+        enter(work := Work(call_id=exchange.call_id, trace=read_trace_bytes(scope["headers"])))
         arrival = None if self._tracing is None else _begin_arrival(self._tracing, scope, work)
         started = self._monotonic()
 
@@ -122,7 +120,7 @@ class Reception:
         finally:
             self.in_flight -= 1
             self._observer.http_answered(scope["path"], exchange.status)
-            span = None if arrival is None else arrival.left()
+            span = None if arrival is None else arrival.finish()
             _log_access(scope, exchange, self._monotonic() - started)
             if span is not None:
                 _end(span, scope, exchange, work)
@@ -178,7 +176,7 @@ def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
         attributes["reasond.execution.id"] = work.execution_id
     span.set(attributes)
     if exchange.reason or exchange.status >= _BAD_REQUEST:
-        is_fault = exchange.status >= _SERVER_ERROR or exchange.reason in _FAULTS
+        is_fault = exchange.status >= _SERVER_ERROR or exchange.is_fault
         span.fail(exchange.reason or str(exchange.status), is_fault=is_fault)
     span.end()
 
@@ -201,4 +199,4 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
         "subject": exchange.subject,
     }
     path = fields["method"] or shown(scope["path"])
-    tell(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)
+    emit_line(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)

@@ -15,6 +15,7 @@ from reasond_server.access.permissions import Operation
 from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
 from reasond_server.http_api.intake import require_plain
+from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -91,5 +92,5 @@ def _refusal(error: ReasondError) -> RefusalError:
     """Return the refusal for an agent that is not let in."""
     if isinstance(error, TokenInvalidError):
         return RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"})
-    headers = {"retry-after": str(math.ceil(error.retry_after_s or 1))}
+    headers = {"retry-after": str(math.ceil(error.retry_after_s or SOON_S))}
     return RefusalError(429 if error.reason == "RATE_LIMITED" else 503, error.full_message, headers=headers)

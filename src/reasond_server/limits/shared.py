@@ -90,9 +90,7 @@ class Fallback:
             return await local()
         if self._on_failure == "open":
             return unlimited()
-        raise StoreUnavailableError(
-            "Limits cannot be checked at present", remedy="Retry after the time given.", retry_after_s=1.0
-        )
+        raise StoreUnavailableError("Limits cannot be checked at present", remedy="Retry after the time given.")
 
 
 # KEYS: the caller's buckets (a hash), the reservation. ARGV: least, most, seconds that a reservation is kept, then

@@ -76,7 +76,6 @@ class Chooser:
             raise StoreUnavailableError(
                 f"Looking the agent up took longer than {self._within_s * 1000:g} ms",
                 remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
-                retry_after_s=1.0,
             ) from None
 
     def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:

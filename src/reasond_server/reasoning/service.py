@@ -434,6 +434,5 @@ def _gone(run: Run) -> ReasondError:
     error = StoreUnavailableError(
         "The server was out of touch with its store for too long, and another one took the execution over",
         remedy="Start the task again.",
-        retry_after_s=1.0,
     )
     return ending_of_error(error, usage=run.usage).error or error

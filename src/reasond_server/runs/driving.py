@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import Outcome
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.toolbox import ToolSource
-    from reasond_server.types import Usage
+    from reasond_server.types import FinishReason, Usage
 
 _log = logging.getLogger("reasond.executions")
 _EVENTS_PER_TURN = 16
@@ -251,7 +251,7 @@ class Driver:
         run.error = ending.error
         run.is_free_failure = run.error is not None and not run.usage.model_calls and not run.may_have_had_effects
         result = self._result(run, ending)
-        self._append_result(run, result)
+        self._append_result(run, result, ending.finish_reason)
         run.conclude(result)
         if run.place is not None:
             run.place.leave()
@@ -261,14 +261,14 @@ class Driver:
                 return
             await asyncio.sleep(wait_s)
             warning = "The store was full: the last steps are not kept."
-            self._append_result(run, replace(result, warnings=(*result.warnings, warning)))
+            self._append_result(run, replace(result, warnings=(*result.warnings, warning)), ending.finish_reason)
             await run.log.settled()
 
-    def _append_result(self, run: Run, result: Result) -> None:
+    def _append_result(self, run: Run, result: Result, reason: FinishReason) -> None:
         now = self._clock.now()
         run.log.reopen()
         expire_time = now + self._retention_of(run.assignment.tenant)
-        run.log.append(result, now=now, usage=result.metrics.usage, expire_time=expire_time)
+        run.log.end(result, now=now, usage=result.metrics.usage, finish_reason=reason, expire_time=expire_time)
 
     def _result(self, run: Run, ending: Ending) -> Result:
         error, model, execution = ending.error, run.model, run.identity

@@ -218,7 +218,8 @@ class Maker:
             model=execution.model,
             error=ExecutionFailure(reason=error.reason, message=error.full_message),
         )
-        log.append(result, now=now, usage=execution.usage, expire_time=now + keep_s(execution.tenant))
+        expire_time = now + keep_s(execution.tenant)
+        log.end(result, now=now, usage=execution.usage, finish_reason=FinishReason.FAILED, expire_time=expire_time)
         return log
 
     def _run(

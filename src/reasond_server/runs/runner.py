@@ -222,7 +222,7 @@ class Runner:
             if stands(held):
                 return held
             prepared = self._maker.prepare(assignment, await self.request_ids.predecessor(held))
-        raise OverloadedError("Too many callers make the same request", remedy="Retry.", retry_after_s=1.0)
+        raise OverloadedError("Too many callers make the same request", remedy="Retry.")
 
     async def drain(self, *, grace_s: float) -> None:
         """Admit nothing more and see the running executions out within `grace_s` seconds.

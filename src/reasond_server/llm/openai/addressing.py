@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from reasond_server.errors import SettingsError, shown
-from reasond_server.telemetry.propagation import outgoing
+from reasond_server.telemetry.propagation import outgoing_headers
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -38,7 +38,7 @@ class RequestHead:
 
     def headers_now(self, *, keeps: bool) -> dict[str, str]:
         """Return all headers of a call that is made now; `keeps` asks the server to keep the connection."""
-        return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing()}
+        return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing_headers()}
 
 
 class RequestHeads:
