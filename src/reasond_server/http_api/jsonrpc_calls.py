@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
-from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import (
     InternalError,
     InvalidRequestError,
@@ -123,12 +123,12 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
         TokenInvalidError: there are several that differ, or one that is not a token at all.
     """
     if "auth_token" not in params:
-        return bearer_token(authorization), params
+        return parse_bearer_token(authorization), params
     rest = {name: value for name, value in params.items() if name != "auth_token"}
     given = params["auth_token"]
     if given is not None and not isinstance(given, str):
         raise TokenInvalidError("Authentication failed: 'auth_token' must be a string")
-    from_header = bearer_token(authorization)
+    from_header = parse_bearer_token(authorization)
     if given and from_header and given != from_header:
         raise TokenInvalidError(
             "Authentication failed: 'auth_token' in params and the Authorization header differ",
@@ -210,11 +210,11 @@ class Gate:
             AccessError: it is not valid; that stands in the audit log.
         """
         try:
-            token = bearer_token(exchange.headers.getlist(b"authorization"))
+            token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
-            audit.denied(audit.UNREAD, error, call_id=exchange.call_id)
+            audit.log_denied(audit.UNREAD, error, call_id=exchange.call_id)
             raise
 
     async def admit(
@@ -232,11 +232,11 @@ class Gate:
             token, arguments = take_token(params, exchange.headers.getlist(b"authorization"))
             principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
             if principal is None:
-                raise missing()
+                raise build_missing_token_error()
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=principal, call_id=exchange.call_id)
+            audit.log_denied(operation, error, principal=principal, call_id=exchange.call_id)
             raise
         note_caller()
         return principal, arguments
