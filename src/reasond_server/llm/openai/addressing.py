@@ -36,7 +36,7 @@ class RequestHead:
     url: URL
     headers: dict[str, str]
 
-    def headers_now(self, *, keeps: bool) -> dict[str, str]:
+    def build_headers(self, *, keeps: bool) -> dict[str, str]:
         """Return all headers of a call that is made now; `keeps` asks the server to keep the connection."""
         return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing_headers()}
 
