@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task, ToolResult
 
+_MAX_CORRECTIONS: Final = 2
+_MAX_EMPTY_REPLIES: Final = 2
+# A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
+_BYTES_PER_TOKEN: Final = 4
+
 
 class React(ReasoningStrategy[ReactConfig]):
     """Cycles of one model call each; the calls of tools in its reply are made one after the other before the next.
@@ -103,12 +108,6 @@ def _pick_visible(fragments: Sequence[Fragment]) -> Sequence[str]:
     """Return what the caller may see as it is written, which calls are not; what comes of one event in one text."""
     texts = [one.text for one in fragments if one.kind is not TagKind.ACTION]
     return ("".join(texts),) if texts else ()
-
-
-_MAX_CORRECTIONS: Final = 2
-_MAX_EMPTY_REPLIES: Final = 2
-# A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
-_BYTES_PER_TOKEN: Final = 4
 
 
 @dataclass(slots=True, kw_only=True)

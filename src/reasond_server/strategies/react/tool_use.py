@@ -43,6 +43,10 @@ _SHORTENED: Final = " (Its arguments are told in short: a call that they do not 
 _SHORT_DESCRIPTION: Final = 200
 _BARE: Final = 3
 
+_MAX_SAME_CALLS: Final = 2
+_MAX_TOOL_NAME: Final = 128
+_NONE_LEFT: Final = "no calls are left; answer from what you know"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
@@ -191,11 +195,6 @@ def _refuse_tools(shown: Sequence[_ShownTool], most: int) -> ContextExhaustedErr
         "context window.",
         metadata={"tools": str(len(shown)), "tool_tokens": str(tokens), "allowed_tokens": str(most)},
     )
-
-
-_MAX_SAME_CALLS: Final = 2
-_MAX_TOOL_NAME: Final = 128
-_NONE_LEFT: Final = "no calls are left; answer from what you know"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
