@@ -18,7 +18,7 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.runs.run import Stop
 from reasond_server.services import DECLARED
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.tools.mcp import tool_name
+from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import FinishReason, SavingsBaseline
 from reasond_server.wire.certificates import TlsFiles
@@ -153,6 +153,6 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
 
 def tools_of(tools: ToolsSettings) -> set[str]:
     """Return the names that settings give tools; SERVER__other stands for what a server has besides."""
-    offered = {tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
+    offered = {build_tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
     fetching = {"http_get"} if tools.http_get.allow_hosts else set()
     return {*tools.enabled, READ_TOOL_RESULT, *fetching, *offered, *(f"{name}__other" for name in tools.mcp)}

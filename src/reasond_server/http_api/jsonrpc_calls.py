@@ -30,7 +30,7 @@ from reasond_server.http_api.params import read_params
 from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
-from reasond_server.violations import nearest
+from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -368,7 +368,7 @@ class Call:
         if method is None:
             # What the caller wrote is not repeated in the access log.
             self._exchange.methods.append("unknown")
-            hint = nearest(self._name, self._methods.names)
+            hint = suggest_nearest(self._name, self._methods.names)
             raise MethodNotFoundError(f"Method not found: {shown(self._name)}{hint}")
         self._exchange.methods.append(self._name)
         return method
