@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Append, LeaseLostError, Record
-from reasond_server.types import Execution, ExecutionState, FinishReason, LoggedEvent, Result
+from reasond_server.types import Execution, ExecutionState, FinishReason, LoggedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,8 +155,8 @@ class RunLog:
         """Whether the store does not know the beginning or the end of what callers may know."""
         return not self.is_created or self.has_ended
 
-    def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
-        """Append `event`; a Result ends the log, which is kept until `expire_time`."""
+    def append(self, event: Event, *, now: datetime, usage: Usage) -> None:
+        """Append `event`, which is not the last one."""
         sequence = self._last_sequence + 1
         shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
         size = stored_size = size_of(shown)
@@ -164,11 +164,21 @@ class RunLog:
             stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
             stored_size = size_of(stored)
         self._last_sequence, self._usage = sequence, usage
-        if isinstance(event, Result):
-            self._execution = _ended(
-                self._execution, event, now=now, expire_time=expire_time, last_sequence=sequence, usage=usage
-            )
         self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))
+
+    def end(
+        self, event: Event, *, now: datetime, usage: Usage, finish_reason: FinishReason, expire_time: datetime
+    ) -> None:
+        """Append the last event: the execution ended for `finish_reason`, and its log is kept until `expire_time`."""
+        self._execution = _ended(
+            self._execution,
+            finish_reason,
+            now=now,
+            expire_time=expire_time,
+            last_sequence=self._last_sequence + 1,
+            usage=usage,
+        )
+        self.append(event, now=now, usage=usage)
 
     def record(self, record: Record, *, usage: Usage) -> None:
         """Append a record of a call; nothing happens to a log that has ended."""
@@ -376,27 +386,35 @@ def _grown(known: Execution, *, last_sequence: int, usage: Usage) -> Execution:
         last_sequence=last_sequence,
         request_id=known.request_id,
         usage=usage,
+        kind=known.kind,
     )
 
 
 def _ended(
-    known: Execution, result: Result, *, now: datetime, expire_time: datetime | None, last_sequence: int, usage: Usage
+    known: Execution,
+    finish_reason: FinishReason,
+    *,
+    now: datetime,
+    expire_time: datetime,
+    last_sequence: int,
+    usage: Usage,
 ) -> Execution:
     """Return `known` after its last event, for as little."""
     return Execution(
         execution_id=known.execution_id,
         tenant=known.tenant,
-        state=_state_after(result.finish_reason),
+        state=_state_after(finish_reason),
         strategy=known.strategy,
         strategy_source=known.strategy_source,
         model=known.model,
         create_time=known.create_time,
         end_time=now,
         expire_time=expire_time,
-        finish_reason=result.finish_reason,
+        finish_reason=finish_reason,
         last_sequence=last_sequence,
         request_id=known.request_id,
         usage=usage,
+        kind=known.kind,
     )
 
 

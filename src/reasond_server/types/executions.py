@@ -99,6 +99,9 @@ class Result:
 
 Event = ExecutionStarted | Iteration | Result
 
+LastEvent = Result
+"""What ends a log: each kind of work has one such event."""
+
 
 @value
 class LoggedEvent:
@@ -136,3 +139,4 @@ class Execution:
     expire_time: datetime | None = None
     last_sequence: int = 0
     usage: Usage = NOTHING
+    kind: str = "reasoning"

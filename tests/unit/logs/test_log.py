@@ -43,6 +43,7 @@ def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() 
         expire_time=START + timedelta(seconds=2),
         last_sequence=3,
         usage=Usage(input_tokens=1),
+        kind="other",
     )
     for field in fields(Execution):
         assert getattr(known, field.name) != field.default, f"{field.name} shows nothing here"

@@ -217,7 +217,7 @@ async def test_a_store_out_of_reach_is_asked_again_until_it_takes_what_waits_onc
         writer.require_store()
     assert refused.value.retry_after_s == 2.0
     add(log, "b")
-    log.append(result(), now=NOW, usage=Usage(), expire_time=NOW.replace(year=2027))
+    log.end(result(), now=NOW, usage=Usage(), finish_reason=FinishReason.ANSWERED, expire_time=NOW.replace(year=2027))
     await log.settled()
     writer.require_store()
     assert log.error is None
@@ -307,7 +307,7 @@ async def test_a_log_that_is_full_can_be_opened_again_for_its_end(store: SlowSto
     with pytest.raises(StoreFullError):
         await log.room()
     log.reopen()
-    log.append(result(), now=NOW, usage=Usage(), expire_time=NOW.replace(year=2027))
+    log.end(result(), now=NOW, usage=Usage(), finish_reason=FinishReason.ANSWERED, expire_time=NOW.replace(year=2027))
     await log.flush()
     assert (await store.find("acme", log.execution.execution_id)).state is ExecutionState.SUCCEEDED
 
