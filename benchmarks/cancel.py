@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from benchmarks.machine import circumstances, new_event_loop
 from reasond import AsyncClient
 from reasond_server.llm.model import ChatRequest, Message, Role
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.profiles import find_profile
 from reasond_server.testing import running_server
 from tests.engines.serving import running_engine
 
@@ -113,7 +113,7 @@ async def clients(engine: Engine, model: ChatModel) -> list[float]:
 
 async def measure(engine: Engine) -> list[Measure]:
     """Measure both ways of giving up."""
-    profile = profile_for(engine.chain, engine.base_url, "llamacpp")
+    profile = find_profile(engine.chain, engine.base_url, "llamacpp")
     model = build_model(BackendOptions(name="engine", model=engine.chain, base_url=engine.base_url, profile=profile))
     measures, written = [], engine.tokens_written()
     try:

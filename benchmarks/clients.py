@@ -12,13 +12,13 @@ import httpx2
 import openai
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, Role, Text
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 
-    from reasond_server.llm.openai.model import OpenAIModel
+    from reasond_server.llm.openai.openai_model import OpenAIModel
 
 MAX_TOKENS = 1024
 TEMPERATURE = 0.7

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
-from reasond_server.context.windows import WindowLimits
-from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text
+from reasond_server.context.window_plan import WindowLimits
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
+from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions, Timeouts
-from reasond_server.llm.profiles import profile_for
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.profiles import find_profile
 from reasond_server.types import CarryoverMode, Usage
 from tests.engines import markov
 from tests.engines.serving import running_engine
@@ -180,7 +179,7 @@ async def engine_model(window: int) -> AsyncIterator[Completing]:
         tempfile.TemporaryDirectory() as folder,
         running_engine("wander", folder=Path(folder), slots=1, window=window) as engine,
     ):
-        profile = replace(profile_for("wander", engine.base_url, "llamacpp"), context_window=window)
+        profile = replace(find_profile("wander", engine.base_url, "llamacpp"), context_window=window)
         options = BackendOptions(
             name="engine", model="wander", base_url=engine.base_url, profile=profile, timeouts=Timeouts(total_s=3600.0)
         )

@@ -23,7 +23,7 @@ from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_
 
 from benchmarks.machine import circumstances
 from reasond_server.telemetry.logs import as_json, human_formatter, json_formatter, with_scope
-from reasond_server.telemetry.propagation import parsed
+from reasond_server.telemetry.propagation import parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return `record` as JSON."""
         fields = {name: value for name, value in vars(record).items() if name not in _OWN}
-        scope = {"trace_id": "a" * 32, "span_id": "b" * 16, "request_id": "c" * 32, "execution_id": "d" * 32}
+        scope = {"trace_id": "a" * 32, "span_id": "b" * 16, "call_id": "c" * 32, "execution_id": "d" * 32}
         line = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
         return json.dumps({**line, "logger": record.name, **fields, **scope})
 
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
-    enter(Scope(request_id="c" * 32, execution_id="d" * 32, trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
+    enter(Scope(call_id="c" * 32, execution_id="d" * 32, trace=parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01")))
     compared = forms()
     taken: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(rounds):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.machine import circumstances, new_event_loop
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.demo.model import DemoModel
+from reasond_server.llm.demo.demo_model import DemoModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.testing import FunctionModel

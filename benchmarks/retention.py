@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.machine import circumstances, new_event_loop
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
-from reasond_server.llm.demo.model import DemoModel
+from reasond_server.llm.demo.demo_model import DemoModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext
 from reasond_server.testing import FunctionModel

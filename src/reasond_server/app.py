@@ -11,33 +11,36 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from reasond_server.access.permissions import ADMIN, require
+from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
-from reasond_server.backends import backend_problems, model_name_of, model_of
+from reasond_server.backends import find_backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
-from reasond_server.config.reloading import FileWatch
+from reasond_server.config.sources import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
-from reasond_server.grpc_api.server import SERVICES, GrpcServer
+from reasond_server.grpc_api.server import GrpcServer
 from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.connections import ConnectionLimits
-from reasond_server.http_api.methods import ALIASES, METHODS
+from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
 from reasond_server.http_api.server import HttpServer
 from reasond_server.limiting import limiting_of
-from reasond_server.llm.tracing import traced
+from reasond_server.llm.traced_model import trace_model
 from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
+from reasond_server.services import DECLARED
+from reasond_server.services.agents import serve_agents
+from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.telemetry.observers import Snapshot
 from reasond_server.tracing import provider_name, span_sink_of
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from reasond_server.clock import Clock
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.measuring import Counting
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.services.declaration import Service
     from reasond_server.stores import Stores
     from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.types import Json
@@ -83,7 +87,7 @@ class Server:
             SettingsError: what is configured must not or cannot be served.
         """
         settings = loaded.settings
-        require_servable(settings, dev=dev, also=[] if model is not None else backend_problems(settings, environ))
+        require_servable(settings, dev=dev, also=[] if model is not None else find_backend_problems(settings, environ))
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()
@@ -99,13 +103,13 @@ class Server:
         )
         observer = self._measuring.observer
         model = model or model_of(settings, environ, loaded.folder, observer=observer)
-        self._model = traced(model, tracing=self._tracing, provider=provider_name(settings, environ))
+        self._model = trace_model(model, tracing=self._tracing, provider=provider_name(settings, environ))
         self._verification = verification_of(loaded, dev=dev, now=self._clock.now)
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)
         self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
         self._watching: asyncio.Task[None] | None = None
-        self._health = HealthServicer(services=SERVICES)
+        self._health = HealthServicer(services=[each.name for each in DECLARED])
         self._is_ready = False
         self._is_draining = False
         self._stores: Stores | None = None
@@ -205,9 +209,10 @@ class Server:
         agents = AgentService(
             directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
         )
-        self._grpc = self._grpc_server(core, agents)
+        services = self._services(core, agents)
+        self._grpc = self._grpc_server(services)
         if settings.server.http_address:
-            self._http = self._http_server(core, agents)
+            self._http = self._http_server(core, agents, services)
         await core.tools.start()
         await self._grpc.start()
         for listener in (self._http, self._metrics_http):
@@ -220,30 +225,41 @@ class Server:
     def _file_watch(self, file: Path, environ: Mapping[str, str]) -> FileWatch:
         return FileWatch(file=file, environ=environ, apply=lambda settings: self._verification.reload(settings.auth))
 
-    def _grpc_server(self, core: Core, agents: AgentService) -> GrpcServer:
+    def _services(self, core: Core, agents: AgentService) -> Sequence[Service]:
+        """Return what is served, over both wires."""
+        server = self._settings.server
+        reasoning = serve_reasoning(
+            core.reasoning,
+            max_send_bytes=GrpcOptions.of(server).max_send_bytes,
+            write_timeout_s=server.write_timeout_s,
+            observer=self._measuring.observer,
+        )
+        return (reasoning, serve_agents(agents))
+
+    def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(
             options=GrpcOptions.of(self._settings.server),
-            reasoning=core.reasoning,
-            agents=agents,
+            services=services,
             health=self._health,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
-            require=require,
+            require=require_permission,
             new_request_id=self._clock.new_id,
-            write_timeout_s=self._settings.server.write_timeout_s,
             observer=self._measuring.observer,
             tracing=self._tracing,
         )
 
-    def _http_server(self, core: Core, agents: AgentService) -> HttpServer:
+    def _http_server(self, core: Core, agents: AgentService, services: Sequence[Service]) -> HttpServer:
         server = self._settings.server
         observer = self._measuring.observer
         self._http_app = app = HttpApp(
-            reasoning=core.reasoning,
-            agents=agents,
+            methods=Methods(
+                [service.methods for service in services], read_partial=partial(read_partial, core.reasoning)
+            ),
+            card=agents.own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
-            require=require,
+            require=require_permission,
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,
             new_request_id=self._clock.new_id,
@@ -292,7 +308,12 @@ class Server:
             grpc_url=server.public_grpc_url or own,
             jsonrpc_url=f"{base}{JSONRPC_PATH}" if base else "",
             strategies=strategies,
-            supported_methods=[name for name in METHODS if ALIASES.get(name, name) in {name, *strategies}],
+            supported_methods=sorted(
+                name
+                for each in DECLARED
+                for name in each.methods
+                if each.aliases.get(name, name) in {name, *strategies}
+            ),
         )
 
     def _grpc_target(self) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.config import choose_provider
-from reasond_server.config.sections import checked_base_url
+from reasond_server.config.section import require_base_url
 from reasond_server.errors import SettingsError, Violation, shown
-from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
-from reasond_server.llm.profiles import is_hosted, merge, needs_responses, profile_for
+from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
+from reasond_server.llm.profiles import find_profile, is_hosted, merge, needs_responses
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def model_of(
         SettingsError: it is not named, or cannot be called as configured; the demo model never stands in silently.
     """
     if choose_provider(settings, environ) == "demo":
-        # Whichever model is used, the other is not loaded: openai takes a third of a second, this one 2 MB.
+        # Whichever model is used, the other is not loaded: aiohttp takes long to import, this one 2 MB.
         from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
 
         return DemoModel()
-    options = backend_options(settings, environ)
+    options = read_backend_options(settings, environ)
     from reasond_server.llm.openai.building import build_model  # noqa: PLC0415 - see above
 
     llm = settings.llm
@@ -56,7 +56,7 @@ def model_of(
         options,
         counter_kind=llm.count,
         tokenizer_file=folder / llm.tokenizer_file if llm.tokenizer_file else None,
-        rank_folders=rank_folders(environ),
+        rank_folders=find_rank_folders(environ),
         observer=observer,
     )
 
@@ -68,18 +68,18 @@ def model_name_of(settings: Settings, environ: Mapping[str, str]) -> str:
     return provider if provider == "demo" else settings.llm.model
 
 
-def backend_options(settings: Settings, environ: Mapping[str, str], name: str = "") -> BackendOptions:
+def read_backend_options(settings: Settings, environ: Mapping[str, str], name: str = "") -> BackendOptions:
     """Return what the settings say of the backend `name`, of [llm] itself if that is empty.
 
     Raises:
         SettingsError: there is no such backend, or it cannot be called as configured.
     """
-    section, backend = _chosen(settings, name)
-    problems = list(_problems(section, backend, settings, environ))
+    section, backend = _choose(settings, name)
+    problems = list(_find_problems(section, backend, settings, environ))
     if problems:
         text = "; ".join(f"{problem.field} {problem.description}" for problem in problems)
         raise SettingsError(text, remedy="See docs/guides/model-backends.md.", violations=problems)
-    base_url = _base_url(section, backend, environ)
+    base_url = _find_base_url(section, backend, environ)
     is_responses = backend.protocol == "responses" or (
         backend.protocol == "auto" and needs_responses(backend.model, base_url)
     )
@@ -90,7 +90,7 @@ def backend_options(settings: Settings, environ: Mapping[str, str], name: str = 
         api_key=environ.get(backend.api_key_env, "").strip() if backend.api_key_env else "",
         protocol="responses" if is_responses else "chat",
         azure_api_version=backend.azure_api_version,
-        profile=_profile(section, backend, base_url),
+        profile=_find_profile(section, backend, base_url),
         timeouts=Timeouts(
             connect_s=backend.connect_timeout_s,
             first_token_s=backend.first_token_timeout_s,
@@ -106,15 +106,15 @@ def backend_options(settings: Settings, environ: Mapping[str, str], name: str = 
     )
 
 
-def backend_problems(settings: Settings, environ: Mapping[str, str]) -> list[Violation]:
+def find_backend_problems(settings: Settings, environ: Mapping[str, str]) -> list[Violation]:
     """Return what keeps the settings' models from being called: the chosen one, and every named one."""
     names = [*settings.llm.backends]
     if choose_provider(settings, environ) != "demo":
         names.insert(0, "")
-    return [problem for name in names for problem in _problems(*_chosen(settings, name), settings, environ)]
+    return [problem for name in names for problem in _find_problems(*_choose(settings, name), settings, environ)]
 
 
-def rank_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def find_rank_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return where tiktoken's ranks may lie: the folder that its own variable names, then the user's cache."""
     named = environ.get("TIKTOKEN_CACHE_DIR", "")
     home = environ.get("HOME", "")
@@ -122,7 +122,7 @@ def rank_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (*([Path(named)] if named else []), *([Path(cache) / "reasond" / "tiktoken"] if cache else []))
 
 
-def _chosen(settings: Settings, name: str) -> tuple[str, BackendSettings]:
+def _choose(settings: Settings, name: str) -> tuple[str, BackendSettings]:
     """Return the section and the settings of the backend `name`."""
     if not name:
         return MAIN, settings.llm
@@ -134,7 +134,7 @@ def _chosen(settings: Settings, name: str) -> tuple[str, BackendSettings]:
     return f"{MAIN}.backends.{name}", settings.llm.backends[name]
 
 
-def _problems(
+def _find_problems(
     section: str, backend: BackendSettings, settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[Violation]:
     """Yield what keeps one backend from being called."""
@@ -147,18 +147,18 @@ def _problems(
         )
         yield Violation(field=f"{section}.model", description=f"is empty{why}")
     try:
-        base_url = _base_url(section, backend, environ)
+        base_url = _find_base_url(section, backend, environ)
     except ValueError as error:
         yield Violation(field=f"{section}.base_url", description=f"is empty, and {_BASE_URL_VARIABLE} {error}")
         return
-    yield from _key_problems(section, backend, base_url, environ)
+    yield from _find_key_problems(section, backend, base_url, environ)
     try:
-        _profile(section, backend, base_url)
+        _find_profile(section, backend, base_url)
     except SettingsError as error:
         yield from error.violations or [Violation(field=f"{section}.profile", description=error.full_message)]
 
 
-def _key_problems(
+def _find_key_problems(
     section: str, backend: BackendSettings, base_url: str, environ: Mapping[str, str]
 ) -> Iterator[Violation]:
     """Yield what is wrong with the key: missing where it must not, or unfit for a header. Its value is not shown."""
@@ -176,15 +176,15 @@ def _key_problems(
         )
 
 
-def _base_url(section: str, backend: BackendSettings, environ: Mapping[str, str]) -> str:
+def _find_base_url(section: str, backend: BackendSettings, environ: Mapping[str, str]) -> str:
     """Return where the backend is; a ValueError says what is wrong with the environment's address."""
     if backend.base_url:
         return backend.base_url
     named = environ.get(_BASE_URL_VARIABLE, "").strip() if section == MAIN else ""
-    return checked_base_url(named) or OPENAI_URL
+    return require_base_url(named) or OPENAI_URL
 
 
-def _profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:
+def _find_profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:
     """Return what is known of the backend: family under host under the operator's own."""
-    profile = profile_for(backend.model, base_url, backend.profile)
+    profile = find_profile(backend.model, base_url, backend.profile)
     return merge(profile, backend.capabilities, section=f"{section}.capabilities")

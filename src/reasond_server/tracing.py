@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import backend_options
+from reasond_server.backends import read_backend_options
 from reasond_server.config import choose_provider
 from reasond_server.errors import SettingsError
 from reasond_server.llm.profiles import is_hosted
@@ -57,7 +57,7 @@ def _is_hosted_model(settings: Settings, environ: Mapping[str, str]) -> bool:
     if choose_provider(settings, environ) == "demo":
         return False
     try:
-        return is_hosted(backend_options(settings, environ).base_url)
+        return is_hosted(read_backend_options(settings, environ).base_url)
     except SettingsError:
         # The model is given from outside, and nothing is configured for it.
         return True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from reasond_server.http_api.methods import ALIASES
+from reasond_server.services.reasoning import DECLARATION
 from reasond_server.testing import running_server
 
 
-@pytest.mark.parametrize(("name", "strategy"), sorted(ALIASES.items()))
+@pytest.mark.parametrize(("name", "strategy"), sorted(DECLARATION.aliases.items()))
 async def test_an_alias_whose_strategy_is_not_enabled_says_which_are(name: str, strategy: str) -> None:
     enabled = {"REASOND__REASONING__ENABLED_STRATEGIES": '["self_consistency"]'}
     async with running_server(environ=enabled) as server, httpx.AsyncClient() as http:

@@ -24,7 +24,7 @@ def audited(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]
     lines: list[dict[str, Any]] = [vars(record) for record in caplog.records if record.name == "reasond.audit"]
     text = json.dumps([{name: str(value) for name, value in line.items()} for line in lines])
     assert "walrus" not in text
-    assert all(line["request_id"] for line in lines if line["operation"] != "CallModel")
+    assert all(line["call_id"] for line in lines if line["operation"] != "CallModel")
     caplog.clear()
     return [(line["operation"], line["outcome"], line["reason"], line["execution_id"]) for line in lines]
 

@@ -8,12 +8,11 @@ import pytest
 from reasond import AsyncClient, Client
 from reasond.v1 import agent_service_pb2, errors_pb2, reasoning_service_pb2
 from reasond_server import errors
-from reasond_server.access.permissions import OPERATIONS
 from reasond_server.grpc_api.agent_servicer import AgentServicer
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
-from reasond_server.http_api.methods import METHODS
-from reasond_server.wire.errors import ERROR_ROWS
+from reasond_server.services import DECLARED
 
+OPERATIONS = {rpc for service in DECLARED for rpc in service.permissions}
 ROOT = Path(__file__).parents[2]
 SERVICES = {
     ReasoningServicer: reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
@@ -34,34 +33,23 @@ def test_every_rpc_has_a_servicer_a_permission_client_methods_and_a_page(service
     assert any(rpc in page for page in pages)
 
 
-def test_every_operation_is_an_rpc() -> None:
-    assert set(OPERATIONS) == {rpc for _, rpc in RPCS}
+def test_every_service_declares_its_rpcs_and_no_others() -> None:
+    declared = {service.name: set(service.permissions) for service in DECLARED}
+    assert declared == {service.full_name: {rpc.name for rpc in service.methods} for service in SERVICES.values()}
+    assert sum(map(len, declared.values())) == len(OPERATIONS), "the audit log names an operation by its RPC alone"
 
 
-def test_every_json_rpc_method_asks_for_the_permission_of_an_rpc() -> None:
-    assert set(METHODS.values()) <= set(OPERATIONS)
+def test_every_json_rpc_method_asks_for_the_permission_of_an_rpc_of_its_service() -> None:
+    assert all(set(service.methods.values()) <= set(service.permissions) for service in DECLARED)
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_every_error_reason_has_an_exception_a_row_and_a_line_in_the_documentation(reason: str) -> None:
-    made = errors.error_of(reason, "text")
-    assert made.reason == reason
-    assert [row.reason for row in ERROR_ROWS].count(reason) == 1
+def test_every_error_reason_has_an_exception_and_a_line_in_the_documentation(reason: str) -> None:
+    assert errors.error_of(reason, "text").reason == reason
     assert f"`{reason}`" in (ROOT / "docs" / "api" / "errors.md").read_text("utf-8")
-
-
-def exceptions() -> list[type[errors.ReasondError]]:
-    """Return the classes that can be raised; tests of other rooms may have made more."""
-    return [leaf for leaf in errors._leaves(errors.ReasondError) if leaf.__module__ == errors.__name__]
-
-
-def test_every_row_and_every_exception_has_a_reason_of_the_contract() -> None:
-    assert {row.reason for row in ERROR_ROWS} == set(REASONS)
-    assert {leaf.reason for leaf in exceptions()} == set(REASONS)
 
 
 def test_the_picture_of_the_exceptions_shows_every_class_with_its_reason() -> None:
     assert errors.__doc__ is not None
-    for leaf in exceptions():
-        if leaf is not errors.SettingsError:
-            assert re.search(rf"\b{leaf.__name__} +{leaf.reason}\b", errors.__doc__), leaf
+    for leaf in errors.error_classes().values():
+        assert re.search(rf"\b{leaf.__name__} +{leaf.reason}\b", errors.__doc__), leaf

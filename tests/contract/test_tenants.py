@@ -21,9 +21,9 @@ from reasond.v1 import (
     reasoning_service_pb2,
     reasoning_service_pb2_grpc,
 )
-from reasond_server.access.keys import SigningKey
+from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.http_api.methods import METHODS
+from reasond_server.services import DECLARED
 from reasond_server.testing import running_server
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ LISTS = {"ListExecutions": "executions", "ListAgents": "agents"}
 TENANTLESS = {"ListStrategies"}
 """RPCs that ask for nothing that anybody owns."""
 
+METHODS = {name: rpc for service in DECLARED for name, rpc in service.methods.items()}
 EXECUTING = {"query": "What is 6 times 7?", "agent": "{agent_id}"}
 METHOD_CALLS: Mapping[str, Any] = {
     "executions.get": {"execution_id": "{execution_id}"},

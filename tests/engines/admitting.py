@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from reasond_server.limits.concurrency import MemorySlots
-from reasond_server.limits.memory_windows import MemoryWindows
-from reasond_server.limits.redis_places import RedisSlots
-from reasond_server.limits.requests import Admission, DirectAdmission, RequestLimits
-from reasond_server.limits.windows import MemoryRates, RedisRates, redis_windows
+from reasond_server.limits.request_limits import DirectAdmission, MemorySlots, RequestAdmission, RequestLimits
+from reasond_server.limits.request_windows import MemoryRates, MemoryWindows, RedisRates, build_redis_storage
+from reasond_server.limits.shared import RedisSlots
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> Admission:
+def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int) -> RequestAdmission:
     """Return what admits by `limits`, and `most` places, in "memory" or in "redis"."""
     bounds = RequestLimits(**limits)
     rates = (
-        RedisRates(storage=redis_windows(redis), limits=bounds)
+        RedisRates(storage=build_redis_storage(redis), limits=bounds)
         if kind == "redis"
         else MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=bounds)
     )
@@ -29,6 +27,6 @@ def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int
     return DirectAdmission(rates=rates, slots=slots)
 
 
-async def admitted(admission: Admission, caller: str, place: str, *, weight: int = 1) -> bool:
+async def admitted(admission: RequestAdmission, caller: str, place: str, *, weight: int = 1) -> bool:
     """Return whether `caller` is admitted."""
     return await admission.admit(caller, place, weight=weight) is None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, ReasoningText, Role, Text
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.testing.conformance import ModelConformance
 from reasond_server.types import UsageSource
@@ -21,7 +21,7 @@ from tests.engines.serving import Engine, running_engine
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.llm.openai.model import OpenAIModel
+    from reasond_server.llm.openai.openai_model import OpenAIModel
 
 MISSING = [name for name in ("xllamacpp", "gguf", "openai", "aiohttp") if find_spec(name) is None]
 IS_CI = os.environ.get("CI") == "true"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import pytest
 from pydantic import Field
 
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.profiles import find_profile
 from reasond_server.strategies.react import React, ReactConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.tools.source import Tools
@@ -69,7 +69,7 @@ async def test_calls_of_the_engine_are_made_and_their_results_are_taken(
         name="engine",
         model="any",
         base_url=engine.base_url,
-        profile=profile_for("any", "", "llamacpp"),
+        profile=find_profile("any", "", "llamacpp"),
     )
     add = Add()
     async with aclosing(build_model(replace(options, protocol=protocol))) as model:

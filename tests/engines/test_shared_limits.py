@@ -10,11 +10,10 @@ import pytest
 from redis.asyncio import Redis
 
 from reasond_server.errors import RateLimitedError, StoreUnavailableError
-from reasond_server.limits.fallback import Fallback, FallbackAdmission, FallbackLedger, OnFailure
-from reasond_server.limits.health import SharedHealth
-from reasond_server.limits.redis_tokens import RedisTokenLedger
-from reasond_server.limits.requests import RequestGate
-from reasond_server.limits.tokens import MemoryTokenLedger, TokenLimits
+from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
+from reasond_server.limits.callers import SharedHealth
+from reasond_server.limits.request_limits import RequestGate
+from reasond_server.limits.shared import Fallback, FallbackAdmission, FallbackLedger, OnFailure, RedisTokenLedger
 from tests.engines.admitting import admitted, admitting
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ async def round_trips(redis: Redis) -> int:
 async def test_a_request_takes_as_many_round_trips_as_documented(
     redis: Redis, limits: dict[str, int], until_admitted: int, until_refused: int
 ) -> None:
-    gate = RequestGate(admission=admitting("redis", redis, **limits), has_places="most" in limits)
+    gate = RequestGate(admission=admitting("redis", redis, **limits), has_slots="most" in limits)
     for _ in range(2):
         await gate.admit("bob")
     with pytest.raises(RateLimitedError):
@@ -133,7 +132,7 @@ async def test_limits_that_are_set_or_taken_away_leave_the_windows_of_the_others
 
 
 async def test_everything_in_redis_has_the_prefix_of_the_server_and_lapses(redis: Redis) -> None:
-    gate = RequestGate(admission=admitting("redis", redis, most=2, per_minute=9, per_hour=9), has_places=True)
+    gate = RequestGate(admission=admitting("redis", redis, most=2, per_minute=9, per_hour=9), has_slots=True)
     await gate.admit("t{a}/\ud800")
     keys = await keys_in(redis)
     assert len(keys) == 3
@@ -190,7 +189,7 @@ async def test_an_operator_may_have_nothing_or_everything_let_through_without_re
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
 async def test_a_denied_request_counts_for_nothing(kind: str, redis: Redis) -> None:
-    gate = RequestGate(admission=admitting(kind, redis, most=1, per_minute=10, per_hour=12), has_places=True)
+    gate = RequestGate(admission=admitting(kind, redis, most=1, per_minute=10, per_hour=12), has_slots=True)
     permit = await gate.admit("alice", weight=8)
     with pytest.raises(RateLimitedError, match="1 executions at once"):
         await gate.admit("alice")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from reasond_server.limits.redis_places import RedisSlots
-from reasond_server.limits.requests import given_back
+from reasond_server.limits.request_limits import release_slot
+from reasond_server.limits.shared import RedisSlots
 from tests.engines.admitting import admitted, admitting
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ async def test_the_last_place_goes_to_one_of_many_and_comes_back(kind: str, redi
     taken = await asyncio.gather(*(admitted(places, "alice", str(number)) for number in range(20)))
     assert taken.count(True) == 1
     assert await admitted(places, "bob", "x")
-    await given_back(places, "alice", str(taken.index(True)))
-    await given_back(places, "alice", str(taken.index(True)))
+    await release_slot(places, "alice", str(taken.index(True)))
+    await release_slot(places, "alice", str(taken.index(True)))
     assert await admitted(places, "alice", "next")
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
-async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_given_back_or_not(
+async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_released_or_not(
     kind: str, redis: Redis
 ) -> None:
     places = admitting(kind, redis, most=1)
     assert await admitted(places, "alice", "run")
     await places.move("alice", "run:2", earlier=["run"])
     assert not await admitted(places, "alice", "next")
-    await given_back(places, "alice", "run")
+    await release_slot(places, "alice", "run")
     assert not await admitted(places, "alice", "next")
     await places.move("alice", "run:4", earlier=["run", "run:2", "run:3"])
-    await given_back(places, "alice", "run:4")
+    await release_slot(places, "alice", "run:4")
     assert await admitted(places, "alice", "next")
 
 
@@ -67,32 +67,32 @@ async def test_places_are_renewed_while_they_are_held_also_after_they_had_lapsed
 
     slots = RedisSlots(redis=redis, most=1, sleep=pause)
     assert await slots.take("alice", "run")
-    key = slots._key("alice")
+    key = slots._build_key("alice")
     await redis.delete(key)
     async with asyncio.timeout(30):
         may_go.release()
         while not await redis.zcard(key):
             pass
         assert 55_000 < await redis.pttl(key) <= 60_000
-        rest = slots.give_back("alice", "run")
+        rest = slots.release("alice", "run")
         await rest()
         may_go.release()
-        assert slots._keeper is not None
-        await slots._keeper
+        assert slots._renewing is not None
+        await slots._renewing
     assert pauses == [15.0, 15.0]
     assert not await redis.exists(key)
 
 
-async def test_a_place_that_is_given_back_while_it_is_renewed_does_not_come_back(redis: Redis) -> None:
+async def test_a_place_that_is_released_while_it_is_renewed_does_not_come_back(redis: Redis) -> None:
     slots = RedisSlots(redis=redis, most=2)
     assert await slots.take("alice", "one")
     assert await slots.take("alice", "two")
     renewing = asyncio.create_task(slots.renew())
     await asyncio.sleep(0)
     # Given back, and that is told to Redis before the renewal is.
-    slots.give_back("alice", "one")
+    slots.release("alice", "one")
     await renewing
-    assert await redis.zrange(slots._key("alice"), 0, -1) == [b"two"]
+    assert await redis.zrange(slots._build_key("alice"), 0, -1) == [b"two"]
     await slots.aclose()
 
 
@@ -102,12 +102,12 @@ async def test_callers_whose_places_cannot_be_renewed_keep_nobody_else_from_it_a
     slots = RedisSlots(redis=redis, most=1)
     for caller in ("alice", "bob", "carol", "dave"):
         assert await slots.take(caller, "run")
-        await redis.delete(slots._key(caller))
+        await redis.delete(slots._build_key(caller))
     for caller in ("alice", "dave"):
-        await redis.set(slots._key(caller), "not what we wrote")
+        await redis.set(slots._build_key(caller), "not what we wrote")
     await slots.renew()
-    assert await redis.zrange(slots._key("bob"), 0, -1) == [b"run"]
-    assert await redis.zrange(slots._key("carol"), 0, -1) == [b"run"]
+    assert await redis.zrange(slots._build_key("bob"), 0, -1) == [b"run"]
+    assert await redis.zrange(slots._build_key("carol"), 0, -1) == [b"run"]
     assert caplog.messages == ["places of 2 callers could not be renewed"]
     await slots.aclose()
 
@@ -125,7 +125,7 @@ async def test_a_renewal_that_fails_is_made_again(redis_server: RedisServer, red
     await asyncio.sleep(0)
     await redis_server.start()
     async with asyncio.timeout(30):
-        while not await redis.exists(slots._key("alice")):
+        while not await redis.exists(slots._build_key("alice")):
             may_go.release()
             await asyncio.sleep(0)
     await slots.aclose()

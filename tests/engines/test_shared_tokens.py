@@ -15,11 +15,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from reasond_server.config import LimitsSettings
 from reasond_server.errors import TokenBudgetExhaustedError
 from reasond_server.limiting import limiting_of
-from reasond_server.limits.redis_tokens import RedisTokenLedger
-from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
+from reasond_server.limits.budgets import MemoryTokenLedger, Reservation, TokenLimits
+from reasond_server.limits.shared import RedisTokenLedger
 
 if TYPE_CHECKING:
-    from reasond_server.limits.tokens import TokenLedger
+    from reasond_server.limits.budgets import TokenLedger
     from tests.engines.redis_server import RedisServer
 
 LIMITS = TokenLimits(per_minute=100, per_day=1000)
@@ -46,14 +46,14 @@ async def test_sixty_four_calls_at_once_against_a_limit_for_one_admit_exactly_on
     assert sum(isinstance(end, TokenBudgetExhaustedError) for end in ends) == 63
 
 
-async def test_what_was_not_used_is_given_back_once(ledger: TokenLedger) -> None:
+async def test_what_was_not_used_is_released_once(ledger: TokenLedger) -> None:
     reservation = await ledger.reserve("alice", least=1, most=100)
     await ledger.settle(reservation, used=40)
     await ledger.settle(reservation, used=0)
     assert 60 <= (await ledger.reserve("alice", least=1, most=1000)).tokens < 100
 
 
-async def test_tokens_whose_reservation_nobody_waited_for_are_given_back(
+async def test_tokens_whose_reservation_nobody_waited_for_are_release_slot(
     redis_server: RedisServer, redis: Redis
 ) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
@@ -64,7 +64,7 @@ async def test_tokens_whose_reservation_nobody_waited_for_are_given_back(
         async with asyncio.timeout(0.05):
             await ledger.reserve("alice", least=1, most=100)
     redis_server.process.send_signal(signal.SIGCONT)
-    await asyncio.wait(ledger._leaving)
+    await asyncio.wait(ledger._settling)
     assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
 
 
@@ -77,7 +77,7 @@ async def test_a_settlement_that_nobody_waited_for_is_made(redis_server: RedisSe
         async with asyncio.timeout(0.05):
             await ledger.settle(reservation, used=50)
     redis_server.process.send_signal(signal.SIGCONT)
-    await asyncio.wait(ledger._leaving)
+    await asyncio.wait(ledger._settling)
     assert 50 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 100
 
 
@@ -86,7 +86,7 @@ async def test_what_is_settled_beside_is_settled_before_the_connections_are_clos
 ) -> None:
     settings = LimitsSettings(storage="redis", redis_url=SecretStr(redis_server.url), tokens_per_minute=100)
     limiting = limiting_of(settings)
-    account = limiting.callers.account("acme", "alice")
+    account = limiting.callers.open_account("acme", "alice")
     assert account is not None
     assert redis_server.process is not None
     held = await account.reserve(least=1, most=100)
@@ -107,16 +107,16 @@ async def test_tokens_that_nobody_can_give_back_stay_spent(redis_server: RedisSe
     redis_server.kill()
     with pytest.raises(RedisConnectionError):
         await ledger.reserve("alice", least=1, most=100)
-    (ended,) = (await asyncio.wait(ledger._leaving))[0]
+    (ended,) = (await asyncio.wait(ledger._settling))[0]
     assert ended.exception() is None
 
 
-async def test_a_reservation_that_is_given_back_before_it_is_made_takes_nothing(redis: Redis) -> None:
+async def test_a_reservation_that_is_released_before_it_is_made_takes_nothing(redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
-    given_back = await ledger.reserve("alice", least=1, most=1)
-    await ledger.settle(given_back, used=0)
-    await ledger.settle(given_back, used=0)
-    late = [*ledger._keys("alice", given_back.id)]
+    release_slot = await ledger.reserve("alice", least=1, most=1)
+    await ledger.settle(release_slot, used=0)
+    await ledger.settle(release_slot, used=0)
+    late = [*ledger._build_keys("alice", release_slot.id)]
     assert await ledger._reserve(keys=late, args=["1", "100", "60", *ledger._buckets]) == [0, 0]
     assert (await ledger.reserve("alice", least=100, most=100)).tokens == 100
 
@@ -124,7 +124,7 @@ async def test_a_reservation_that_is_given_back_before_it_is_made_takes_nothing(
 async def test_a_reservation_that_a_client_sends_twice_is_made_once(redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
     made = await ledger.reserve("alice", least=60, most=60)
-    again = [*ledger._keys("alice", made.id)]
+    again = [*ledger._build_keys("alice", made.id)]
     assert await ledger._reserve(keys=again, args=["60", "60", "60", *ledger._buckets]) == [60, 0]
     assert 40 <= (await ledger.reserve("alice", least=1, most=100)).tokens < 60
 

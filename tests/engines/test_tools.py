@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, ToolSpec
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.chat_request import body_of
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.openai.chat import build_chat_body
+from reasond_server.llm.profiles import find_profile
 from reasond_server.types import ToolCall, UsageSource
 from tests.engines.serving import running_engine
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, Literal
 
-    from reasond_server.llm.openai.model import OpenAIModel
+    from reasond_server.llm.openai.openai_model import OpenAIModel
     from tests.engines.serving import Engine
 
 MISSING = [name for name in ("xllamacpp", "gguf", "openai", "aiohttp") if find_spec(name) is None]
@@ -63,7 +63,7 @@ def engine_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 
 LLAMACPP = BackendOptions(
-    name="engine", model="any", base_url="http://127.0.0.1:1/v1", profile=profile_for("any", "", "llamacpp")
+    name="engine", model="any", base_url="http://127.0.0.1:1/v1", profile=find_profile("any", "", "llamacpp")
 )
 
 
@@ -155,7 +155,7 @@ async def test_results_are_sent_back_under_the_ids_of_their_calls(
     text, again, end = await heard(model_on(engine_of("answer"), protocol), messages=sent)
     assert text.endswith("<answer>42</answer>")
     assert not again
-    body = body_of(ChatRequest(messages=sent, max_tokens=1), LLAMACPP)
+    body = build_chat_body(ChatRequest(messages=sent, max_tokens=1), LLAMACPP)
     written = {**body.data, "messages": [json.loads(message) for message in body.messages]}
     prompt = engine_of("answer").call("/apply-template", written)
     *_, last = prompt["prompt"].split("<|user|>")

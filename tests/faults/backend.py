@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from reasond_server.errors import ModelError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ReasoningText, Role, Text
+from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.model import OpenAIModel
-from reasond_server.llm.openai.options import BackendOptions, RetryPolicy, Timeouts
+from reasond_server.llm.openai.openai_model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.transport import OpenAITransport
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -60,7 +60,7 @@ class Backend:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CallHealth:
     """All that a call gave."""
 
     events: list[ModelEvent] = field(default_factory=list)
@@ -120,9 +120,9 @@ def request(text: str = "Say hello.", **more: Any) -> ChatRequest:
     return ChatRequest(messages=[Message(role=Role.USER, content=text)], **({"max_tokens": 100} | more))
 
 
-async def call(model: OpenAIModel, asked: ChatRequest | None = None) -> Outcome:
+async def call(model: OpenAIModel, asked: ChatRequest | None = None) -> CallHealth:
     """Call the model and keep all that comes of it."""
-    outcome = Outcome()
+    outcome = CallHealth()
     try:
         async for event in model.stream(asked or request()):
             outcome.events.append(event)
@@ -131,7 +131,7 @@ async def call(model: OpenAIModel, asked: ChatRequest | None = None) -> Outcome:
     return outcome
 
 
-async def ask(server: Upstream, asked: ChatRequest | None = None, **options: Any) -> Outcome:
+async def ask(server: Upstream, asked: ChatRequest | None = None, **options: Any) -> CallHealth:
     """Call a fresh model over `server` once."""
     async with backend(server, **options) as one:
         return await call(one.model, asked)

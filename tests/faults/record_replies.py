@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.openai.requests import encoded
 from reasond_server.llm.openai.responses import ResponsesProtocol
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.openai.transport import encode_body
+from reasond_server.llm.profiles import find_profile
 from tests.engines.serving import running_engine
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def main() -> None:
 
 def _reply(base_url: str, protocol: WireProtocol, chain: str) -> bytes:
     """Return all that the server sends, from its first line to the end of the connection."""
-    options = BackendOptions(name="b", model="m", base_url=base_url, profile=profile_for("m", "", "llamacpp"))
+    options = BackendOptions(name="b", model="m", base_url=base_url, profile=find_profile("m", "", "llamacpp"))
     asked = ChatRequest(
         messages=(Message(role=Role.USER, content="Six times seven?"),),
         max_tokens=100,
         temperature=0.0,
         tools=TOOLS if chain == "calls" else (),
     )
-    made = protocol.body(asked, options)
-    body = encoded(options, made.data, messages=made.messages)
+    made = protocol.build_body(asked, options)
+    body = encode_body(options, made.data, messages=made.messages)
     parts = urlsplit(base_url)
     head = (
         f"POST {parts.path}/{protocol.path} HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.openai.options import RetryPolicy
+from reasond_server.llm.openai.backend_options import RetryPolicy
 from tests.faults.upstream import STREAM_HEAD, chunk
 
 if TYPE_CHECKING:

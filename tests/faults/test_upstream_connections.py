@@ -17,8 +17,8 @@ from reasond_server.errors import (
     ModelUnavailableError,
 )
 from reasond_server.llm.model import Finished, ModelFinish
-from reasond_server.llm.openai.breaker import BreakerState
-from reasond_server.llm.openai.options import RetryPolicy, Timeouts
+from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
+from reasond_server.llm.openai.retrying import BreakerState
 from reasond_server.types import UsageSource
 from tests.faults.backend import SHORT, ask, backend, call, request
 from tests.faults.upstream import DONE, GOOD, STREAM_HEAD, chunk, event, streaming, upstream, usage

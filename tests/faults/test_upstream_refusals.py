@@ -16,8 +16,8 @@ from reasond_server.errors import (
     ModelRateLimitedError,
     ModelUnavailableError,
 )
-from reasond_server.llm.openai.breaker import BreakerState
-from reasond_server.llm.openai.options import RetryPolicy
+from reasond_server.llm.openai.backend_options import RetryPolicy
+from reasond_server.llm.openai.retrying import BreakerState
 from tests.faults.backend import KEY, NOW, ask, backend, call, request
 from tests.faults.upstream import GOOD, refusing, streaming, upstream
 

@@ -20,8 +20,8 @@ from reasond_server.errors import (
     ModelUnavailableError,
 )
 from reasond_server.llm.model import Finished, ModelFinish
-from reasond_server.llm.openai.breaker import BreakerState
-from reasond_server.llm.openai.options import RetryPolicy, Timeouts
+from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
+from reasond_server.llm.openai.retrying import BreakerState
 from reasond_server.types import ToolCall, Usage, UsageSource
 from tests.faults.backend import NOW, SHORT, ask, backend, call, request
 from tests.faults.scripts import (

@@ -111,8 +111,9 @@ def lines_of(text: str) -> Mapping[str, dict[str, Any]]:
     """Return the lines of the access log by their request ids, each of which has one."""
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     found = [line for line in lines if "duration_ms" in line and line["logger"] in {"reasond.grpc", "reasond.http"}]
-    by_id = {line["request_id"]: line for line in found}
-    assert Counter(line["request_id"] for line in found) == Counter(list(by_id))
+    by_id = {line["call_id"]: line for line in found}
+    assert Counter(line["call_id"] for line in found) == Counter(list(by_id))
+    assert not any("request_id" in line for line in found), "that is the idempotency key of a task"
     return by_id
 
 

@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
+from reasond_server.access.permissions import Operation
 from reasond_server.errors import InvalidRequestError, OverloadedError, RateLimitedError, SettingsError, Violation
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.codec import Codec
@@ -43,6 +44,11 @@ TASK = execution_pb2.ReasoningTask(query="What is six times seven?")
 REASON = reasoning_service_pb2.ReasonRequest(task=TASK)
 ITERATIONS = reasoning_service_pb2.ReasonIterationsRequest(task=TASK)
 MEBI = 1024 * 1024
+
+OPERATIONS = {
+    f"/test.Bare/{name}": Operation(name)
+    for name in ("Wait", "UnaryUnary", "UnaryStream", "Writing", "StreamUnary", "StreamStream")
+}
 
 
 async def _anybody(_token: str) -> Any:
@@ -106,7 +112,7 @@ async def test_b02_the_peers_cancellation_passes_through_every_interceptor() -> 
         await asyncio.Event().wait()
         return b""
 
-    authentication = Authentication(authenticate=_anybody, require=lambda *_: None)
+    authentication = Authentication(authenticate=_anybody, require=lambda *_: None, operations=OPERATIONS)
     interceptors = (Witness(), guard(), authentication, Codec(max_send_bytes=100))
     async with bare_server({"Wait": grpc.unary_unary_rpc_method_handler(wait)}, interceptors) as channel:
         call = channel.unary_unary("/test.Bare/Wait")(b"", metadata=AUTHORIZED)
@@ -237,7 +243,7 @@ async def test_b06_all_kinds_of_handlers_work_behind_all_interceptors() -> None:
         "StreamUnary": grpc.stream_unary_rpc_method_handler(stream_unary, **codec),
         "StreamStream": grpc.stream_stream_rpc_method_handler(stream_stream, **codec),
     }
-    authentication = Authentication(authenticate=_anybody, require=lambda *_: None)
+    authentication = Authentication(authenticate=_anybody, require=lambda *_: None, operations=OPERATIONS)
     async with bare_server(handlers, (guard(), authentication, Codec(max_send_bytes=100))) as channel:
         one = await channel.unary_unary("/test.Bare/UnaryUnary")(b"2", metadata=AUTHORIZED)
         many = await drained(channel.unary_stream("/test.Bare/UnaryStream")(b"2", metadata=AUTHORIZED))

@@ -26,9 +26,9 @@ from reasond_server.llm.model import (
     Role,
     Text,
 )
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.profiles import find_profile
 from reasond_server.testing import running_server
 from reasond_server.types import UsageSource
 from tests.engines.recording import Recording
@@ -51,7 +51,7 @@ PROMPT = (Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER
 @asynccontextmanager
 async def model_of(engine: Engine, **options: Any) -> AsyncIterator[ChatModel]:
     """Our adapter for the engine, as the configuration would build it."""
-    profile = replace(profile_for(engine.chain, engine.base_url, "llamacpp"), context_window=engine.window)
+    profile = replace(find_profile(engine.chain, engine.base_url, "llamacpp"), context_window=engine.window)
     backend = BackendOptions(name="engine", model=engine.chain, base_url=engine.base_url, profile=profile)
     model = build_model(backend, **options)
     try:

@@ -76,7 +76,7 @@ MUTATIONS: Final = (
     Mutation(
         name="calls-not-held",
         path="llm/metering.py",
-        old="            if self._until_allowed is not None:",
+        old="            if self._wait_for_lease is not None:",
         new="            if False:",
     ),
     Mutation(

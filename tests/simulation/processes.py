@@ -322,6 +322,19 @@ class FaultyStore:
 
         return await self._done("recover", recover)
 
+    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+        """See ExecutionStore."""
+
+        async def wake() -> Recovery | None:
+            found = await self._inner.wake(lease, tenant, execution_id)
+            if found is not None:
+                self._world.happened["woken by a call"] += 1
+                self._world.was_leased([execution_id], lease.seconds, self._process)
+                self._world.note(f"{self._process.name} wakes {execution_id}")
+            return found
+
+        return await self._done("wake", wake)
+
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
         await self._done("request_cancel", self._inner.request_cancel, tenant, execution_id)

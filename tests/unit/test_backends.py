@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from reasond_server.backends import MAIN, backend_options, backend_problems, model_of, rank_folders
+from reasond_server.backends import MAIN, find_backend_problems, find_rank_folders, model_of, read_backend_options
 from reasond_server.config import Settings
 from reasond_server.errors import SettingsError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.demo import DemoModel
-from reasond_server.llm.openai.options import RetryPolicy, Timeouts
+from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
 from reasond_server.llm.profiles import SchemaLevel
 
 LOCAL = "http://127.0.0.1:8080/v1"
@@ -23,9 +23,9 @@ def settings(**llm: Any) -> Settings:
 
 def refusal(checked: Settings, environ: dict[str, str], name: str = "") -> str:
     with pytest.raises(SettingsError) as caught:
-        backend_options(checked, environ, name)
+        read_backend_options(checked, environ, name)
     if not name:
-        assert [one.field for one in backend_problems(checked, environ)] == [
+        assert [one.field for one in find_backend_problems(checked, environ)] == [
             one.field for one in caught.value.violations
         ]
     return caught.value.full_message
@@ -33,7 +33,7 @@ def refusal(checked: Settings, environ: dict[str, str], name: str = "") -> str:
 
 async def test_without_settings_the_demo_model_answers() -> None:
     assert isinstance(model_of(Settings(), {}), DemoModel)
-    assert backend_problems(Settings(), {}) == []
+    assert find_backend_problems(Settings(), {}) == []
 
 
 async def test_a_named_model_is_built_and_counts_as_configured() -> None:
@@ -58,7 +58,7 @@ def test_a_provider_without_a_model_is_refused_and_never_replaced() -> None:
 
 
 def test_every_key_reaches_the_backend() -> None:
-    options = backend_options(
+    options = read_backend_options(
         settings(
             base_url=LOCAL,
             api_key_env="K",
@@ -90,7 +90,7 @@ def test_every_key_reaches_the_backend() -> None:
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_backend() -> None:
-    options = backend_options(settings(base_url=LOCAL), {})
+    options = read_backend_options(settings(base_url=LOCAL), {})
     assert (options.timeouts, options.retries) == (Timeouts(), RetryPolicy())
     assert (options.max_concurrency, options.max_line_bytes) == (64, 1_048_576)
     assert options.max_response_bytes == 8_388_608
@@ -107,7 +107,7 @@ def test_the_defaults_of_the_configuration_are_those_of_the_backend() -> None:
 def test_the_address_is_the_configured_one_or_the_environments_or_openais(
     base_url: str, environ: dict[str, str], expected: str
 ) -> None:
-    assert backend_options(settings(base_url=base_url), environ).base_url == expected
+    assert read_backend_options(settings(base_url=base_url), environ).base_url == expected
 
 
 def test_a_wrong_address_in_the_environment_is_refused_without_being_shown() -> None:
@@ -129,12 +129,12 @@ def test_a_wrong_address_in_the_environment_is_refused_without_being_shown() -> 
 def test_a_known_provider_needs_a_key(base_url: str) -> None:
     assert "llm.api_key_env names OPENAI_API_KEY, which is not set" in refusal(settings(base_url=base_url), {})
     assert "is empty, but" in refusal(settings(base_url=base_url, api_key_env=""), {})
-    assert backend_options(settings(base_url=base_url), KEY).api_key == "sk-one"
+    assert read_backend_options(settings(base_url=base_url), KEY).api_key == "sk-one"
 
 
 def test_another_server_may_do_without_a_key_unless_one_was_named() -> None:
-    assert backend_options(settings(base_url=LOCAL), {}).api_key == ""
-    assert backend_options(settings(base_url="https://gpu.example/v1", api_key_env=""), KEY).api_key == ""
+    assert read_backend_options(settings(base_url=LOCAL), {}).api_key == ""
+    assert read_backend_options(settings(base_url="https://gpu.example/v1", api_key_env=""), KEY).api_key == ""
     assert "names VLLM_KEY, which is not set; set it, or" in refusal(
         settings(base_url=LOCAL, api_key_env="VLLM_KEY"), {}
     )
@@ -155,30 +155,33 @@ def test_a_profile_and_capabilities_are_checked_before_the_start() -> None:
 
 
 def test_models_of_openai_that_have_no_other_interface_use_responses() -> None:
-    assert backend_options(settings(model="gpt-5-pro"), KEY).protocol == "responses"
-    assert backend_options(settings(model="gpt-5-pro", protocol="chat"), KEY).protocol == "chat"
-    assert backend_options(settings(model="gpt-5"), KEY).protocol == "chat"
+    assert read_backend_options(settings(model="gpt-5-pro"), KEY).protocol == "responses"
+    assert read_backend_options(settings(model="gpt-5-pro", protocol="chat"), KEY).protocol == "chat"
+    assert read_backend_options(settings(model="gpt-5"), KEY).protocol == "chat"
 
 
 def test_a_named_backend_stands_beside_the_main_one() -> None:
     both = settings(base_url=LOCAL, backends={"spare": {"model": "gpt-4o"}, "broken": {}})
-    spare = backend_options(both, {**KEY, "OPENAI_BASE_URL": LOCAL}, "spare")
+    spare = read_backend_options(both, {**KEY, "OPENAI_BASE_URL": LOCAL}, "spare")
     assert (spare.name, spare.base_url) == ("spare", "https://api.openai.com/v1"), "the variable is for [llm] alone"
     assert spare.profile.name == "openai"
     assert "llm.backends.broken.model is empty; name the model" in refusal(both, KEY, "broken")
-    assert {one.field for one in backend_problems(both, KEY)} == {"llm.backends.broken.model"}
+    assert {one.field for one in find_backend_problems(both, KEY)} == {"llm.backends.broken.model"}
     demo = Settings.model_validate({"llm": {"provider": "demo", "backends": {"broken": {"base_url": LOCAL}}}})
-    assert {one.field for one in backend_problems(demo, {})} == {"llm.backends.broken.model"}
+    assert {one.field for one in find_backend_problems(demo, {})} == {"llm.backends.broken.model"}
 
 
 def test_an_unknown_backend_is_refused_with_those_that_exist() -> None:
     with pytest.raises(SettingsError) as caught:
-        backend_options(settings(backends={"spare": {"model": "x"}}), {}, "spear")
+        read_backend_options(settings(backends={"spare": {"model": "x"}}), {}, "spear")
     assert caught.value.message == "There is no backend 'spear'"
     assert "[llm.backends]: spare" in caught.value.remedy
 
 
 def test_ranks_are_looked_for_where_tiktoken_and_we_keep_them() -> None:
-    assert rank_folders({}) == ()
-    assert rank_folders({"TIKTOKEN_CACHE_DIR": "/t", "HOME": "/h"}) == (Path("/t"), Path("/h/.cache/reasond/tiktoken"))
-    assert rank_folders({"HOME": "/h", "XDG_CACHE_HOME": "/x"}) == (Path("/x/reasond/tiktoken"),)
+    assert find_rank_folders({}) == ()
+    assert find_rank_folders({"TIKTOKEN_CACHE_DIR": "/t", "HOME": "/h"}) == (
+        Path("/t"),
+        Path("/h/.cache/reasond/tiktoken"),
+    )
+    assert find_rank_folders({"HOME": "/h", "XDG_CACHE_HOME": "/x"}) == (Path("/x/reasond/tiktoken"),)

@@ -15,7 +15,7 @@ BOB = Principal(subject="bob", tenant="acme", permissions=frozenset())
 async def test_without_limits_nothing_is_counted_and_nothing_opened() -> None:
     limiting = limiting_of(LimitsSettings())
     assert await limiting.callers.admit(ALICE, "react") is None
-    assert limiting.callers.account("acme", "alice") is None
+    assert limiting.callers.open_account("acme", "alice") is None
     assert limiting.redis is None
     await limiting.aclose()
 

@@ -1,12 +1,12 @@
-"""Which permission each operation needs, for both transports; an operation that is not listed is refused."""
+"""The permissions, the roles that grant them, and who may do what; services declare what their operations need."""
 
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reasond_server.errors import InternalError, PermissionMissingError
+from reasond_server.errors import PermissionMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,52 +22,38 @@ ADMIN = "admin"
 
 _EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
 
-# Operations are named as the RPCs are; a JSON-RPC method asks for the RPC that does the same.
-OPERATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "Reason": EXECUTE,
-        "ReasonIterations": EXECUTE,
-        "ListStrategies": EXECUTE,
-        "GetExecution": READ_EXECUTIONS,
-        "CancelExecution": EXECUTE,
-        "ListExecutions": READ_EXECUTIONS,
-        "DeleteExecution": EXECUTE,
-        "GetAgentCard": EXECUTE,
-        "ListAgents": EXECUTE,
-        "RegisterAgent": WRITE_AGENTS,
-        "DeleteAgent": WRITE_AGENTS,
-    }
-)
-
-
-KNOWN: Sequence[str] = tuple(sorted({ADMIN, METRICS, TOOLS, *OPERATIONS.values()}))
+KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, WRITE_AGENTS}))
 """Every permission but those for single strategies."""
 
 
-def unknown_permissions(permissions: Iterable[str]) -> list[str]:
-    """Return those of `permissions` that open nothing."""
+class Operation(NamedTuple):
+    """What a caller asks to do, named as the RPC that does it, and the permission that it needs; "" needs none."""
+
+    name: str
+    permission: str = ""
+
+
+def find_unknown_permissions(permissions: Iterable[str]) -> list[str]:
+    """Return those of `permissions` that no operation needs."""
     return [one for one in permissions if one not in KNOWN and not _EXECUTE_ONE.fullmatch(one)]
 
 
-def require(principal: Principal, operation: str) -> None:
-    """Refuse `operation` if `principal` may not; one strategy's permission opens what all strategies' does.
+def require_permission(principal: Principal, operation: Operation) -> None:
+    """Refuse `operation` if `principal` may not do it; here a permission for one strategy is as good as for all.
 
-    Callers then ask `require_strategy` for the strategy that was chosen.
+    Callers then call `require_strategy` with the strategy that was chosen.
 
     Raises:
         PermissionMissingError: the token lacks the permission.
-        InternalError: `operation` is not in OPERATIONS.
     """
-    permission = OPERATIONS.get(operation)
-    if permission is None:
-        raise InternalError(f"operation {operation!r} has no permission in OPERATIONS")
-    # Which strategy is chosen is not known here, so a token for one of them passes; `require_strategy` decides.
+    permission = operation.permission
+    # The strategy is not known yet, so a token for one of them passes; `require_strategy` decides.
     is_granted = bool(principal.permissions & {permission, ADMIN})
-    if not is_granted and not (permission == EXECUTE and allowed_strategies(principal)):
-        raise _missing(permission)
+    if not is_granted and not (permission == EXECUTE and find_allowed_strategies(principal)):
+        raise _build_error(permission)
 
 
-def allowed_strategies(principal: Principal) -> frozenset[str] | None:
+def find_allowed_strategies(principal: Principal) -> frozenset[str] | None:
     """Return the strategies that `principal` may use; None means all."""
     if principal.permissions & {EXECUTE, ADMIN}:
         return None
@@ -77,7 +63,7 @@ def allowed_strategies(principal: Principal) -> frozenset[str] | None:
 
 def may_use_strategy(principal: Principal, strategy: str) -> bool:
     """Return whether `principal` may use `strategy`."""
-    allowed = allowed_strategies(principal)
+    allowed = find_allowed_strategies(principal)
     return allowed is None or strategy in allowed
 
 
@@ -88,31 +74,59 @@ def require_strategy(principal: Principal, strategy: str) -> None:
         PermissionMissingError: the token grants other strategies only.
     """
     if not may_use_strategy(principal, strategy):
-        raise _missing(f"{EXECUTE}:{strategy}")
+        raise _build_error(f"{EXECUTE}:{strategy}")
 
 
 def require_tools(principal: Principal) -> None:
-    """Refuse runs that call tools if `principal` may not.
+    """Refuse `principal` if its runs may not call tools.
 
     Raises:
         PermissionMissingError: the token lacks `reasoning:tools`.
     """
     if not principal.permissions & {TOOLS, ADMIN}:
-        raise _missing(TOOLS)
+        raise _build_error(TOOLS)
 
 
 def require_metrics(principal: Principal) -> None:
-    """Refuse a reader of metrics that may not.
+    """Refuse `principal` if it may not read metrics.
 
     Raises:
         PermissionMissingError: the token lacks `metrics:read`.
     """
     if not principal.permissions & {METRICS, ADMIN}:
-        raise _missing(METRICS)
+        raise _build_error(METRICS)
 
 
-def _missing(permission: str) -> PermissionMissingError:
+def _build_error(permission: str) -> PermissionMissingError:
     """Make the error that names `permission`; existing clients read its words (seed 001)."""
     return PermissionMissingError(
         f"Authorization failed: Missing required permission '{permission}'", metadata={"permission": permission}
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRole:
+    """A role of the configuration; with `strategies` it grants `reasoning:execute` for those alone."""
+
+    permissions: Sequence[str]
+    strategies: Sequence[str] = ()
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """The permissions, one for each strategy where `strategies` are given."""
+        if not self.strategies:
+            return frozenset(self.permissions)
+        others = {permission for permission in self.permissions if permission != EXECUTE}
+        return frozenset(others | {f"{EXECUTE}:{name}" for name in self.strategies})
+
+
+class Roles:
+    """The roles of the configuration by name."""
+
+    def __init__(self, roles: Mapping[str, AccessRole]) -> None:
+        self._grants = {name: role.grants for name, role in roles.items()}
+
+    def collect_grants(self, names: Iterable[str]) -> frozenset[str]:
+        """Return all permissions that the roles grant; an unknown role grants none."""
+        nothing: frozenset[str] = frozenset()
+        return nothing.union(*(self._grants.get(name, nothing) for name in names))

@@ -6,20 +6,20 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import backend_options
+from reasond_server.backends import read_backend_options
 from reasond_server.cli.configuration import source_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import one_line, printable, write
 from reasond_server.config import choose_provider, load
-from reasond_server.config.listing import toml_value
+from reasond_server.config.reference import toml_value
 from reasond_server.errors import ModelError, ModelUnavailableError, PermissionMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reasond_server.llm.openai.options import BackendOptions
-    from reasond_server.llm.openai.probing import Report
+    from reasond_server.llm.openai.backend_options import BackendOptions
+    from reasond_server.llm.openai.probes import Report
 
 _EVIDENCE_WIDTH = 100
 
@@ -38,9 +38,9 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
             remedy='Set provider = "openai" and model in [llm], or name one of [llm.backends].',
             code=ExitCode.BAD_REQUEST,
         )
-    options = backend_options(loaded.settings, environ, name)
+    options = read_backend_options(loaded.settings, environ, name)
     # Imported here: aiohttp takes time that other commands need not pay.
-    from reasond_server.llm.openai.probing import probe  # noqa: PLC0415 - see above
+    from reasond_server.llm.openai.probes import probe  # noqa: PLC0415 - see above
 
     try:
         report = asyncio.run(probe(options, limit_s=limit_s))

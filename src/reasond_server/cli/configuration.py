@@ -7,7 +7,7 @@ import tomllib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import backend_problems
+from reasond_server.backends import find_backend_problems
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import write
 from reasond_server.config import load, require_servable, settings_as_rows
@@ -30,7 +30,7 @@ def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> E
         SettingsError: it would not; with everything that is wrong.
     """
     loaded = load(config, environ)
-    problems = backend_problems(loaded.settings, environ)
+    problems = find_backend_problems(loaded.settings, environ)
     _run_all(
         *_strategy_checks(loaded.settings),
         partial(_check_tools, loaded.settings),
@@ -97,7 +97,8 @@ def show(config: Path | None, *, environ: Mapping[str, str], has_origin: bool, a
     Raises:
         SettingsError: the configuration is wrong.
     """
-    rows = settings_as_rows(load(config, environ))
+    loaded = load(config, environ)
+    rows = settings_as_rows(loaded.settings, loaded.origins)
     write(_as_json(rows, has_origin=has_origin) if as_json else _as_text(rows, has_origin=has_origin))
     return ExitCode.OK
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Literal
 
 from reasond_server.addresses import split_address
-from reasond_server.backends import backend_problems
+from reasond_server.backends import find_backend_problems
 from reasond_server.cli.configuration import check_strategies, source_of
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
@@ -211,7 +211,7 @@ def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:
     refusals = {}
     for command, is_dev in (("serve", False), ("serve --dev", True)):
         try:
-            require_servable(settings, dev=is_dev, also=backend_problems(settings, environ))
+            require_servable(settings, dev=is_dev, also=find_backend_problems(settings, environ))
         except SettingsError as error:
             refusals[command] = "; ".join(f"{one.field} {one.description}" for one in error.violations)
     if not refusals:

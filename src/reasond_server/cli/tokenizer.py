@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import rank_folders
+from reasond_server.backends import find_rank_folders
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.terminal import write
 from reasond_server.errors import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.counting.fetching import fetch_ranks
-from reasond_server.llm.counting.tiktoken_counter import KNOWN_RANKS
+from reasond_server.llm.counting.tokenizers import KNOWN_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ def fetch(encoding: str, *, source: str, folder: Path | None, environ: Mapping[s
         CommandError: there is no such encoding, or its file cannot be had.
     """
     ranks = next((one for one in KNOWN_RANKS if one.name == encoding), None)
-    folders = [folder] if folder else list(rank_folders(environ))
+    folders = [folder] if folder else list(find_rank_folders(environ))
     if ranks is None:
         names = ", ".join(one.name for one in KNOWN_RANKS)
         raise CommandError(f"{encoding!r} is no encoding that is known here", remedy=f"Known are {names}.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.replies import Fragment, Parsed, TagParser
 from reasond_server.context.tags import TagKind
-from reasond_server.errors import ModelProtocolError
-from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, ReasoningText, Text
+from reasond_server.errors import ContextExhaustedError, ModelProtocolError
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.types import Usage, UsageSource
 from reasond_server.types.values import value
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.types import ToolCall
 
+LEAST_TOKENS: Final = 100
+"""A call with less room to write than this is not made."""
+
+_BYTES_PER_MESSAGE: Final = 64
 # Some 64 tokens: what a model that is about to end may still write after its closing tag.
-_ROOM_TO_END_CHARACTERS = 256
+_ROOM_TO_END_CHARACTERS: Final = 256
 
 
 @value
@@ -33,12 +38,24 @@ class Reply:
     usage: Usage
     calls: Sequence[ToolCall] = ()
 
+    @property
+    def is_only_hidden_reasoning(self) -> bool:
+        """Whether hidden reasoning is all that the model wrote."""
+        parsed = self.parsed
+        has_text = bool(parsed.text.strip() or parsed.content.strip())
+        return not has_text and bool(self.usage.reasoning_tokens or parsed.thinking.strip())
 
-class Hearing:
+    @property
+    def reasoning_tokens(self) -> int:
+        """The tokens of hidden reasoning: as reported, or all output where none are told apart."""
+        return self.usage.reasoning_tokens or self.usage.output_tokens
+
+
+class ReplyListener:
     """What is heard of one call: `request` is what the model is given, `take` what it answers, `close` its end.
 
     The closing tags of `kinds` are the stop strings. A provider that ignores those is heard to the end of the call, for
-    its usage; one that goes on writing makes the hearing `is_done`: the call is to be closed then, and its usage is
+    its usage; one that goes on writing makes the listener `is_done`: the call is to be closed then, and its usage is
     counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
     """
 
@@ -105,7 +122,7 @@ class Hearing:
         Raises:
             ModelProtocolError: the model ended without saying how.
         """
-        finished = self._closed_by_us(counter) if self._finished is None else self._finished
+        finished = self._end_for_model(counter) if self._finished is None else self._finished
         if self._parser.is_done:
             reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
             return (), Reply(parsed=self._parser.result, finish=reason, usage=finished.usage, calls=tuple(self._calls))
@@ -121,7 +138,7 @@ class Hearing:
             calls=tuple(self._calls),
         )
 
-    def _closed_by_us(self, counter: TokenCounter) -> Finished:
+    def _end_for_model(self, counter: TokenCounter) -> Finished:
         """Return how a call ended that the model did not end."""
         if not self._parser.is_done:
             raise ModelProtocolError("the model's stream ended without a reason")
@@ -146,13 +163,13 @@ async def hear(
     tool_choice: str = "auto",
     label: str = "",
 ) -> AsyncGenerator[Fragment | Reply, None]:
-    """Call `model` and yield fragments as they become certain, then one Reply; see `Hearing`.
+    """Call `model` and yield fragments as they become certain, then one Reply; see `ReplyListener`.
 
     Raises:
         ModelProtocolError: the model ended without saying how.
         ReasondError: as `model.stream`.
     """
-    hearing = Hearing(
+    listener = ReplyListener(
         messages=messages,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -161,16 +178,64 @@ async def hear(
         tool_choice=tool_choice,
         label=label,
     )
-    events = model.stream(hearing.request)
+    events = model.stream(listener.request)
     try:
         async for event in events:
-            for fragment in hearing.take(event):
+            for fragment in listener.take(event):
                 yield fragment
-            if hearing.is_done:
+            if listener.is_done:
                 break
     finally:
         await events.aclose()
-    rest, reply = hearing.close(model.counter)
+    rest, reply = listener.close(model.counter)
     for fragment in rest:
         yield fragment
     yield reply
+
+
+async def measure_room(
+    messages: Sequence[Message], *, max_tokens: int, model: ChatModel
+) -> tuple[int, tuple[str, ...]]:
+    """Return how many tokens the model may write after `messages`, and a warning if these are fewer than `max_tokens`.
+
+    Raises:
+        ContextExhaustedError: there is no room for `LEAST_TOKENS`.
+    """
+    window = model.context_window
+    if window is None:
+        return max_tokens, ()
+    told = await model.count_exactly(messages)
+    prompt = await count_prompt(messages, model.counter) if told is None else told
+    room = window - prompt
+    if room < LEAST_TOKENS:
+        raise ContextExhaustedError(
+            f"the prompt has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of {window}; "
+            f"at least {LEAST_TOKENS} are needed to answer",
+            remedy="Shorten query or material, or use the strategy 'bounded_context', which reads long material in "
+            "segments.",
+            metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
+        )
+    if room >= max_tokens:
+        return max_tokens, ()
+    warning = (
+        f"max_tokens was lowered from {max_tokens} to {room}: the prompt has {prompt} tokens and the model's "
+        f"context window {window}."
+    )
+    return room, (warning,)
+
+
+async def count_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
+    """Return the tokens of `messages` by `counter`; what takes long is counted beside the event loop."""
+    if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(counter.count_prompt, messages)
+    return counter.count_prompt(messages)
+
+
+def bound_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
+    """Return an upper bound of a prompt's tokens: their count, or where the counter only estimates the bytes.
+
+    A token is at least one byte.
+    """
+    if counter.is_exact:
+        return counter.count_prompt(messages)
+    return sum(len(message.content.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for message in messages)

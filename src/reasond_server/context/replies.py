@@ -93,8 +93,8 @@ class TagParser:
             return ()
         if self._is_plain(text):
             self._room -= len(text)
-            return (self._noted(text),)
-        self._pending += self._within_cap(text)
+            return (self._note(text),)
+        self._pending += self._take_within_cap(text)
         self._advance(is_final=False)
         # What lies behind the closing tag was not wanted, so leaving it out cut nothing.
         self._is_cut = self._is_cut and not self._is_closed
@@ -104,7 +104,7 @@ class TagParser:
         """Take a delta of the provider's reasoning channel, where no tag counts."""
         if self.is_done:
             return ()
-        kept = self._within_cap(text)
+        kept = self._take_within_cap(text)
         if not kept:
             return ()
         self._thinking.append(kept)
@@ -144,7 +144,7 @@ class TagParser:
             return False
         return "<" not in text and "\n" not in text
 
-    def _within_cap(self, text: str) -> str:
+    def _take_within_cap(self, text: str) -> str:
         """Return as much of `text` as the size cap leaves room for."""
         self._is_cut = len(text) > self._room
         kept = text[: self._room]
@@ -289,9 +289,9 @@ class TagParser:
         text = self._pending[self._at : self._at + size]
         self._at += size
         if text:
-            self._fresh.append(self._noted(text))
+            self._fresh.append(self._note(text))
 
-    def _noted(self, text: str) -> Fragment:
+    def _note(self, text: str) -> Fragment:
         """Keep `text` and return it as what it is."""
         if self._is_thinking:
             self._thinking.append(text)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.agents.service import AgentService
     from reasond_server.grpc_api.handlers import Context
+    from reasond_server.grpc_api.registering import GenericRegistry
     from reasond_server.types import Json
 
 
@@ -26,6 +27,10 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
 
     def __init__(self, *, service: AgentService) -> None:
         self._service = service
+
+    def register(self, registry: GenericRegistry) -> None:
+        """Add the RPCs to a server."""
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self, registry)  # type: ignore[arg-type]  # it takes what it is told
 
     async def GetAgentCard(self, request: pb.GetAgentCardRequest, context: Context) -> pb.GetAgentCardResponse:
         """Return the card of this server or of a registered agent."""

@@ -10,15 +10,16 @@ import grpc
 
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
-from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.grpc_api.calls import RpcCall, current_call
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped, wrapped_unread
 from reasond_server.telemetry.scope import note_caller
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from reasond_server.access.permissions import Operation
     from reasond_server.types import Principal
 
 EXEMPT_SERVICES: Final = frozenset(
@@ -36,19 +37,22 @@ _HINT: Final = "Send metadata 'authorization: Bearer <token>'"
 class Authentication(grpc.aio.ServerInterceptor):
     """Verifies the bearer token of every RPC and asks whether its principal may call the method.
 
-    `authenticate` turns a token into a principal; `require` refuses a principal that lacks the permission for
-    an operation, which is named as the RPC is (`Reason`). The token is kept nowhere.
+    `operations` tells by its path what each RPC asks permission for; one that is not among them serves nobody.
+    `authenticate` turns a token into a principal; `require` refuses a principal that lacks the permission for an
+    operation. The token is kept nowhere.
     """
 
     def __init__(
         self,
         *,
         authenticate: Callable[[str], Awaitable[Principal]],
-        require: Callable[[Principal, str], None],
+        require: Callable[[Principal, Operation], None],
+        operations: Mapping[str, Operation],
         peers: Peers | None = None,
     ) -> None:
         self._authenticate = authenticate
         self._require = require
+        self._operations = operations
         self._peers = peers or Peers()
         self._served: dict[str, _Served] = {}
 
@@ -67,7 +71,7 @@ class Authentication(grpc.aio.ServerInterceptor):
             if handler is None:
                 return None
             served = self._served[method] = self._put_together(method, handler)
-        if served.operation:
+        if served.operation is not None:
             # Told by the call and not by the handler: that is the same one for every caller.
             call = current_call()
             await self._look_at(call, served.operation, handler_call_details.invocation_metadata or ())
@@ -79,9 +83,11 @@ class Authentication(grpc.aio.ServerInterceptor):
 
     def _put_together(self, method: str, handler: Handler) -> _Served:
         """Return the handlers of a method; nothing in them belongs to one call."""
-        service, _, operation = method.removeprefix("/").partition("/")
-        if service in EXEMPT_SERVICES:
-            return _Served(operation="", handler=handler, refusing=handler, unread=handler)
+        if method.removeprefix("/").partition("/")[0] in EXEMPT_SERVICES:
+            return _Served(operation=None, handler=handler, refusing=handler, unread=handler)
+        operation = self._operations.get(method)
+        if operation is None:
+            raise InternalError(f"no service declares a permission for {method}")
         check = partial(self._check, operation)
         # Of the second kind grpc reads no message before it is served.
         refusing = wrapped(grpc.stream_stream_rpc_method_handler(_never), check)
@@ -92,18 +98,18 @@ class Authentication(grpc.aio.ServerInterceptor):
             unread=wrapped_unread(handler, check),
         )
 
-    async def _look_at(self, call: RpcCall, operation: str, metadata: Iterable[tuple[str, Any]]) -> None:
+    async def _look_at(self, call: RpcCall, operation: Operation, metadata: Iterable[tuple[str, Any]]) -> None:
         """Note what the metadata of a call says about who makes it."""
         call.is_looked_at = True
         try:
             headers = [str(value) for key, value in metadata if key == "authorization"]
-            if headers or not self._peers.are_known:
+            if headers or not self._peers.has_rules:
                 call.principal = await self._authenticate(_token(headers))
                 self._require(call.principal, operation)
         except Exception as error:  # noqa: BLE001 - the guard tells it, a fault of the server as well, with the request id
             call.refusal = error
 
-    async def _check(self, operation: str, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
+    async def _check(self, operation: Operation, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
         call = current_call()
         if not call.is_looked_at:
             raise InternalError(f"nobody has looked at who calls {call.method}")
@@ -114,10 +120,10 @@ class Authentication(grpc.aio.ServerInterceptor):
                 call.principal = self._by_certificate(context)
                 self._require(call.principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=call.principal, request_id=call.request_id)
+            audit.log_denied(operation, error, principal=call.principal, call_id=call.request_id)
             raise
         note_caller()
-        decision = audit.begin(operation, principal=call.principal, request_id=call.request_id)
+        decision = audit.begin(operation, principal=call.principal, call_id=call.request_id)
         try:
             return await run(request, context)
         except ReasondError as error:
@@ -134,7 +140,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         """
         principal = self._peers.recognise(_peer_uris(context))
         if principal is None:
-            raise missing(_HINT)
+            raise build_missing_token_error(_HINT)
         return principal
 
 
@@ -142,10 +148,10 @@ class Authentication(grpc.aio.ServerInterceptor):
 class _Served:
     """How a method is served: to whom it may be, to whom not, and to whom a certificate has to speak for.
 
-    `operation` is empty where nobody is asked.
+    `operation` is None where nobody is asked.
     """
 
-    operation: str
+    operation: Operation | None
     handler: Handler
     refusing: Handler
     unread: Handler
@@ -163,8 +169,8 @@ def _token(headers: Sequence[str]) -> str:
         TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
     """
     if not headers:
-        raise missing(_HINT)
-    return bearer_token(headers)
+        raise build_missing_token_error(_HINT)
+    return parse_bearer_token(headers)
 
 
 def _peer_uris(context: Context) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class RpcCall:
-    """One RPC, from its headers on. `trace` is where its caller stands; `reason` is set once the call has failed.
+    """One RPC, from its headers on. `trace` is where its caller stands; `reason` and `is_fault` tell how it failed.
 
     `is_looked_at` is set when somebody has read who calls: then `principal` is whose token was verified, and `refusal`
     why nobody may; neither where a certificate has to tell.
@@ -29,6 +29,7 @@ class RpcCall:
     principal: Principal | None = None
     refusal: Exception | None = None
     reason: str = ""
+    is_fault: bool = False
 
 
 _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")

@@ -14,12 +14,11 @@ from reasond_server.errors import InternalError, MethodNotFoundError, ReasondErr
 from reasond_server.grpc_api.calls import RpcCall, begin, current_call, remaining_s
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped
 from reasond_server.grpc_api.statuses import code_of, status_of
-from reasond_server.telemetry.arrivals import Arrival
-from reasond_server.telemetry.logs import tell
+from reasond_server.reasons import INTERNAL_MESSAGE
+from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import TRACE_KEYS, received
-from reasond_server.telemetry.scope import Scope, enter
-from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
+from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
+from reasond_server.telemetry.scope import Arrival, Scope, enter
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
+# Codes that grpc sets by itself; of our errors the reason says it.
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 _KEYS: Final = TRACE_KEYS | {REQUEST_ID_KEY}
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
@@ -99,12 +99,12 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         return RpcCall(
             method=method,
             request_id=request_id_of(given, new_request_id=self._new_request_id),
-            trace=received(told) if told else None,
+            trace=read_trace(told) if told else None,
         )
 
     async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
         call = current_call()
-        enter(scope := Scope(request_id=call.request_id, trace=call.trace))
+        enter(scope := Scope(call_id=call.request_id, trace=call.trace))
         arrival = None if self._tracing is None else _arrived(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, those of its own making included.
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
@@ -129,7 +129,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         finally:
             self._running.discard(task)
             code = code or _code_set_on(context)
-            span = None if arrival is None else arrival.left()
+            span = None if arrival is None else arrival.finish()
             self._note_end(call, code, self._monotonic() - started)
             if span is not None:
                 _end(span, call, scope, code)
@@ -162,7 +162,7 @@ def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
         span.set({"rpc.method": "_OTHER"})
         span.rename("_OTHER")
     if code != "OK":
-        span.fail(call.reason or code, is_fault=code in _FAULTS)
+        span.fail(call.reason or code, is_fault=call.is_fault if call.reason else code in _FAULTS)
     span.end()
 
 
@@ -200,9 +200,9 @@ def _refusing(error: Exception) -> Handler:
 
 def _announce(call: RpcCall, failure: ReasondError) -> str:
     """Log a fault of the server with its traceback; return the name of the status code."""
-    call.reason = row_of(failure).reason
+    call.reason, call.is_fault = failure.declaration.name, failure.declaration.is_fault
     if call.reason == "INTERNAL":
-        extra = {"method": call.method, "request_id": call.request_id}
+        extra = {"method": call.method, "call_id": call.request_id}
         _log.error("%s failed", call.method, exc_info=failure, extra=extra)
     return code_of(failure).name
 
@@ -268,7 +268,7 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
         "code": code,
         "reason": call.reason,
         "duration_ms": round(duration_s * 1000, 3),
-        "request_id": call.request_id,
+        "call_id": call.request_id,
         "subject": subject,
     }
-    tell(_log, level, "%s %s", method, code, fields=fields)
+    emit_line(_log, level, "%s %s", method, code, fields=fields)

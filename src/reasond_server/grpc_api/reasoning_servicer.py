@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from reasond.v1 import execution_pb2
     from reasond_server.grpc_api.handlers import Context
+    from reasond_server.grpc_api.registering import GenericRegistry
     from reasond_server.reasoning.service import ExecutionView, ReasoningService, StrategyInfo
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent
@@ -65,6 +66,10 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         self._service = service
         self._max_send_bytes = max_send_bytes
         self._write_timeout_s = write_timeout_s
+
+    def register(self, registry: GenericRegistry) -> None:
+        """Add the RPCs to a server."""
+        reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self, registry)  # type: ignore[arg-type]  # it takes what it is told
 
     async def Reason(self, request: pb.ReasonRequest, context: Context) -> pb.ReasonResponse:
         """Work a task out and return the result."""

@@ -6,13 +6,14 @@ wait anew for every call. Generic handlers serve the same methods through one wa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import grpc
 
+    from reasond_server.access.permissions import Operation
     from reasond_server.grpc_api.handlers import Handler
 
 
@@ -31,3 +32,31 @@ class GenericRegistry:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         """Leave them out: they are among the generic ones."""
+
+
+class Declared(Protocol):
+    """What a server knows of a service: its full name, and what each RPC asks permission for, by its path."""
+
+    @property
+    def name(self) -> str:
+        """The full name in the protos."""
+        ...
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """What each RPC asks permission for, by the path that it is called by."""
+        ...
+
+
+class GrpcService(Protocol):
+    """A service that can be added to a server."""
+
+    @property
+    def declaration(self) -> Declared:
+        """What is known of it before it runs."""
+        ...
+
+    @property
+    def register(self) -> Callable[[GenericRegistry], None]:
+        """Adds its RPCs to a server."""
+        ...

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
 from reasond_server.addresses import is_loopback
 from reasond_server.errors import SettingsError, shown
-from reasond_server.grpc_api.agent_servicer import AgentServicer
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.codec import Codec
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.health import HEALTH_SERVICE
 from reasond_server.grpc_api.listening import bind_tcp, bind_unix, require_address
 from reasond_server.grpc_api.options import channel_arguments
-from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.grpc_api.reflection import add_reflection
 from reasond_server.grpc_api.registering import GenericRegistry
 from reasond_server.grpc_api.tls import CertificateReloader
@@ -29,18 +26,17 @@ from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.access.peers import Peers
-    from reasond_server.agents.service import AgentService
+    from reasond_server.access.permissions import Operation
     from reasond_server.grpc_api.health import HealthServicer
     from reasond_server.grpc_api.options import GrpcOptions
-    from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.grpc_api.registering import GrpcService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
 
-SERVICES: Final = ("reasond.v1.ReasoningService", "reasond.v1.AgentService")
 # How long what was cut may take to clean up; what never ends must not keep the process alive.
 _UNWINDING_S: Final = 5.0
 _log = logging.getLogger("reasond.grpc")
@@ -50,37 +46,33 @@ class GrpcServer:
     """Serves the core over gRPC.
 
     `authenticate` turns a bearer token into a principal and `require` refuses one that lacks the permission
-    for an operation (named as the RPC is). `write_timeout_s` bounds the wait for a client that does not read.
-    Readiness is reported through `health`, which knows `SERVICES`.
+    for an operation of one of the `services`. Readiness is reported through `health`.
     """
 
     def __init__(
         self,
         *,
         options: GrpcOptions,
-        reasoning: ReasoningService,
-        agents: AgentService,
+        services: Sequence[GrpcService],
         health: HealthServicer,
         authenticate: Callable[[str], Awaitable[Principal]],
         peers: Peers | None = None,
-        require: Callable[[Principal, str], None],
+        require: Callable[[Principal, Operation], None],
         new_request_id: Callable[[], str],
-        write_timeout_s: float = 30.0,
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._options = options
-        self._reasoning = ReasoningServicer(
-            service=reasoning,
-            max_send_bytes=options.max_send_bytes,
-            write_timeout_s=write_timeout_s,
-            observer=observer,
-        )
-        self._agents = AgentServicer(service=agents)
+        self._services = services
         self._health = health
         self._guard = ErrorGuard(new_request_id=new_request_id, observer=observer, tracing=tracing)
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
-        self._authentication = Authentication(authenticate=authenticate, require=require, peers=peers)
+        self._authentication = Authentication(
+            authenticate=authenticate,
+            require=require,
+            operations={path: each for one in services for path, each in one.declaration.operations.items()},
+            peers=peers,
+        )
         self._servers: list[grpc.aio.Server] = []
         self._port = 0
         self._admin_port = 0
@@ -158,12 +150,13 @@ class GrpcServer:
         if not options.grpc_address and not options.grpc_unix_socket:
             raise SettingsError("gRPC has nowhere to listen", remedy="Set [server] grpc_address or grpc_unix_socket.")
         server = self._new_server(self._guard, self._authentication, self._codec)
-        services = GenericRegistry(server)
-        reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(self._reasoning, services)  # type: ignore[arg-type]  # it takes what it is told
-        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, services)  # type: ignore[arg-type]  # likewise
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
+        registry = GenericRegistry(server)
+        for service in self._services:
+            service.register(registry)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
         if options.reflection:
-            add_reflection(services, (*SERVICES, HEALTH_SERVICE))
+            names = [service.declaration.name for service in self._services]
+            add_reflection(registry, (*names, HEALTH_SERVICE))
         # First what is refused by looking at it: a port that was open for a moment would have taken calls.
         if options.grpc_unix_socket:
             bind_unix(server, Path(options.grpc_unix_socket))

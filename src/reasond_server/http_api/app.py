@@ -9,7 +9,6 @@ from reasond_server.http_api.calls import Gate
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
 from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
-from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH
 from reasond_server.http_api.pages import Addresses, AgentCardPage, HealthPage, ReadinessPage
 from reasond_server.http_api.reception import Reception
@@ -19,12 +18,13 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from reasond_server.access.issuing import AgentTokens
+    from reasond_server.access.agent_secrets import AgentTokens
     from reasond_server.access.peers import Peers
-    from reasond_server.agents.service import AgentService
+    from reasond_server.access.permissions import Operation
+    from reasond_server.agents.service import CardView
     from reasond_server.http_api.asgi import ASGIApp
+    from reasond_server.http_api.methods import Methods
     from reasond_server.http_api.metrics_page import MetricsPage
-    from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
@@ -51,18 +51,18 @@ class HttpLimits:
 class HttpApp(Reception):
     """The application.
 
-    `authenticate` turns a token into a principal and `require` refuses one that lacks the permission for an
-    operation, named as the RPC that does the same. Health is neither limited nor authenticated. `metrics` are served
-    where they are given.
+    `methods` are those of all services, `card` returns what is public about the server. `authenticate` turns a token
+    into a principal and `require` refuses one that lacks the permission for an operation. Health is neither limited
+    nor authenticated. `metrics` are served where they are given.
     """
 
     def __init__(
         self,
         *,
-        reasoning: ReasoningService,
-        agents: AgentService,
+        methods: Methods,
+        card: Callable[[], CardView],
         authenticate: Callable[[str], Awaitable[Principal]],
-        require: Callable[[Principal, str], None],
+        require: Callable[[Principal, Operation], None],
         is_ready: Callable[[], bool],
         new_request_id: Callable[[], str],
         limits: HttpLimits,
@@ -73,7 +73,7 @@ class HttpApp(Reception):
         tracing: Tracing | None = None,
     ) -> None:
         rpc = JsonRpcEndpoint(
-            methods=Methods(service=reasoning, agents=agents),
+            methods=methods,
             gate=Gate(authenticate=authenticate, require=require, peers=peers),
             intake=Intake(
                 max_body_bytes=limits.max_body_bytes,
@@ -85,7 +85,7 @@ class HttpApp(Reception):
             observer=observer,
         )
         pages: dict[str, ASGIApp] = {
-            CARD_PATH: AgentCardPage(agents.own_card),
+            CARD_PATH: AgentCardPage(card),
             "/healthz": HealthPage(),
             "/readyz": ReadinessPage(is_ready),
             **({} if metrics is None else {METRICS_PATH: metrics}),

@@ -14,22 +14,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
-from reasond_server.access.tokens import bearer_token, missing
-from reasond_server.errors import InvalidRequestError, MethodNotFoundError, ReasondError, Violation, shown
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
+from reasond_server.errors import (
+    InternalError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    ReasondError,
+    Violation,
+    shown,
+)
 from reasond_server.http_api.credentials import take_token
 from reasond_server.http_api.cursors import read_cursor
 from reasond_server.http_api.failures import error_object, failure_of
-from reasond_server.http_api.methods import METHODS
-from reasond_server.http_api.params import ExecuteParams, read_params
+from reasond_server.http_api.params import read_params
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
 from reasond_server.violations import nearest
-from reasond_server.wire.errors import row_of
-from reasond_server.wire.json_mapping import result_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
+    from reasond_server.access.permissions import Operation
     from reasond_server.http_api.exchange import Exchange
     from reasond_server.http_api.jsonrpc import Params
     from reasond_server.http_api.methods import Method, Methods
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal, StreamEvent
 
 TRANSPORT: Final = "jsonrpc"
-_STREAM_OPERATION: Final = "ReasonIterations"
 _log = logging.getLogger("reasond.http")
 
 
@@ -48,7 +52,7 @@ class Gate:
         self,
         *,
         authenticate: Callable[[str], Awaitable[Principal]],
-        require: Callable[[Principal, str], None],
+        require: Callable[[Principal, Operation], None],
         peers: Peers | None = None,
     ) -> None:
         self._authenticate = authenticate
@@ -62,15 +66,15 @@ class Gate:
             AccessError: it is not valid; that stands in the audit log.
         """
         try:
-            token = bearer_token(exchange.headers.getlist(b"authorization"))
+            token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
-            audit.denied(audit.UNREAD, error, request_id=exchange.request_id)
+            audit.log_denied(audit.UNREAD, error, call_id=exchange.request_id)
             raise
 
     async def admit(
-        self, params: Mapping[str, Any], operation: str, exchange: Exchange
+        self, params: Mapping[str, Any], operation: Operation, exchange: Exchange
     ) -> tuple[Principal, Mapping[str, Any]]:
         """Return who calls, by the token or else by the client certificate, and the params without the token.
 
@@ -84,11 +88,11 @@ class Gate:
             token, arguments = take_token(params, exchange.headers.getlist(b"authorization"))
             principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
             if principal is None:
-                raise missing()
+                raise build_missing_token_error()
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=principal, request_id=exchange.request_id)
+            audit.log_denied(operation, error, principal=principal, call_id=exchange.request_id)
             raise
         note_caller()
         return principal, arguments
@@ -117,7 +121,7 @@ class Calls:
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for what is not a call at all."""
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, "jsonrpc")
 
 
@@ -140,12 +144,12 @@ class Call:
         code, since_s, failure = "CANCELLED", time.monotonic(), None
         try:
             method = self._method()
-            principal, arguments = await self._admitted(METHODS[self._name], params)
+            principal, arguments = await self._admitted(method.operation, params)
             answer = {"result": await method.run(principal, read_params(method.params, arguments))}
             code = "OK"
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             failure = failure_of(error)
-            code = row_of(failure).grpc_status
+            code = failure.declaration.grpc_status
             return {"error": await self.explain(failure)}
         finally:
             self._note_end(code, since_s)
@@ -177,26 +181,13 @@ class Call:
 
     async def _events(self, params: Params, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
         method = self._method()
-        principal, arguments = await self._admitted(_STREAM_OPERATION, params)
-        wanted = read_params(ExecuteParams, arguments)
-        service = self._methods.service
-        if last_event_id is not None:
-            cursor = read_cursor(last_event_id)
-            events = service.resume(
-                principal,
-                cursor.execution_id,
-                after_sequence=cursor.after_sequence,
-                include_deltas=wanted.include_deltas,
-                keep_running=wanted.keep_running,
-            )
-        else:
-            events = service.stream(
-                principal,
-                wanted.task(method.alias),
-                request_id=wanted.request_id or "",
-                include_deltas=wanted.include_deltas,
-                keep_running=wanted.keep_running,
-            )
+        streaming = method.streaming
+        if streaming is None:
+            raise InternalError(f"the method {self._name!r} has no events")
+        principal, arguments = await self._admitted(streaming.operation, params)
+        wanted = read_params(method.params, arguments)
+        cursor = None if last_event_id is None else read_cursor(last_event_id)
+        events = streaming.open(principal, wanted, cursor)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -207,14 +198,14 @@ class Call:
         partial = None
         if error.execution_id and self._principal is not None:
             partial = await self._left_by(self._principal, error.execution_id)
-        self._observer.call_failed(TRANSPORT, row_of(error).reason)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
         return note_failure(error, self._exchange, self._name, partial=partial)
 
     def _failed(self, error: Exception) -> str:
         """Return the code of how the call failed, which the audit log is told of."""
         failure = failure_of(error)
         self._decide(failure)
-        return row_of(failure).grpc_status
+        return failure.declaration.grpc_status
 
     def _decide(self, error: ReasondError) -> None:
         """Let the audit log say how the call failed, once somebody was let in."""
@@ -233,26 +224,26 @@ class Call:
         if method is None:
             # What the caller wrote is not repeated in the access log.
             self._exchange.methods.append("unknown")
-            raise MethodNotFoundError(f"Method not found: {shown(self._name)}{nearest(self._name, METHODS)}")
+            hint = nearest(self._name, self._methods.names)
+            raise MethodNotFoundError(f"Method not found: {shown(self._name)}{hint}")
         self._exchange.methods.append(self._name)
         return method
 
-    async def _admitted(self, operation: str, params: Params) -> tuple[Principal, Mapping[str, Any]]:
+    async def _admitted(self, operation: Operation, params: Params) -> tuple[Principal, Mapping[str, Any]]:
         """Return who calls, and the params without the token; that they may is a decision that has begun."""
         if isinstance(params, list):
             raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
         principal, arguments = await self._gate.admit(params, operation, self._exchange)
         self._principal = principal
-        self._decision = audit.begin(operation, principal=principal, request_id=self._exchange.request_id)
+        self._decision = audit.begin(operation, principal=principal, call_id=self._exchange.request_id)
         return principal, arguments
 
     async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
         """Return the partial result of an execution; None where it is no longer kept."""
         try:
-            view = await self._methods.service.get(principal, execution_id)
+            return await self._methods.read_partial(principal, execution_id)
         except ReasondError:
             return None
-        return result_json(view.result, view.steps)
 
 
 def note_failure(
@@ -261,7 +252,7 @@ def note_failure(
     """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
     shown_error = error_object(error, request_id=exchange.request_id, partial=partial)
     exchange.code = shown_error["code"]
-    exchange.reason = row_of(error).reason
+    exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault
     if exchange.reason == "INTERNAL":
-        _log.error("%s failed", shown(name), exc_info=error, extra={"request_id": exchange.request_id})
+        _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.request_id})
     return shown_error

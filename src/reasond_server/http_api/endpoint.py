@@ -90,7 +90,7 @@ class JsonRpcEndpoint:
             # `dispatch` meets the same body and answers it as any other that is wrong.
             return None
         method = self._methods.get(request.method)
-        return request if method is not None and method.can_stream and not request.is_notification else None
+        return request if method is not None and method.streaming is not None and not request.is_notification else None
 
 
 async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: Send) -> None:

@@ -26,7 +26,7 @@ class Exchange:
     """What is known of a request; the access log is written from it, so it holds no content.
 
     `peer_uris` are those that the client's verified certificate names; `route` is the path where something is served;
-    `methods` are JSON-RPC methods, `code` and `reason` those of the last error among its calls.
+    `methods` are JSON-RPC methods, `code`, `reason` and `is_fault` those of the last error among its calls.
     """
 
     request_id: str
@@ -37,6 +37,7 @@ class Exchange:
     subject: str = ""
     code: int = 0
     reason: str = ""
+    is_fault: bool = False
     status: int = 0
 
 

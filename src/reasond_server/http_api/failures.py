@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError
-from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
+from reasond_server.reasons import INTERNAL_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,18 +16,18 @@ def error_object(error: ReasondError, *, request_id: str, partial: Mapping[str, 
     """Return `error` as `{code, message, data}`; `partial` is the result that a failed execution left.
 
     `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is there
-    only where the message does not say it (`ErrorRow.is_bare`). A fault of the server tells its request id alone.
+    only where the message does not say it (`Reason.is_bare`). A fault of the server tells its request id alone.
     """
-    row = row_of(error)
-    data: dict[str, Any] = {"reason": row.reason, "grpc_code": row.grpc_status, "request_id": request_id}
-    if row.reason == "INTERNAL":
+    reason = error.declaration
+    data: dict[str, Any] = {"reason": reason.name, "grpc_code": reason.grpc_status, "request_id": request_id}
+    if reason.name == "INTERNAL":
         message = INTERNAL_MESSAGE
     else:
-        message = error.message if row.is_bare else error.full_message
-        data |= _advice(error, is_bare=row.is_bare)
+        message = error.message if reason.is_bare else error.full_message
+        data |= _advice(error, is_bare=reason.is_bare)
     if partial is not None:
         data["partial"] = dict(partial)
-    return {"code": row.jsonrpc_code, "message": message, "data": data}
+    return {"code": reason.jsonrpc_code, "message": message, "data": data}
 
 
 def failure_of(error: BaseException) -> ReasondError:

@@ -17,13 +17,12 @@ from reasond_server.http_api.exchange import (
     send_refusal,
 )
 from reasond_server.http_api.headers import RequestHeaders
-from reasond_server.telemetry.arrivals import Arrival
-from reasond_server.telemetry.logs import tell
+from reasond_server.reasons import INTERNAL_MESSAGE
+from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import received_bytes
+from reasond_server.telemetry.propagation import read_trace_bytes
+from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
-from reasond_server.telemetry.scope import enter
-from reasond_server.wire.errors import INTERNAL_MESSAGE
 from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ _CLIENT_GONE: Final = 499
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
-_FAULTS: Final = frozenset({"INTERNAL", "STORE_UNAVAILABLE", "MODEL_UNAVAILABLE", "MODEL_FAILED", "MODEL_TIMEOUT"})
 _ID_NAME: Final = REQUEST_ID_KEY.encode("ascii")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _log = logging.getLogger("reasond.http")
@@ -72,7 +70,7 @@ class Reception:
         """Serve one request."""
         exchange = self._exchange(scope)
         attach(scope, exchange)
-        enter(work := Work(request_id=exchange.request_id, trace=received_bytes(scope["headers"])))
+        enter(work := Work(call_id=exchange.request_id, trace=read_trace_bytes(scope["headers"])))
         arrival = None if self._tracing is None else _arrived(self._tracing, scope, work)
         started = self._monotonic()
 
@@ -89,7 +87,7 @@ class Reception:
         finally:
             self.in_flight -= 1
             self._observer.http_answered(scope["path"], exchange.status)
-            span = None if arrival is None else arrival.left()
+            span = None if arrival is None else arrival.finish()
             _log_access(scope, exchange, self._monotonic() - started)
             if span is not None:
                 _end(span, scope, exchange, work)
@@ -108,7 +106,7 @@ class Reception:
                 await send_refusal(send, going, exchange.request_id)
             raise
         except Exception:
-            _log.exception("%s failed", shown(scope["path"]), extra={"request_id": exchange.request_id})
+            _log.exception("%s failed", shown(scope["path"]), extra={"call_id": exchange.request_id})
             if exchange.status:
                 raise
             await send_refusal(send, RefusalError(500, INTERNAL_MESSAGE), exchange.request_id)
@@ -128,7 +126,7 @@ def _arrived(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None:
     if scope["path"] in QUIET_PATHS:
         return None
     method = _method(scope)
-    attributes = {"http.request.method": method, "reasond.request.id": work.request_id}
+    attributes = {"http.request.method": method, "reasond.request.id": work.call_id}
     name = "HTTP" if method == "_OTHER" else method
     return Arrival(tracing=tracing, scope=work, name=name, attributes=attributes)
 
@@ -145,7 +143,7 @@ def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
         attributes["reasond.execution.id"] = work.execution_id
     span.set(attributes)
     if exchange.reason or exchange.status >= _BAD_REQUEST:
-        is_fault = exchange.status >= _SERVER_ERROR or exchange.reason in _FAULTS
+        is_fault = exchange.status >= _SERVER_ERROR or exchange.is_fault
         span.fail(exchange.reason or str(exchange.status), is_fault=is_fault)
     span.end()
 
@@ -164,8 +162,8 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
         "code": exchange.code,
         "reason": exchange.reason,
         "duration_ms": round(duration_s * 1000, 3),
-        "request_id": exchange.request_id,
+        "call_id": exchange.request_id,
         "subject": exchange.subject,
     }
     path = fields["method"] or shown(scope["path"])
-    tell(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)
+    emit_line(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)

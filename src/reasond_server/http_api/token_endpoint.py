@@ -11,20 +11,22 @@ from pydantic_core import to_json
 
 from reasond_server.access import audit
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
+from reasond_server.access.permissions import Operation
 from reasond_server.errors import LimitError, ReasondError, TokenInvalidError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of, send_answer
 from reasond_server.http_api.intake import require_plain
+from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from reasond_server.access.issuing import AgentTokens
+    from reasond_server.access.agent_secrets import AgentTokens
     from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
 
 TOKEN_PATH: Final = "/api/v1/auth/token"  # noqa: S105 - an address, no password
 _MAX_AGENT_ID_CHARACTERS = 256
-_OPERATION: Final = "IssueToken"
+_OPERATION: Final = Operation("IssueToken")
 _HEADERS: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
@@ -64,11 +66,11 @@ class TokenEndpoint:
             )
         except (TokenInvalidError, LimitError) as error:
             exchange.reason = error.reason
-            audit.denied(_OPERATION, error, request_id=exchange.request_id)
+            audit.log_denied(_OPERATION, error, call_id=exchange.request_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             raise _refusal(error) from None
         exchange.subject = issued.principal.subject
-        audit.allowed(_OPERATION, principal=issued.principal, request_id=exchange.request_id)
+        audit.log_allowed(_OPERATION, principal=issued.principal, call_id=exchange.request_id)
         answer = {"access_token": issued.token, "token_type": "Bearer", "expires_in": issued.lifetime_s}
         await send_answer(send, 200, to_json(answer), headers=_HEADERS)
 
@@ -90,5 +92,5 @@ def _refusal(error: ReasondError) -> RefusalError:
     """Return the refusal for an agent that is not let in."""
     if isinstance(error, TokenInvalidError):
         return RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"})
-    headers = {"retry-after": str(math.ceil(error.retry_after_s or 1))}
+    headers = {"retry-after": str(math.ceil(error.retry_after_s or SOON_S))}
     return RefusalError(429 if error.reason == "RATE_LIMITED" else 503, error.full_message, headers=headers)

@@ -1,46 +1,59 @@
-"""What the core asks about limits: may this caller start an execution, and which budget do its tokens come from."""
+"""What the core asks about limits: whether a caller may start an execution, and which budget its tokens come from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+import logging
+from typing import TYPE_CHECKING, Final, Literal
 
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.limits.budgets import CallerAccount
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reasond_server.limits.requests import Permit, RequestGate
-    from reasond_server.limits.tokens import Reservation, TokenLedger
+    from reasond_server.errors import TokenBudgetExhaustedError
+    from reasond_server.limits.budgets import TokenLedger
+    from reasond_server.limits.request_limits import ExecutionPermit, RequestGate
     from reasond_server.telemetry.observers import LimitObserver
     from reasond_server.types import Principal
 
+_log = logging.getLogger("reasond.limits")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallerAccount:
-    """The budget of one caller; `on_refused` hears of each model call that it does not cover."""
 
-    ledger: TokenLedger
-    caller: str
-    observer: LimitObserver
-    on_refused: Callable[[TokenBudgetExhaustedError], None]
+class SharedHealth:
+    """Whether Redis answers; after a failure nobody tries it for `rest_s` seconds, then one try decides."""
 
-    async def reserve(self, *, least: int, most: int) -> Reservation:
-        """Set tokens aside for a model call. Raises as TokenLedger.reserve."""
-        try:
-            reservation = await self.ledger.reserve(self.caller, least=least, most=most)
-        except TokenBudgetExhaustedError as error:
-            self.observer.denied("budget")
-            self.on_refused(error)
-            raise
-        self.observer.tokens_reserved(reservation.tokens)
-        return reservation
+    def __init__(self, *, monotonic: Callable[[], float], rest_s: float = 1.0) -> None:
+        self._monotonic = monotonic
+        self._rest_s = rest_s
+        self._failed_s: float | None = None
 
-    async def settle(self, held: Reservation, *, used: int) -> None:
-        """Give back or charge the rest."""
-        self.observer.tokens_settled(held.tokens, used)
-        await self.ledger.settle(held, used=used)
+    @property
+    def is_degraded(self) -> bool:
+        """Whether the last try failed; each server then keeps the limits for itself."""
+        return self._failed_s is not None
+
+    def may_try(self) -> bool:
+        """Return whether to try now; of several who ask after the rest, the first one tries."""
+        if self._failed_s is None:
+            return True
+        now_s = self._monotonic()
+        if now_s - self._failed_s < self._rest_s:
+            return False
+        self._failed_s = now_s
+        return True
+
+    def note_failure(self, error: Exception) -> None:
+        """Note that a try failed."""
+        if self._failed_s is None:
+            _log.warning("limits cannot be shared at present: %s", type(error).__name__)
+        self._failed_s = self._monotonic()
+
+    def note_success(self) -> None:
+        """Note that a try succeeded."""
+        if self._failed_s is not None:
+            _log.info("limits are shared again")
+        self._failed_s = None
 
 
 class CallerLimits:
@@ -61,44 +74,44 @@ class CallerLimits:
         self._weights = weights
         self._by = by
 
-    async def admit(self, principal: Principal, strategy: str) -> Permit | None:
-        """Count an execution of `strategy` by its weight; return what is to be left at its end, None for nothing.
+    async def admit(self, principal: Principal, strategy: str) -> ExecutionPermit | None:
+        """Count an execution of `strategy` by its weight; return the permit to leave at its end, None without limits.
 
         Raises:
-            RateLimitedError: a limit is met; nothing was counted.
+            RateLimitedError: a limit is reached; nothing was counted.
         """
         if self._gate is None:
             return None
-        caller = self._caller(principal.tenant, principal.subject)
+        caller = self._name_caller(principal.tenant, principal.subject)
         return await self._gate.admit(caller, weight=self._weights.get(strategy, 1))
 
-    async def carry_over(self, tenant: str, subject: str, name: str, life: int) -> Permit | None:
-        """Return the right to go on with an execution that was admitted by the permit `name`; nobody is refused."""
+    async def carry_over(self, tenant: str, subject: str, name: str, life: int) -> ExecutionPermit | None:
+        """Return a permit to go on with an execution that the permit `name` admitted; nobody is refused."""
         if self._gate is None:
             return None
-        return await self._gate.carry_over(self._caller(tenant, subject), name, life=life)
+        return await self._gate.carry_over(self._name_caller(tenant, subject), name, life=life)
 
     async def aclose(self) -> None:
-        """Wait until all that was left is given back."""
+        """Wait until the slots of all permits that were left are released."""
         if self._gate is not None:
             await self._gate.aclose()
 
-    def account(
+    def open_account(
         self, tenant: str, subject: str, *, on_refused: Callable[[TokenBudgetExhaustedError], None] = lambda _: None
     ) -> CallerAccount | None:
-        """Return the budget that a caller's tokens come from; None where there is no bound."""
+        """Return the budget that a caller's tokens come from; None without a limit."""
         if self._ledger is None:
             return None
         return CallerAccount(
             ledger=self._ledger,
-            caller=self._caller(tenant, subject),
+            caller=self._name_caller(tenant, subject),
             observer=self._observer,
             on_refused=on_refused,
         )
 
-    def _caller(self, tenant: str, subject: str) -> str:
-        # A tenant's name may hold any character, so its length tells where it ends.
+    def _name_caller(self, tenant: str, subject: str) -> str:
+        # A tenant's name may hold any character; its length says where it ends.
         return f"t{tenant}" if self._by == "tenant" else f"s{len(tenant)}:{tenant}{subject}"
 
 
-NO_LIMITS = CallerLimits(gate=None, ledger=None, weights={})
+NO_LIMITS: Final = CallerLimits(gate=None, ledger=None, weights={})

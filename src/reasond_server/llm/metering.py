@@ -15,11 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
-from reasond_server.llm.counting.estimate import EstimatingCounter
-from reasond_server.llm.counting.template import learns
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, Finished, ModelFinish, ReasoningText, Text
-from reasond_server.llm.observing import Watch
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.counting.estimates import EstimatingCounter
+from reasond_server.llm.counting.learning import can_learn
+from reasond_server.llm.model import (
+    LONG_TEXT_CHARACTERS,
+    ChatModel,
+    Finished,
+    ModelFinish,
+    ReasoningText,
+    Text,
+    WrappedModel,
+)
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
 
@@ -30,11 +36,12 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import ModelObserver
     from reasond_server.types import Budget
 
+
 _BYTES_PER_MESSAGE = 64
 _TEXTS: Final = (Text, ReasoningText)
 
 
-class Held(Protocol):
+class TokenReservation(Protocol):
     """Tokens that are set aside in the budget of a caller."""
 
     @property
@@ -46,7 +53,7 @@ class Held(Protocol):
 class TokenAccount(Protocol):
     """The budget of a caller, which all its runs share."""
 
-    async def reserve(self, *, least: int, most: int) -> Held:
+    async def reserve(self, *, least: int, most: int) -> TokenReservation:
         """Set aside up to `most` tokens, but at least `least`.
 
         Raises:
@@ -54,13 +61,13 @@ class TokenAccount(Protocol):
         """
         ...
 
-    async def settle(self, held: Any, *, used: int) -> None:  # noqa: ANN401 - what `reserve` returned
+    async def settle(self, reservation: Any, *, used: int) -> None:  # noqa: ANN401 - what `reserve` returned
         """Give back what was not used; a second time does nothing."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _MeteredCall:
     """What is known of a call before it ends; no other call is the same, however much is alike.
 
     `prompt_tokens` is None where nobody has asked for them yet, `spent` as long as only an estimate can be given.
@@ -76,7 +83,7 @@ class _Call:
     uncounted_bytes: int = 0
     is_cut: bool = False
     has_begun: bool = False
-    held: Held | None = None
+    reservation: TokenReservation | None = None
     spent: Usage | None = NOTHING
 
     @property
@@ -84,7 +91,7 @@ class _Call:
         """What the model wrote so far."""
         return "".join(self.pieces)
 
-    def goes_on(self, text: str) -> bool:
+    def try_append(self, text: str) -> bool:
         """Note plain `text` that follows other text and return True, unless it may be more than the call allows.
 
         A token is at least one byte, so nothing is counted before that many bytes have come.
@@ -110,7 +117,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         time_left: seconds that the run may still take, for the model's own deadlines; None where nothing bounds them.
         counter: the run's own, by default the model's; `llm.counting.fork_of` makes one that other runs do not teach.
         account: the budget of the caller, if it has one.
-        hold: awaited last before each call: it waits while none may be made.
+        wait_for_lease: awaited last before each call: it waits while none may be made.
         on_spent: hears what each call is charged with.
         observer: hears of calls that were made when they began to answer, and how they ended.
         monotonic: its clock, in seconds.
@@ -128,7 +135,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         time_left: Callable[[], float | None] = lambda: None,
         counter: TokenCounter | None = None,
         account: TokenAccount | None = None,
-        hold: Callable[[], Awaitable[None]] | None = None,
+        wait_for_lease: Callable[[], Awaitable[None]] | None = None,
         on_spent: Callable[[Usage], None] = lambda _: None,
         observer: ModelObserver = UNOBSERVED,
         monotonic: Callable[[], float] = time.monotonic,
@@ -136,16 +143,16 @@ class MeteredModel(WrappedModel[ChatModel]):
         super().__init__(model=model)
         self._observer = observer
         self._monotonic = monotonic
-        self._until_allowed = hold
+        self._wait_for_lease = wait_for_lease
         self._on_spent = on_spent
         self._account = account
         self._counter = model.counter if counter is None else counter
         self._budget = budget
         # Whether the tokens of calls come from a budget.
         self._is_bounded = budget.max_total_tokens is not None or account is not None
-        self._settled = NOTHING
+        self._spent = NOTHING
         self._last_call = NOTHING
-        self._open: list[_Call] = []
+        self._open: list[_MeteredCall] = []
         self._time_left = time_left
         self._is_closed = False
         self.is_clamped = False
@@ -160,9 +167,9 @@ class MeteredModel(WrappedModel[ChatModel]):
     def usage(self) -> Usage:
         """Everything spent so far, calls in progress included."""
         if not self._open:
-            return self._settled
+            return self._spent
         # One that waits for tokens, or until it may be made, costs nothing yet, and perhaps never will.
-        return sum((self._estimate(call) for call in self._open if call.has_begun), self._settled)
+        return sum((self._estimate(call) for call in self._open if call.has_begun), self._spent)
 
     @property
     def last_call(self) -> Usage:
@@ -194,7 +201,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             InternalError: the run is over.
         """
         self._require_open()
-        self._settled += usage
+        self._spent += usage
         self.is_clamped = self.is_clamped or is_clamped
         self.warnings_of_calls.update(dict.fromkeys(warnings))
         if request is not None:
@@ -212,43 +219,43 @@ class MeteredModel(WrappedModel[ChatModel]):
             ModelError: as the model says.
         """
         self._require_open()
-        call = await self._opened(request)
+        call = await self._open_call(request)
         try:
-            if self._until_allowed is not None:
-                await self._until_allowed()
+            if self._wait_for_lease is not None:
+                await self._wait_for_lease()
             # The run may have ended while tokens were set aside.
             self._require_open()
             call.spent, call.has_begun = None, True
-            watch = Watch(self._observer, self.name, self._monotonic)
-            events = self._model.stream(self._as_allowed(request, call))
+            watch = CallWatch(self._observer, self.name, self._monotonic)
+            events = self._model.stream(self._apply_allowance(request, call))
             try:
                 async for event in events:
                     # Nearly all of them; nothing is new about it.
-                    if isinstance(event, _TEXTS) and not self._is_closed and call.goes_on(event.text):
+                    if isinstance(event, _TEXTS) and not self._is_closed and call.try_append(event.text):
                         yield event
                         continue
-                    watch.heard(event)
+                    watch.note_event(event)
                     if self._is_closed:
                         return
-                    for kept in self._kept(request, call, event):
+                    for kept in self._admit_event(request, call, event):
                         yield kept
                     if call.spent is not None:
                         return
             except BaseException as error:
-                watch.failed(error)
+                watch.note_failure(error)
                 raise
             finally:
                 try:
                     await events.aclose()
                 finally:
-                    watch.ended()
+                    watch.report_end()
         except UNSPENT:
             call.spent = None if call.text else NOTHING
             raise
         finally:
             await self._settle(call)
 
-    def _kept(self, request: ChatRequest, call: _Call, event: ModelEvent) -> Sequence[ModelEvent]:
+    def _admit_event(self, request: ChatRequest, call: _MeteredCall, event: ModelEvent) -> Sequence[ModelEvent]:
         """Return what of `event` the run may have; with the last of it the call knows what it has spent."""
         if isinstance(event, Finished):
             call.spent = event.usage
@@ -258,27 +265,27 @@ class MeteredModel(WrappedModel[ChatModel]):
             return (event,)
         if isinstance(event, ToolCall):
             return (event,)
-        kept = self._bounded(call, event.text)
+        kept = self._cut_text(call, event.text)
         heard = event if kept == event.text else replace(event, text=kept)
         if not call.is_cut:
             return (heard,)
         call.spent = self._estimate(call)
         return (heard, Finished(reason=ModelFinish.LENGTH, usage=call.spent))
 
-    async def _settle(self, call: _Call) -> None:
+    async def _settle(self, call: _MeteredCall) -> None:
         """Charge a call that is over with what it has spent, or with an estimate where nobody knows."""
         self._open.remove(call)
         charged = self._estimate(call) if call.spent is None else call.spent
-        self._settled += charged
+        self._spent += charged
         self._on_spent(charged)
         try:
-            if call.held is not None and self._account is not None:
-                await self._account.settle(call.held, used=charged.total_tokens)
+            if call.reservation is not None and self._account is not None:
+                await self._account.settle(call.reservation, used=charged.total_tokens)
         finally:
             # Nothing is awaited after this: another call of the run may end while this one is settled.
             self._last_call = charged
 
-    def _as_allowed(self, request: ChatRequest, call: _Call) -> ChatRequest:
+    def _apply_allowance(self, request: ChatRequest, call: _MeteredCall) -> ChatRequest:
         """Return the request with what the budget leaves of `max_tokens`, and of the time."""
         left_s = self._time_left()
         # Mostly nothing bounds it, and a copy takes longer than all that is done here.
@@ -286,11 +293,11 @@ class MeteredModel(WrappedModel[ChatModel]):
             return request
         return replace(request, max_tokens=call.max_tokens, time_left_s=left_s)
 
-    async def _opened(self, request: ChatRequest) -> _Call:
+    async def _open_call(self, request: ChatRequest) -> _MeteredCall:
         """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
         try:
-            told = await self._counted(request) if self._is_bounded else None
-            prompt = await self._prompt_tokens(request.messages) if told is None else told
+            told = await self._count_on_server(request) if self._is_bounded else None
+            prompt = await self._count_prompt(request.messages) if told is None else told
             # Nothing is awaited in between: other calls of the run may begin while a long prompt is counted.
             call = self._reserve(request, prompt, is_exact=told is not None or self._counter.is_exact)
         except ReasondError:
@@ -298,23 +305,23 @@ class MeteredModel(WrappedModel[ChatModel]):
             raise
         self._open.append(call)
         if self._account is not None:
-            await self._hold(call, self._account)
+            await self._reserve_in_account(call, self._account)
         return call
 
-    async def _hold(self, call: _Call, account: TokenAccount) -> None:
+    async def _reserve_in_account(self, call: _MeteredCall, account: TokenAccount) -> None:
         """Reserve the call's tokens in the caller's budget too; shorten it to what is granted, or refuse it."""
         prompt_bound = call.reserved_tokens - call.max_tokens
         try:
-            call.held = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
+            call.reservation = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
         except BaseException:
             self._open.remove(call)
             self._last_call = NOTHING
             raise
-        if call.held.tokens < call.reserved_tokens:
-            call.max_tokens, call.reserved_tokens = call.held.tokens - prompt_bound, call.held.tokens
+        if call.reservation.tokens < call.reserved_tokens:
+            call.max_tokens, call.reserved_tokens = call.reservation.tokens - prompt_bound, call.reservation.tokens
             self.is_clamped = True
 
-    async def _counted(self, request: ChatRequest) -> int | None:
+    async def _count_on_server(self, request: ChatRequest) -> int | None:
         """Return the server's count of the prompt, where the counter only estimates."""
         # Servers count messages; what tools add to them is bounded by bytes only.
         if self.counter.is_exact or request.tools:
@@ -325,10 +332,10 @@ class MeteredModel(WrappedModel[ChatModel]):
         """Let the counter know what a call had, if its messages were all there was."""
         counter = self.counter
         is_plain = not request.tools and request.json_schema is None
-        if is_plain and usage.source is UsageSource.REPORTED and learns(counter):
+        if is_plain and usage.source is UsageSource.REPORTED and can_learn(counter):
             counter.learn(request.messages, usage.input_tokens)
 
-    async def _prompt_tokens(self, messages: Sequence[Message]) -> int | None:
+    async def _count_prompt(self, messages: Sequence[Message]) -> int | None:
         """Return the tokens of a prompt; a long one is counted beside the event loop.
 
         None for a short one whose count would bound nothing, because there is no budget, or the counter only
@@ -341,30 +348,30 @@ class MeteredModel(WrappedModel[ChatModel]):
     def _require_calls(self) -> None:
         """Refuse a call where the budget has no more of them."""
         most = self._budget.max_model_calls
-        if most is not None and (calls := self._settled.model_calls + len(self._open)) >= most:
-            raise _exhausted("max_model_calls", limit=most, spent=calls, needed=1)
+        if most is not None and (calls := self._spent.model_calls + len(self._open)) >= most:
+            raise _build_exhausted_error("max_model_calls", limit=most, spent=calls, needed=1)
 
-    def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _Call:
+    def _reserve(self, request: ChatRequest, prompt: int | None, *, is_exact: bool) -> _MeteredCall:
         """Return the call as the budget allows it, with `max_tokens` lowered to what is left, or refuse."""
         self._require_calls()
         most = request.max_tokens
         if not self._is_bounded:
-            return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
+            return _MeteredCall(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         budget = self._budget
         # Counters and counting servers see the contents of messages, not the tools and calls beside them.
         counted = prompt if is_exact and prompt is not None else _bytes_of(request.messages)
         prompt_bound = counted + _bytes_of_tools(request)
         if budget.max_total_tokens is not None:
-            spent = self._settled.total_tokens + sum(call.reserved_tokens for call in self._open)
+            spent = self._spent.total_tokens + sum(call.reserved_tokens for call in self._open)
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
             if most < 1:
                 limit = budget.max_total_tokens
-                raise _exhausted("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
+                raise _build_exhausted_error("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
         self.is_clamped = self.is_clamped or most < request.max_tokens
         reserved = prompt_bound + most
-        return _Call(messages=request.messages, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
+        return _MeteredCall(messages=request.messages, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
-    def _bounded(self, call: _Call, text: str) -> str:
+    def _cut_text(self, call: _MeteredCall, text: str) -> str:
         """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?"."""
         encoded = text.encode("utf-8", "replace")
         kept = encoded.decode()
@@ -383,7 +390,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         call.is_cut = True
         return call.pieces[-1]
 
-    def _estimate(self, call: _Call) -> Usage:
+    def _estimate(self, call: _MeteredCall) -> Usage:
         if call.prompt_tokens is None:
             call.prompt_tokens = self.counter.count_prompt(call.messages)
         written = min(self.counter.count_text(call.text), call.max_tokens)
@@ -394,10 +401,10 @@ class MeteredModel(WrappedModel[ChatModel]):
 
 def _bytes_of(messages: Sequence[Message]) -> int:
     """Return an upper bound of the prompt's tokens that no tokenizer exceeds."""
-    return sum([_bytes_in(message.content) + _BYTES_PER_MESSAGE for message in messages])
+    return sum([_size_of(message.content) + _BYTES_PER_MESSAGE for message in messages])
 
 
-def _bytes_in(text: str) -> int:
+def _size_of(text: str) -> int:
     # Whether a text is ASCII is known without a look at it.
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
@@ -411,10 +418,44 @@ def _bytes_of_tools(request: ChatRequest) -> int:
     return sum(len(text.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for text in (*offered, *called))
 
 
-def _exhausted(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:
+def _build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:
     return TokenBudgetExhaustedError(
         f"The budget does not cover the next model call: {name} is {limit}, {spent} are spent or reserved, "
         f"{needed} more are needed",
         remedy=f"Raise budget.{name} or shorten the task.",
         metadata={"limit": name, "allowed": str(limit), "spent": str(spent), "needed": str(needed)},
     )
+
+
+_CLOSED = "closed"
+
+
+class CallWatch:
+    """Tells `observer` of one call, which begins now; one that its caller leaves before the end counts as "closed"."""
+
+    __slots__ = ("_has_content", "_model", "_monotonic", "_observer", "_outcome", "_started_s")
+
+    def __init__(self, observer: ModelObserver, model: str, monotonic: Callable[[], float]) -> None:
+        self._observer = observer
+        self._model = model
+        self._monotonic = monotonic
+        self._outcome = _CLOSED
+        self._has_content = False
+        self._started_s = monotonic()
+
+    def note_event(self, event: ModelEvent) -> None:
+        """Note what came from the model."""
+        if isinstance(event, Finished):
+            self._outcome = event.reason.value
+        elif not self._has_content:
+            self._has_content = True
+            self._observer.first_content(self._model, self._monotonic() - self._started_s)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note what the call ended with; being closed or cancelled is no failure."""
+        if isinstance(error, Exception):
+            self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
+
+    def report_end(self) -> None:
+        """Tell that the call is over."""
+        self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)

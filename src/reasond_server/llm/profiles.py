@@ -227,7 +227,7 @@ def needs_responses(model: str, base_url: str) -> bool:
     return host_of(base_url) in {"openai", "azure"} and bool(_RESPONSES_ONLY.match(model.lower()))
 
 
-def profile_for(model: str, base_url: str, configured: str = "auto") -> ModelProfile:
+def find_profile(model: str, base_url: str, configured: str = "auto") -> ModelProfile:
     """Return the profile of `model` at `base_url`: the configured one, or for "auto" family and host merged.
 
     Raises:
@@ -241,14 +241,14 @@ def profile_for(model: str, base_url: str, configured: str = "auto") -> ModelPro
                 f"the profile {shown(configured)} is not known",
                 remedy=f"{hint}Known are auto, {', '.join(PROFILES)}.",
             )
-        return _laid_over(configured)
+        return _lay_over(configured)
     family, host = family_of(model), host_of(base_url)
     # The family `openai-reasoning` says all that the host `openai` would, and more.
     layers = [family] if host and family.startswith(host) else [family, host]
-    return _laid_over(*(layer for layer in layers if layer))
+    return _lay_over(*(layer for layer in layers if layer))
 
 
-def _laid_over(*names: str) -> ModelProfile:
+def _lay_over(*names: str) -> ModelProfile:
     """Return the named profiles as one; what the later ones say counts."""
     facts: dict[str, Any] = {field: fact.value for name in names for field, fact in PROFILES[name].items()}
     return replace(ModelProfile(), name="+".join(names) or "generic", **facts)
@@ -270,7 +270,7 @@ def merge(profile: ModelProfile, overrides: Mapping[str, object], *, section: st
             problems.append(Violation(field=f"{section}.{name}", description=f"is no capability; {hint}"))
             continue
         try:
-            values[name] = _fitting(value, known[name])
+            values[name] = _check_value(value, known[name])
         except ValueError as error:
             description = f"must be {error}, not {shown(value)}"
             problems.append(Violation(field=f"{section}.{name}", description=description))
@@ -280,7 +280,7 @@ def merge(profile: ModelProfile, overrides: Mapping[str, object], *, section: st
     return replace(profile, **values)
 
 
-def _fitting(value: object, default: object) -> object:
+def _check_value(value: object, default: object) -> object:
     """Return `value` in the type of `default`; a ValueError says what it must be."""
     if isinstance(default, StrEnum):
         choices = [str(choice) for choice in type(default)]
@@ -305,15 +305,15 @@ def _fitting(value: object, default: object) -> object:
     return value
 
 
-def differences(profile: ModelProfile, base: ModelProfile) -> dict[str, object]:
+def find_differences(profile: ModelProfile, base: ModelProfile) -> dict[str, object]:
     """Return what `profile` says otherwise than `base`, as TOML has it; the names of the two do not count."""
     names = [field.name for field in fields(ModelProfile) if field.name != "name"]
     changed = [name for name in names if getattr(profile, name) != getattr(base, name)]
     values = {name: getattr(profile, name) for name in changed}
-    return {name: _plain(value) for name, value in values.items() if value is not None}
+    return {name: _to_plain(value) for name, value in values.items() if value is not None}
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     if isinstance(value, StrEnum):
         return str(value)
     return list(value) if isinstance(value, tuple) else value

@@ -28,12 +28,12 @@ class StopFilter:
         if self.matched is not None:
             return ""
         text = self._held + piece
-        match = min(self._ends(text), default=None)
+        match = min(self._find_ends(text), default=None)
         if match is not None:
             _, start, self.matched = match
             self._held = ""
             return text[:start]
-        kept = self._undecided(text)
+        kept = self._count_undecided(text)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
 
@@ -42,12 +42,12 @@ class StopFilter:
         held, self._held = self._held, ""
         return held
 
-    def _ends(self, text: str) -> list[tuple[int, int, str]]:
+    def _find_ends(self, text: str) -> list[tuple[int, int, str]]:
         """Return end, start and word of the first occurrence of each stop string in `text`."""
         found = ((text.find(word), word) for word in self._stop)
         return [(start + len(word), start, word) for start, word in found if start >= 0]
 
-    def _undecided(self, text: str) -> int:
+    def _count_undecided(self, text: str) -> int:
         """Return the length of the longest end of `text` that begins a stop string."""
         longest = min(self._longest - 1, len(text))
         for length in range(longest, 0, -1):

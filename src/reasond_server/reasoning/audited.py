@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.access import audit
+from reasond_server.access.permissions import Operation
 from reasond_server.types import Principal
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.metering import TokenAccount
 
-MODEL_CALL = "CallModel"
+MODEL_CALL = Operation("CallModel")
 """The operation of a model call in the audit log; it is no operation of a caller, and needs no permission."""
 
 
@@ -22,9 +23,9 @@ def audited_account(limits: CallerLimits, tenant: str, subject: str, execution_i
 
     What it refuses is a line of the audit log.
     """
-    return limits.account(tenant, subject, on_refused=partial(_note_refusal, tenant, subject, execution_id))
+    return limits.open_account(tenant, subject, on_refused=partial(_note_refusal, tenant, subject, execution_id))
 
 
 def _note_refusal(tenant: str, subject: str, execution_id: str, error: TokenBudgetExhaustedError) -> None:
     principal = Principal(subject=subject, tenant=tenant, permissions=frozenset())
-    audit.denied(MODEL_CALL, error, principal=principal, execution_id=execution_id)
+    audit.log_denied(MODEL_CALL, error, principal=principal, execution_id=execution_id)

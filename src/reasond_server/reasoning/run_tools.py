@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors import ReasondError, ToolOutcomeUnknownError, shown
 from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, error_row, read_error, read_row
-from reasond_server.telemetry.content import shortened
-from reasond_server.telemetry.propagation import Telling
+from reasond_server.telemetry.propagation import OutgoingTrace
+from reasond_server.telemetry.redaction import shorten
 from reasond_server.telemetry.spans import EXECUTE_TOOL
 from reasond_server.types import ToolResult
 
@@ -107,12 +107,12 @@ class TracedToolbox:
         name = call.name if call.name in self._names else "unknown"
         span = tracing.part(f"{EXECUTE_TOOL} {name}", self._attributes(call, name), parent=self._trace.open())
         try:
-            with Telling(span.context if tracing.tells_tools else None):
+            with OutgoingTrace(span.context if tracing.tells_tools else None):
                 result = await self._toolbox.call(call)
             if result.is_error:
                 span.fail("tool_error")
             if tracing.has_content:
-                span.set({"gen_ai.tool.call.result": shortened(result.result_json)})
+                span.set({"gen_ai.tool.call.result": shorten(result.result_json)})
         except Exception as error:
             span.fail(getattr(error, "reason", "INTERNAL"))
             raise
@@ -129,7 +129,7 @@ class TracedToolbox:
             "openinference.span.kind": "TOOL",
         }
         if self._tracing.has_content:
-            attributes["gen_ai.tool.call.arguments"] = shortened(call.arguments_json)
+            attributes["gen_ai.tool.call.arguments"] = shorten(call.arguments_json)
         return attributes
 
 

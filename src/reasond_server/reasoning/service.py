@@ -25,7 +25,6 @@ from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.strategy_work import Assignment
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
 from reasond_server.runs.following import Follower
-from reasond_server.runs.run_trace import link_to
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
 from reasond_server.telemetry.scope import current_trace, note_execution, note_result
 from reasond_server.types import ExecutionState, Result
@@ -225,7 +224,7 @@ class ReasoningService:
             InvalidRequestError: the log never was that long.
         """
         execution = await self._find(caller, execution_id)
-        link_to(self._runner.find_live(execution_id))
+        _link_to(self._runner.find_live(execution_id))
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
             raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
@@ -343,7 +342,7 @@ class ReasoningService:
             known = await self._runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
             if known is None:
                 return await self._start(caller, task, replace(wanted, digest=digest))
-            link_to(self._runner.find_live(known.execution_id))
+            _link_to(self._runner.find_live(known.execution_id))
             _concerns(known.execution_id)
             return known
 
@@ -427,6 +426,12 @@ class ReasoningService:
                     moved.clear()
 
 
+def _link_to(run: Run | None) -> None:
+    """Let the span of the RPC at work point at `run`, if it is at work here."""
+    if run is not None:
+        run.trace.link_rpc()
+
+
 def _concerns(execution_id: str) -> None:
     """Let the audit log and the access log say which execution the call is about."""
     audit.concern(execution_id)
@@ -440,6 +445,5 @@ def _gone(run: Run) -> ReasondError:
     error = StoreUnavailableError(
         "The server was out of touch with its store for too long, and another one took the execution over",
         remedy="Start the task again.",
-        retry_after_s=1.0,
     )
     return ending_of_error(error, usage=run.accounts.usage).error or error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.counting.template import forks
+from reasond_server.llm.counting.learning import can_fork
 from reasond_server.types import NOTHING, Usage
 
 if TYPE_CHECKING:
@@ -95,17 +95,17 @@ def fork_counter(counter: TokenCounter, calibration: Json) -> TokenCounter:
 
     What other runs learn meanwhile must not change how a run cuts its windows.
     """
-    if not forks(counter):
+    if not can_fork(counter):
         return counter
     own = counter.fork()
-    if calibration and forks(own):
+    if calibration and can_fork(own):
         own.restore(calibration)
     return own
 
 
 def read_calibration(counter: TokenCounter) -> Json:
     """Return what `counter` has learnt; empty where it learns nothing."""
-    return counter.snapshot() if forks(counter) else {}
+    return counter.snapshot() if can_fork(counter) else {}
 
 
 def _is_as_much(one: Usage, other: Usage) -> bool:

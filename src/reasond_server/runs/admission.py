@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from reasond_server.telemetry.observers import RunObserver
 
-_RETRY_AFTER_S = 1.0
-
 
 class Leavable(Protocol):
     """A right that is given back once."""
@@ -198,7 +196,6 @@ class Admission:
             f"{text}, {waiting}" if waiting else text,
             remedy="Retry after the time given, or raise [reasoning.performance] max_concurrent_requests.",
             metadata={"max_concurrent_requests": str(self._max_running)},
-            retry_after_s=_RETRY_AFTER_S,
         )
 
 
@@ -209,6 +206,4 @@ def _has_come(waiter: asyncio.Future[None]) -> bool:
 
 def draining() -> DrainingError:
     """Make the error that tells a caller to ask another instance."""
-    return DrainingError(
-        "The server is shutting down", remedy="Retry; another instance answers.", retry_after_s=_RETRY_AFTER_S
-    )
+    return DrainingError("The server is shutting down", remedy="Retry; another instance answers.")

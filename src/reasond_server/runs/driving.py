@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
 from reasond_server.logs.store import Change, Lease
-from reasond_server.runs.phase import CANCELS, LEAVES, Phase, Trigger
-from reasond_server.runs.run_trace import log_end, report_left
+from reasond_server.runs.phase import CANCELS, LEAVES, STOP_REASONS, Phase, Trigger
 from reasond_server.runs.work import ABANDONED, RunEnding, cancel_with, ending_of_error, ending_of_limit
 
 if TYPE_CHECKING:
@@ -22,12 +21,13 @@ if TYPE_CHECKING:
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import RunObserver
-    from reasond_server.telemetry.spans import Tracing
+    from reasond_server.telemetry.spans import Attributes, Tracing
 
 _log = logging.getLogger("reasond.executions")
 # A disk that is full may have room again in a while; the answer is paid for.
 _WAITS_FOR_ROOM_S = (0.5, 2.0, 8.0)
 _LONGEST_WAIT_S = 30 * 86_400.0
+_REPORTED = frozenset({Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE})
 
 
 class Driver:
@@ -88,14 +88,15 @@ class Driver:
         """
         accounts = run.accounts
         try:
-            run.trace.begin(run, self._tracing)
+            work = run.work
+            run.trace.begin(run.identity, self._tracing, caller=work.request.trace, agent=work.agent)
             limit_s = accounts.limit_s
             left_s = None if limit_s is None else limit_s - accounts.elapsed_s
             if left_s is not None and left_s <= 0:
                 run.advance(Trigger.TIME_OUT)
             if run.phase is Phase.WORKING:
                 accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
-                await run.work.work(run)
+                await work.work(run)
                 _require_end(run)
         except asyncio.CancelledError:
             if run.phase is Phase.WORKING and not self._is_cut_off(run):
@@ -163,7 +164,8 @@ class Driver:
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
         finally:
-            run.trace.end(run)
+            if run.trace.tracing is not None:
+                run.trace.end(_attributes_of(run), reason="" if run.error is None else run.error.reason)
 
     async def _write_end(self, run: Run, ending: RunEnding) -> None:
         """Append the last event, and wait until it is committed; whoever waits for the answer is told before."""
@@ -230,6 +232,59 @@ class Driver:
             run.subscribers.keep()
         elif change is Change.FOLLOWED:
             run.subscribers.await_one(within_s=self._limits.reattach_s)
+
+
+def report_left(run: Run, observer: RunObserver) -> None:
+    """Report the end as callers saw it: a store that took nothing does not know how a run ended."""
+    ending = run.ending if run.result is not None and isinstance(run.ending, RunEnding) else None
+    if ending is None and run.cause is not None and run.cause in STOP_REASONS:
+        observer.run_handed(STOP_REASONS[run.cause])
+    observer.run_left(
+        run.identity.strategy,
+        "" if ending is None else ending.finish_reason.value,
+        steps=run.work.new_step_count,
+        duration_s=0.0 if ending is None else run.accounts.elapsed_s,
+        metrics=run.work.metrics,
+    )
+
+
+def log_end(run: Run) -> None:
+    """Log how a run ended; only for debugging where the access log says it, in the line of the one call it was for."""
+    if run.cause is not None and run.cause in LEAVES:
+        left = {"execution_id": run.identity.execution_id, "stop_reason": STOP_REASONS[run.cause]}
+        _log.info("execution left to another process", extra=left)
+        return
+    is_logged = run.work.request.can_be_resumed or run.cause not in _REPORTED or run.error is not None
+    if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
+        return
+    execution = run.log.execution
+    facts = {
+        "execution_id": execution.execution_id,
+        "strategy": execution.strategy,
+        "finish_reason": str(execution.finish_reason or ""),
+        "reason": "" if run.error is None else run.error.reason,
+        "total_tokens": execution.usage.total_tokens,
+        "model_calls": execution.usage.model_calls,
+        "steps": run.work.step_count,
+    }
+    _log.log(level, "execution ended", extra=facts)
+
+
+def _attributes_of(run: Run) -> Attributes:
+    execution, usage = run.log.execution, run.accounts.usage
+    attributes: Attributes = {
+        "reasond.steps": run.work.step_count,
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "reasond.usage.source": usage.source.value,
+    }
+    if execution.finish_reason is not None:
+        attributes["reasond.finish_reason"] = execution.finish_reason.value
+    elif run.cause is not None and run.cause in STOP_REASONS:
+        attributes["reasond.stop_reason"] = STOP_REASONS[run.cause]
+    if run.journal is not None and run.journal.recalled:
+        attributes["reasond.replayed_calls"] = run.journal.recalled
+    return attributes
 
 
 def make_carriable(error: ReasondError) -> ReasondError:

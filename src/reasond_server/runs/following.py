@@ -274,7 +274,6 @@ def _fence_error(execution_id: str) -> StoreUnavailableError:
     error = StoreUnavailableError(
         "The server was out of touch with its store for longer than it may work alone, and has left the execution",
         remedy="Resume it: this server or another one on the same store goes on with it.",
-        retry_after_s=1.0,
     )
     error.execution_id = execution_id
     return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import Creation, Record, Recovery
     from reasond_server.logs.writer import LogWriter
     from reasond_server.runs.live_runs import RunnerLimits
-    from reasond_server.runs.work import Work, WorkKind
+    from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types import Execution, Json, Usage
+    from reasond_server.types import Event, Execution, Json, Usage
 
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
@@ -54,6 +54,24 @@ class Predecessor:
     execution: Execution
     plan: Plan | None
     records: Sequence[Record]
+
+
+class WorkKind(Protocol):
+    """One kind of work: makes again what other processes left behind."""
+
+    kind: str
+
+    def revive(self, plan: Plan, recovery: Recovery) -> Work:
+        """Return the work that goes on from what is kept of it.
+
+        Raises:
+            PlanError: that cannot be.
+        """
+        ...
+
+    def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
+        """Return the events that end a log as FAILED which nobody can go on with; the first event, too, if it lacks."""
+        ...
 
 
 @value
@@ -227,7 +245,7 @@ class Maker:
             counter=counter,
             account=self._account_of(request.tenant, request.subject, log.execution.execution_id),
             on_spent=self._observer.spending(work.name, self._model.name),
-            hold=wait_for_lease,
+            wait_for_lease=wait_for_lease,
             observer=self._observer,
             monotonic=monotonic,
         )

@@ -42,9 +42,7 @@ class _Turn:
             async with asyncio.timeout(within_s):
                 await self.lock.acquire()
         except TimeoutError:
-            raise OverloadedError(
-                "The same request is being started and waits for a place", remedy="Retry.", retry_after_s=1.0
-            ) from None
+            raise OverloadedError("The same request is being started and waits for a place", remedy="Retry.") from None
 
 
 def is_standing(held: Execution | None) -> TypeGuard[Execution]:

@@ -1,10 +1,10 @@
-"""One execution at work: its log, its subscribers, its phase, and how it can be stopped."""
+"""One execution at work: what it does, its log, its subscribers, its phase, and how it can be stopped."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors import ReasondError
 from reasond_server.logs.log import is_gone
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from reasond_server.runs.effects import Effects
     from reasond_server.runs.run_journal import RunJournal
     from reasond_server.runs.run_trace import RunTrace
-    from reasond_server.runs.work import Work
-    from reasond_server.types import Event, LastEvent
+    from reasond_server.runs.work import WorkRequest
+    from reasond_server.types import Event, Json, LastEvent, StrategySource
 
 _MAX_HELD_CHARACTERS = 65_536
 # Another process that was asked again says so within that; who comes later finds the calls on record.
@@ -175,6 +175,60 @@ class Subscribers:
     def _give_up_soon(self) -> None:
         if self._on_unwanted is not None:
             self._timer = asyncio.get_running_loop().call_later(_RETURN_S, self._on_unwanted)
+
+
+class Work(Protocol):
+    """What one execution does: the port of each kind of work. It is made for one life of the execution alone.
+
+    Attributes:
+        kind: which of the registered kinds it is.
+        name: what it is called in labels, spans and lists, such as the strategy.
+        source: who chose that name.
+        agent: the agent that works; empty where the request named none.
+        request: who asks.
+        step_count: steps so far, in all lives of the execution.
+        new_step_count: those of this life.
+        metrics: what it measured so far, for the observer.
+    """
+
+    kind: str
+    name: str
+    source: StrategySource
+    agent: str
+    request: WorkRequest
+    step_count: int
+    metrics: Any
+
+    @property
+    def new_step_count(self) -> int: ...  # noqa: D102 - described above
+
+    @property
+    def obstacle(self) -> str:
+        """Why no other process could go on with it, in words for the caller; empty where one can."""
+        ...
+
+    def describe(self) -> Json:
+        """Return what another process needs to make it again, beside the request."""
+        ...
+
+    def begin(self, run: Run) -> Event:
+        """Return the first event of the log."""
+        ...
+
+    async def work(self, run: Run) -> None:
+        """Do it: append events, then report the end (`Run.report_end`) or suspend, and clean up.
+
+        It is cancelled where the run is stopped from outside. In a later life of the execution it makes the same calls
+        again, which are answered from the log, or begins from the events that are logged, as its kind decides.
+
+        Raises:
+            ReasondError: it failed.
+        """
+        ...
+
+    def conclude(self, run: Run, ending: RunEnding) -> LastEvent:
+        """Return the last event of the log."""
+        ...
 
 
 class Run:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import ReasondError
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.llm.model import Finished
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import Finished, WrappedModel
 from reasond_server.logs.store import Record
 from reasond_server.runs.recorded_calls import (
     AnswerParts,

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.logs.store import Claim, ExecutionStore
-    from reasond_server.runs.making import Prepared
-    from reasond_server.runs.run import Run
-    from reasond_server.runs.work import Work, WorkKind
+    from reasond_server.runs.making import Prepared, WorkKind
+    from reasond_server.runs.run import Run, Work
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.telemetry.spans import Tracing
 
@@ -175,7 +174,7 @@ class Runner:
             if is_standing(held):
                 return held
             prepared = self._maker.prepare(work, await self.request_ids.find_predecessor(held))
-        raise OverloadedError("Too many callers make the same request", remedy="Retry.", retry_after_s=1.0)
+        raise OverloadedError("Too many callers make the same request", remedy="Retry.")
 
     async def drain(self, *, grace_s: float) -> None:
         """Admit nothing more and see the running executions out within `grace_s` seconds.

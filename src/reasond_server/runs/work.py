@@ -1,9 +1,9 @@
-"""What a run works on, and how it ends: the port that each kind of work implements, and the endings that all share."""
+"""Who asks for work and within which bounds, and how work ends, whatever its kind."""
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import (
     UNSPENT,
@@ -19,13 +19,8 @@ from reasond_server.types import Budget, ExecutionFailure, FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from reasond_server.errors import ReasondError
-    from reasond_server.logs.store import Recovery
-    from reasond_server.runs.plan import Plan
-    from reasond_server.runs.run import Run
-    from reasond_server.types import Event, Json, LastEvent, StrategySource, Usage
+    from reasond_server.types import Usage
 
 ABANDONED: Final = "Nobody waited for the result any more."
 """A warning in the result of an execution that was cancelled because its callers had left."""
@@ -70,78 +65,6 @@ class WorkRequest:
     def can_be_resumed(self) -> bool:
         """Whether anybody could come back for the run."""
         return bool(self.request_id) or self.keep_running or not self.is_unary
-
-
-class Work(Protocol):
-    """What one execution does; made for it alone, and again in every process that goes on with it.
-
-    Attributes:
-        kind: which of the registered kinds it is.
-        name: what it is called in labels, spans and lists, such as the strategy.
-        source: who chose that name.
-        agent: the agent that works; empty where the request named none.
-        request: who asks.
-        step_count: steps so far, in all lives of the execution.
-        new_step_count: those of this life.
-        metrics: what it measured so far, for the observer.
-    """
-
-    kind: str
-    name: str
-    source: StrategySource
-    agent: str
-    request: WorkRequest
-    step_count: int
-    metrics: Any
-
-    @property
-    def new_step_count(self) -> int: ...  # noqa: D102 - described above
-
-    @property
-    def obstacle(self) -> str:
-        """Why no other process could go on with it, in words for the caller; empty where one can."""
-        ...
-
-    def describe(self) -> Json:
-        """Return what another process needs to make it again, beside the request."""
-        ...
-
-    def begin(self, run: Run) -> Event:
-        """Return the first event of the log."""
-        ...
-
-    async def work(self, run: Run) -> None:
-        """Do it: append events, then report the end (`Run.report_end`) or suspend, and clean up.
-
-        It is cancelled where the run is stopped from outside. In a later life of the execution it makes the same calls
-        again, which are answered from the log, or begins from the events that are logged, as its kind decides.
-
-        Raises:
-            ReasondError: it failed.
-        """
-        ...
-
-    def conclude(self, run: Run, ending: RunEnding) -> LastEvent:
-        """Return the last event of the log."""
-        ...
-
-
-class WorkKind(Protocol):
-    """One kind of work: makes again what other processes left behind."""
-
-    kind: str
-
-    def revive(self, plan: Plan, recovery: Recovery) -> Work:
-        """Return the work that goes on from what is kept of it.
-
-        Raises:
-            PlanError: that cannot be.
-        """
-        ...
-
-    def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
-        """Return the events that end a log as FAILED which nobody can go on with; the first event, too, if it lacks."""
-        ...
 
 
 @value

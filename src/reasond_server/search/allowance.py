@@ -1,47 +1,74 @@
-"""What a search may still spend: worst cases are reserved before calls begin, and settled when they have ended."""
+"""What a search may still spend: worst cases are reserved before work begins, and settled when it has ended."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Model calls and tokens (prompt and output together), as a worst case or as measured."""
+    """What work takes, as a worst case or as measured; `tokens` are those of prompt and output together.
+
+    `resources` are other amounts by name, counted in pieces or in the unit that ends the name: `checks`, `check_cpu_s`.
+    """
 
     model_calls: int = 0
     tokens: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(model_calls=self.model_calls + other.model_calls, tokens=self.tokens + other.tokens)
+        return Cost(
+            model_calls=self.model_calls + other.model_calls,
+            tokens=self.tokens + other.tokens,
+            resources=_add_amounts(self.resources, other.resources, sign=1),
+        )
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(model_calls=self.model_calls - other.model_calls, tokens=self.tokens - other.tokens)
+        return Cost(
+            model_calls=self.model_calls - other.model_calls,
+            tokens=self.tokens - other.tokens,
+            resources=_add_amounts(self.resources, other.resources, sign=-1),
+        )
 
 
 class Allowance:
-    """Bounds on one search that parallel calls cannot exceed together.
+    """Bounds on one search that parallel work cannot exceed together.
 
-    Reservations are made one after the other before any of their calls begins, so what is covered does not depend
-    on which call ends first.
+    Reservations are made one after the other before any of their work begins, so what is covered does not depend on
+    which call ends first.
 
     Args:
         max_calls: most model calls; None sets no bound.
         max_tokens: most tokens, prompts and outputs together; None sets no bound.
-        kept: what no reservation may touch, for a last call of the caller's.
+        max_resources: most of each resource that is named; others have no bound.
+        margin: what no reservation may touch, for a last call of the caller's.
     """
 
-    def __init__(self, *, max_calls: int | None, max_tokens: int | None = None, kept: Cost | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_calls: int | None,
+        max_tokens: int | None = None,
+        max_resources: Mapping[str, float] | None = None,
+        margin: Cost | None = None,
+    ) -> None:
         self._max_calls = max_calls
         self._max_tokens = max_tokens
-        self._kept = kept or Cost()
+        self._max_resources = dict(max_resources or {})
+        self._margin = margin or Cost()
         self.taken = Cost()
 
     def covers(self, cost: Cost) -> bool:
-        """Return whether `cost` is left beside everything that is reserved, spent or kept."""
-        after = self.taken + self._kept + cost
+        """Return whether `cost` is left beside the margin and everything that is reserved or spent."""
+        after = self.taken + self._margin + cost
         has_calls = self._max_calls is None or after.model_calls <= self._max_calls
-        return has_calls and (self._max_tokens is None or after.tokens <= self._max_tokens)
+        has_tokens = self._max_tokens is None or after.tokens <= self._max_tokens
+        has_others = all(after.resources.get(name, 0) <= most for name, most in self._max_resources.items())
+        return has_calls and has_tokens and has_others
 
     def reserve(self, cost: Cost, *, is_forced: bool = False) -> bool:
         """Take `cost` if it is covered, or `is_forced`; return whether it was taken."""
@@ -53,3 +80,9 @@ class Allowance:
     def settle(self, reserved: Cost, spent: Cost) -> None:
         """Put `spent` in the place of what was `reserved`."""
         self.taken += spent - reserved
+
+
+def _add_amounts(one: Mapping[str, float], other: Mapping[str, float], *, sign: int) -> Mapping[str, float]:
+    """Return the sums by name, without those that are 0."""
+    sums = {name: one.get(name, 0) + sign * other.get(name, 0) for name in sorted({*one, *other})}
+    return {name: amount for name, amount in sums.items() if amount}

@@ -1,7 +1,8 @@
 """Waves: calls that run in parallel, whose results are taken in the order in which the calls were given.
 
-Nothing that happens depends on which call ends first. The calls of a wave are chosen before it begins, their results
-are used after its last one has ended: so the same replies give the same run, however long each takes.
+Nothing that happens depends on which call ends first. The calls of a wave are chosen before it begins, and their
+results are used after its last call has ended: the same replies give the same run, however long each takes. Calls are
+begun, cancelled and read in their order; no set is iterated.
 """
 
 from __future__ import annotations
@@ -9,76 +10,83 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from reasond_server.errors import InternalError, ModelError, ReasondError, TokenBudgetExhaustedError
+from reasond_server.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 ResultT = TypeVar("ResultT")
+FailureT = TypeVar("FailureT", bound=Exception)
 
-_OF_ONE_CALL = (ModelError, TokenBudgetExhaustedError)
 
-
-async def in_parallel(
-    calls: Sequence[Callable[[], Awaitable[ResultT]]], *, at_once: int
-) -> Sequence[ResultT | ReasondError]:
+async def run_wave(
+    calls: Sequence[Callable[[], Awaitable[ResultT]]], *, at_once: int, failures: tuple[type[FailureT], ...]
+) -> Sequence[ResultT | FailureT]:
     """Make all `calls`, at most `at_once` at a time, and return their results in order.
 
-    They begin in order. A call that fails as a model may (ModelError, TokenBudgetExhaustedError) leaves its error in
-    place of a result and the others go on. Any other exception ends all of them and is raised, of several the first
-    that came. When the caller is cancelled, so are the calls, and they have ended when this function has; what they
-    raise then does not take the place of the cancellation.
+    A call that raises one of `failures` leaves that error in the place of its result, and the others go on. Any other
+    exception cancels the calls that are open and is raised; of several at once, that of the first call. When the caller
+    is cancelled, so are the calls. In each case all calls have ended when this function has, and what they raise while
+    they clean up is dropped.
 
     Raises:
         InternalError: a call was cancelled though nobody cancelled the caller, which must not look as if.
         Exception: whatever else a call raises.
     """
     places = asyncio.Semaphore(at_once)
-    failures: list[Exception] = []
 
-    async def made(call: Callable[[], Awaitable[ResultT]]) -> ResultT | ReasondError:
+    async def attempt(call: Callable[[], Awaitable[ResultT]]) -> ResultT | FailureT:
         async with places:
             try:
                 return await call()
-            except _OF_ONE_CALL as error:
+            except failures as error:
                 return error
-            except Exception as error:
-                failures.append(error)
-                raise
 
-    tasks = [asyncio.create_task(made(call)) for call in calls]
-    await _all_ended(tasks)
-    if failures:
-        raise failures[0]
+    tasks = [asyncio.create_task(attempt(call)) for call in calls]
+    cause = await _wait_for_all(tasks)
+    if cause is not None:
+        raise cause
     if any(task.cancelled() for task in tasks):
         raise InternalError("a call of a wave was cancelled by itself")
     return [task.result() for task in tasks]
 
 
-async def _all_ended(tasks: Sequence[asyncio.Task[ResultT]]) -> None:
-    """Wait until all have ended, which are cancelled once one of them fails or the caller is cancelled.
+async def _wait_for_all(tasks: Sequence[asyncio.Task[ResultT]]) -> BaseException | None:
+    """Wait until all have ended; cancel them, in order, once one of them fails or the caller is cancelled.
 
-    Not a TaskGroup: before Python 3.13 that leaves its caller marked as cancelled after a failure, and hides a real
-    cancellation behind what a task raises meanwhile.
+    Return the first failure in the order of the tasks, of those that came before anything was cancelled. Not a
+    TaskGroup: before Python 3.13 that leaves its caller marked as cancelled after a failure, and hides a real
+    cancellation behind what a task raises meanwhile. Not asyncio.wait: it keeps tasks in sets.
 
     Raises:
         CancelledError: the caller was cancelled.
     """
-    pending, is_stopping, is_cancelled = set(tasks), False, False
-    while pending:
+    left, is_stopping, is_cancelled = len(tasks), False, False
+    cause: BaseException | None = None
+    is_due = asyncio.Event()
+
+    def note_end(task: asyncio.Task[ResultT]) -> None:
+        nonlocal left
+        left -= 1
+        # Asking for the exception also keeps it from being logged as one that nobody has seen.
+        if (not task.cancelled() and task.exception() is not None) or not left:
+            is_due.set()
+
+    for task in tasks:
+        task.add_done_callback(note_end)
+    while left:
         try:
-            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+            await is_due.wait()
         except asyncio.CancelledError:
             is_cancelled = True
-            pending = {task for task in pending if not task.done()}
+        is_due.clear()
         if not is_stopping:
-            # Once: a second time would cut short how they clean up.
+            # Once: a second cancellation would cut short how they clean up.
             is_stopping = True
-            for task in pending:
+            errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+            cause = next((error for error in errors if error is not None), None)
+            for task in tasks:
                 task.cancel()
-    for task in tasks:
-        if not task.cancelled():
-            # Else it would be logged as one that nobody has seen.
-            task.exception()
     if is_cancelled:
         raise asyncio.CancelledError
+    return cause

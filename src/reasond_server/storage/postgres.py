@@ -31,7 +31,6 @@ _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 2.0
 _MAX_CONNECTIONS: Final = 8
 _PROBE_INTERVAL_S: Final = 30.0
-_RETRY_AFTER_S: Final = 1.0
 _KEEPALIVE: Final[dict[str, Any]] = {
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -230,5 +229,4 @@ def _unavailable() -> StoreUnavailableError:
     return StoreUnavailableError(
         "The database cannot be reached",
         remedy="Retry after the time given; it reconnects by itself.",
-        retry_after_s=_RETRY_AFTER_S,
     )

@@ -34,7 +34,6 @@ _PAGE_BYTES: Final = 4096
 # Every connection would take 2 MB: the system keeps the pages of the file anyway.
 _WRITER_CACHE_KIB: Final = 512
 _READER_CACHE_KIB: Final = 256
-_RETRY_AFTER_S: Final = 1.0
 _CHECKED_BYTES: Final = 64 * 2**20
 _UNREADABLE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -140,7 +139,6 @@ def _begun(threads: ThreadPoolExecutor, work: Callable[..., ResultT], *args: obj
         raise StoreUnavailableError(
             "The store is closed, because the server shuts down",
             remedy="Retry after the time given.",
-            retry_after_s=_RETRY_AFTER_S,
         ) from None
 
 
@@ -328,7 +326,6 @@ def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | 
         return StoreUnavailableError(
             "The file of the store cannot be reached",
             remedy="Retry after the time given; the cause is in the server's log.",
-            retry_after_s=_RETRY_AFTER_S,
         )
     return InternalError("the file of the store refused a statement")
 

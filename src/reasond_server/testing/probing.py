@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reasond_server.errors import ReasondError
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.llm.model import ChatModel
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import ChatModel, WrappedModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
 from reasond_server.testing.models import FunctionModel, Reply
 from reasond_server.tools.toolbox import NO_TOOLS

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 from pydantic import Field
 
 from reasond_server.errors import shown
-from reasond_server.telemetry.propagation import outgoing
+from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.tools.vetting import MAX_URL_CHARACTERS, AddressPolicy, RefusedAddressError, Target
 
@@ -128,7 +128,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=self._limits.timeout_s),
-                headers={**_HEADERS, **outgoing()},
+                headers={**_HEADERS, **outgoing_headers()},
                 auto_decompress=False,
             ) as session,
             session.get(url, allow_redirects=False) as response,

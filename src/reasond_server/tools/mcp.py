@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import SettingsError, shown
-from reasond_server.telemetry.propagation import outgoing
+from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.mcp_values import arguments_validator, described, value_of
 from reasond_server.tools.results import NotJsonError, json_text
 from reasond_server.tools.tool import MAX_OUTPUT_BYTES, ToolFailedError
@@ -321,12 +321,12 @@ class McpTool:
 
 async def _tell_by_headers(request: httpx2.Request) -> None:
     """Say the same in the headers, for proxies and middleware; the package sends a call in its caller's context."""
-    request.headers.update(outgoing())
+    request.headers.update(outgoing_headers())
 
 
 def _meta() -> mcp.types.RequestParamsMeta | None:
     """Return where in a trace the call stands, if the server is to be told; the protocol has a place for it."""
-    found: Any = dict(outgoing())
+    found: Any = dict(outgoing_headers())
     return found or None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from reasond_server.access import audit
+from reasond_server.access.permissions import Operation
 from reasond_server.errors import (
     DrainingError,
     ExecutionNotFoundError,
@@ -36,7 +37,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
 
 
 def test_a_decision_is_told_once_by_whoever_ends_it_first(caplog: pytest.LogCaptureFixture) -> None:
-    decision = audit.begin("Reason", principal=ANN, request_id="r")
+    decision = audit.begin(Operation("Reason", "reasoning:execute"), principal=ANN, call_id="r")
     audit.concern("run-1")
     audit.refuse(RateLimitedError("too many"))
     decision.allow("run-2")
@@ -63,7 +64,7 @@ def test_a_decision_is_told_once_by_whoever_ends_it_first(caplog: pytest.LogCapt
 def test_what_refuses_a_caller_is_a_denial_what_refuses_anybody_an_outage_what_refuses_a_request_neither(
     error: ReasondError, outcome: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    audit.begin("Reason", principal=ANN)
+    audit.begin(Operation("Reason", "reasoning:execute"), principal=ANN)
     audit.refuse(error, "run-1")
 
     assert told(caplog) == [("Reason", *outcome, "run-1")]
@@ -73,7 +74,7 @@ def test_what_refuses_a_caller_is_a_denial_what_refuses_anybody_an_outage_what_r
 def test_what_a_caller_writes_for_an_id_is_not_repeated_unless_it_could_be_one(
     written: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    audit.begin("GetExecution", principal=ANN)
+    audit.begin(Operation("GetExecution", "executions:read"), principal=ANN)
     audit.refuse(ExecutionNotFoundError("none"), written)
 
     assert told(caplog) == [("GetExecution", "denied", "EXECUTION_NOT_FOUND", "malformed")]

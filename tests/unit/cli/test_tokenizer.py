@@ -4,8 +4,8 @@ import pytest
 
 from reasond_server.cli import tokenizer
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.llm.counting import tiktoken_counter
-from reasond_server.llm.counting.tiktoken_counter import Ranks
+from reasond_server.llm.counting import tokenizers
+from reasond_server.llm.counting.tokenizers import Ranks
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def refusal(encoding: str, *, source: str = "", folder: Path | None = None) -> C
 
 def test_what_cannot_be_fetched_has_a_remedy_and_an_exit_code(tmp_path: Path) -> None:
     (tmp_path / "wrong").touch()
-    names = ", ".join(ranks.name for ranks in tiktoken_counter.KNOWN_RANKS)
+    names = ", ".join(ranks.name for ranks in tokenizers.KNOWN_RANKS)
     assert refusal("o999k_base").remedy == f"Known are {names}."
     assert "--folder" in refusal("o200k_base").remedy
     assert refusal("o200k_base", source="/nonexistent", folder=tmp_path).code is ExitCode.UNREACHABLE

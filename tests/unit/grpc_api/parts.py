@@ -15,12 +15,15 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # ship
 from grpc_status import rpc_status
 
 from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
-from reasond_server.access.permissions import require
+from reasond_server.access.permissions import require_permission
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
-from reasond_server.grpc_api.server import SERVICES, GrpcServer
+from reasond_server.grpc_api.server import GrpcServer
 from reasond_server.reasoning.service import ExecutionPage, ExecutionView, StrategyInfo
+from reasond_server.services import DECLARED
+from reasond_server.services.agents import serve_agents
+from reasond_server.services.reasoning import serve_reasoning
 from reasond_server.types import (
     ChainOfThoughtMetrics,
     CostClass,
@@ -216,15 +219,17 @@ def new_server(
 ) -> GrpcServer:
     """Build a server on a free port; `options` are those of GrpcOptions."""
     counter = itertools.count(1)
+    chosen = GrpcOptions(**{"grpc_address": "127.0.0.1:0", **options})
     return GrpcServer(
-        options=GrpcOptions(**{"grpc_address": "127.0.0.1:0", **options}),
-        reasoning=reasoning,
-        agents=agents,
-        health=HealthServicer(services=SERVICES),
+        options=chosen,
+        services=[
+            serve_reasoning(reasoning, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
+            serve_agents(agents),
+        ],
+        health=HealthServicer(services=[service.name for service in DECLARED]),
         authenticate=authenticate,
-        require=require,
+        require=require_permission,
         new_request_id=lambda: f"minted-{next(counter)}",
-        write_timeout_s=write_timeout_s,
     )
 
 

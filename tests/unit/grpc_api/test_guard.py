@@ -81,7 +81,7 @@ async def test_the_access_log_has_one_line_for_each_call_and_no_content(caplog: 
 
     assert len(lines) == 1
     line = lines[0]
-    assert (line.method, line.code, line.request_id, line.subject) == ("/test.Bare/Echo", "OK", "mine", "")
+    assert (line.method, line.code, line.call_id, line.subject) == ("/test.Bare/Echo", "OK", "mine", "")
     assert (line.duration_ms, line.levelno, line.reason) == (250.0, logging.INFO, "")
     assert "content" not in str(vars(line))
 

@@ -13,27 +13,27 @@ from reasond_server.errors import (
     InvalidRequestError,
     ModelFailedError,
     RateLimitedError,
+    ReasondError,
     SettingsError,
     StrategyNotFoundError,
     Violation,
-    error_of,
+    error_classes,
 )
 from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, clipped_message, code_of, status_of
-from reasond_server.wire.errors import ERROR_ROWS, ErrorRow
 from tests.unit.grpc_api.parts import details_of
 
 
-@pytest.mark.parametrize("row", ERROR_ROWS, ids=lambda row: row.reason)
-def test_every_reason_becomes_its_code_with_error_info(row: ErrorRow) -> None:
-    error = error_of(row.reason, "what is wrong")
+@pytest.mark.parametrize("kind", error_classes().values())
+def test_every_reason_becomes_its_code_with_error_info(kind: type[ReasondError]) -> None:
+    error, reason = kind("what is wrong"), kind.declaration
 
     status = status_of(error, request_id="r-1")
     info = details_of(status)["ErrorInfo"]
 
-    assert code_of(error).name == row.grpc_status
+    assert code_of(error).name == reason.grpc_status
     assert status.code == code_of(error).value[0]
-    assert (info.reason, info.domain, info.metadata["request_id"]) == (row.reason, "reasond", "r-1")
-    assert status.message == ("internal error" if row.reason == "INTERNAL" else "what is wrong")
+    assert (info.reason, info.domain, info.metadata["request_id"]) == (reason.name, "reasond", "r-1")
+    assert status.message == ("internal error" if reason.name == "INTERNAL" else "what is wrong")
 
 
 def test_the_message_says_what_to_do() -> None:

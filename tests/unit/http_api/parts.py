@@ -7,21 +7,25 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from reasond_server.access.keys import SigningKey, StaticKeys
-from reasond_server.access.permissions import ADMIN, require
+from reasond_server.access.permissions import ADMIN, require_permission
+from reasond_server.access.token_keys import SigningKey, StaticKeys
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.access.verifying import TokenRules, TokenVerifier
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.config import Settings
 from reasond_server.core import Core, assemble
 from reasond_server.http_api.app import HttpApp, HttpLimits
-from reasond_server.http_api.methods import METHODS
+from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.server import HttpServer
+from reasond_server.services import DECLARED
+from reasond_server.services.agents import serve_agents
+from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.testing import FunctionModel
 
 if TYPE_CHECKING:
@@ -76,7 +80,7 @@ class Site:
 def verifier() -> TokenVerifier:
     """Return what knows the tokens of `Site.token`."""
     return TokenVerifier(
-        keys=StaticKeys([KEY.verifying]),
+        keys=StaticKeys([KEY.verifying_key]),
         rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=30, max_lifetime_s=3600),
         now=lambda: datetime.now(UTC),
     )
@@ -94,7 +98,7 @@ async def serve(
     connections: ConnectionLimits | None = None,
     tls: TlsFiles | None = None,
     verify: Any = True,
-    require_permission: Callable[..., None] = require,
+    require_permission: Callable[..., None] = require_permission,
 ) -> Site:
     """Start a site; `stack` stops it."""
     chosen = model or FunctionModel(lambda _: "6 times 7 is 42.<answer>42</answer>")
@@ -103,8 +107,8 @@ async def serve(
     readiness = {"is_ready": True}
     numbers = itertools.count(1)
     app = HttpApp(
-        reasoning=core.reasoning,
-        agents=agents,
+        methods=methods_of(core.reasoning, agents),
+        card=agents.own_card,
         authenticate=verifier().verify,
         require=require_permission,
         is_ready=lambda: readiness["is_ready"],
@@ -121,8 +125,14 @@ async def serve(
     return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
 
 
+def methods_of(reasoning: Any, agents: AgentService) -> Methods:
+    """Return the methods of both services."""
+    services = [serve_reasoning(reasoning), serve_agents(agents)]
+    return Methods([service.methods for service in services], read_partial=partial(read_partial, reasoning))
+
+
 def _card(core: Core) -> Callable[[], dict[str, Any]]:
-    names: Sequence[str] = list(METHODS)
+    names: Sequence[str] = sorted(name for service in DECLARED for name in service.methods)
 
     def card() -> dict[str, Any]:
         return server_card(

@@ -269,7 +269,7 @@ async def test_every_request_is_one_line_in_the_access_log_without_content(
         ("DEBUG", "GET", "", 200, 0, "", ""),
         ("INFO", "GET", "", 404, 0, "", ""),
     ]
-    assert records[0].__dict__["request_id"] == "trace-1"
+    assert records[0].__dict__["call_id"] == "trace-1"
     assert records[0].__dict__["duration_ms"] > 0
     assert records[0].getMessage() == "POST reasoning.execute 200"
     assert records[3].getMessage() == "GET '/secret\\n' 404"

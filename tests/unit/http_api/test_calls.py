@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.access.permissions import require
+from reasond_server.access.permissions import require_permission
 from reasond_server.errors import ModelFailedError, ModelUnavailableError
 from reasond_server.http_api.calls import Calls, Gate
 from reasond_server.http_api.exchange import Exchange
 from reasond_server.http_api.headers import RequestHeaders
-from reasond_server.http_api.methods import Methods
 from reasond_server.http_api.streaming import frames
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
-from tests.unit.http_api.parts import verifier
+from tests.unit.http_api.parts import methods_of, verifier
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -124,7 +123,7 @@ async def test_a_foreign_error_tells_its_request_id_alone_and_is_logged(
         "data": {"reason": "INTERNAL", "grpc_code": "INTERNAL", "request_id": "trace-7"},
     }
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert record.__dict__["request_id"] == "trace-7"
+    assert record.__dict__["call_id"] == "trace-7"
     assert "secret of the database" in caplog.text
 
 
@@ -170,8 +169,8 @@ async def test_who_leaves_before_the_end_is_no_success_and_stands_in_the_audit_l
     caplog.set_level(logging.INFO, logger="reasond.audit")
     service: Any = Waiting()
     ends, exchange = Ends(), Exchange(request_id="r-1", headers=RequestHeaders())
-    gate = Gate(authenticate=verifier().verify, require=require)
-    calls = Calls(methods=Methods(service=service, agents=site.agents), gate=gate, exchange=exchange, observer=ends)
+    gate = Gate(authenticate=verifier().verify, require=require_permission)
+    calls = Calls(methods=methods_of(service, site.agents), gate=gate, exchange=exchange, observer=ends)
     asked = {"auth_token": site.token(), "query": "q"} if is_stream else {"auth_token": site.token()}
 
     async def call() -> None:
@@ -188,7 +187,7 @@ async def test_who_leaves_before_the_end_is_no_success_and_stands_in_the_audit_l
     assert ends.codes == ["CANCELLED"]
     (record,) = [one for one in caplog.records if one.name == "reasond.audit"]
     told = record.__dict__
-    assert (told["outcome"], told["subject"], told["request_id"]) == ("allowed", "alice", "r-1")
+    assert (told["outcome"], told["subject"], told["call_id"]) == ("allowed", "alice", "r-1")
 
 
 async def test_the_token_stands_in_no_answer_and_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -216,8 +215,8 @@ async def test_params_that_are_refused_go_without_the_garbage_collector(site: Si
         return Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
 
     exchange = Exchange(request_id="mine", headers=RequestHeaders([(b"authorization", b"Bearer good")]))
-    methods = Methods(service=site.core.reasoning, agents=site.agents)
-    calls = Calls(methods=methods, gate=Gate(authenticate=known, require=require), exchange=exchange)
+    methods = methods_of(site.core.reasoning, site.agents)
+    calls = Calls(methods=methods, gate=Gate(authenticate=known, require=require_permission), exchange=exchange)
     params = Params(query="x" * 1_000_000)
     seen = weakref.ref(params)
     gc.disable()

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.access.permissions import OPERATIONS
-from reasond_server.http_api.methods import ALIASES, METHODS, Methods
+from reasond_server.services import DECLARED
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
+from tests.unit.http_api.parts import methods_of
 
 if TYPE_CHECKING:
+    from reasond_server.access.permissions import Operation
     from tests.unit.http_api.parts import ServeSite, Site
+METHODS = {name: rpc for service in DECLARED for name, rpc in service.methods.items()}
+ALIASES = {name: strategy for service in DECLARED for name, strategy in service.aliases.items()}
 SMALL_CARD = {"id": "helper", "capabilities": ["reasoning.strategy.chain_of_thought"], "supported_methods": []}
 
 
-def test_every_method_is_an_operation_with_a_permission_and_is_there(site: Site) -> None:
-    table = Methods(service=site.core.reasoning, agents=site.agents)
-    assert set(METHODS.values()) <= set(OPERATIONS)
-    assert all(table.get(name) for name in METHODS)
+def test_every_declared_method_is_there(site: Site) -> None:
+    table = methods_of(site.core.reasoning, site.agents)
+    assert set(table.names) == set(METHODS)
     assert set(ALIASES) < set(METHODS)
     assert table.get("nope") is None
 
@@ -30,9 +32,9 @@ def test_every_method_is_an_operation_with_a_permission_and_is_there(site: Site)
 async def test_every_method_asks_for_the_permission_of_its_operation(name: str, serve_site: ServeSite) -> None:
     asked: list[str] = []
 
-    def require(principal: Principal, operation: str) -> None:
+    def require(principal: Principal, operation: Operation) -> None:
         assert principal.subject == "alice"
-        asked.append(operation)
+        asked.append(operation.name)
 
     site = await serve_site(require_permission=require)
     await site.call(name)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
-from reasond_server.limits.tokens import MemoryTokenLedger, TokenLimits
 from tests.unit.telemetry.parts import metrics, values
 
 
-async def test_tokens_are_told_as_they_are_reserved_settled_given_back_and_refused() -> None:
+async def test_tokens_are_told_as_they_are_reserved_settled_release_slot_and_refused() -> None:
     counted = metrics()
     ledger = MemoryTokenLedger(limits=TokenLimits(per_day=100), monotonic=lambda: 0.0)
     limits = CallerLimits(gate=None, ledger=ledger, weights={}, observer=counted)
     refused: list[TokenBudgetExhaustedError] = []
-    account = limits.account("acme", "alice", on_refused=refused.append)
+    account = limits.open_account("acme", "alice", on_refused=refused.append)
     assert account is not None
     held = await account.reserve(least=1, most=80)
     await account.settle(held, used=30)
@@ -30,4 +30,4 @@ async def test_tokens_are_told_as_they_are_reserved_settled_given_back_and_refus
 
 
 def test_without_token_limits_nobody_has_an_account() -> None:
-    assert NO_LIMITS.account("acme", "alice") is None
+    assert NO_LIMITS.open_account("acme", "alice") is None

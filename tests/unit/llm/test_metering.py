@@ -17,7 +17,7 @@ from reasond_server.errors import (
     ReasondError,
     TokenBudgetExhaustedError,
 )
-from reasond_server.limits.tokens import Reservation
+from reasond_server.limits.budgets import Reservation
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter, fork_of
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (
@@ -432,7 +432,7 @@ async def test_a_call_is_made_once_it_may_be_and_costs_nothing_where_the_run_end
     async def hold() -> None:
         await allowed.wait()
 
-    model = MeteredModel(model=script, budget=Budget(), hold=hold)
+    model = MeteredModel(model=script, budget=Budget(), wait_for_lease=hold)
     given_up, made = (asyncio.create_task(played(model)) for _ in range(2))
     await asyncio.sleep(0)
     assert model.usage == Usage(), "what waits is not charged, also not in the log of a run that ends meanwhile"
@@ -450,7 +450,7 @@ async def test_a_call_that_was_held_until_the_run_was_over_is_not_made() -> None
     async def hold() -> None:
         model.close()
 
-    model = MeteredModel(model=script, budget=Budget(), hold=hold)
+    model = MeteredModel(model=script, budget=Budget(), wait_for_lease=hold)
     with pytest.raises(InternalError, match="the run is over"):
         await played(model)
     assert model.usage == Usage()

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from reasond_server.errors import InternalError, TokenBudgetExhaustedError
+from reasond_server.limits.budgets import MemoryTokenLedger, Reservation, TokenLimits
 from reasond_server.limits.callers import CallerLimits
-from reasond_server.limits.tokens import MemoryTokenLedger, Reservation, TokenLimits
 from reasond_server.llm.counting import EstimatingCounter, WordPieceCounter
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, Role
@@ -23,7 +23,7 @@ PROMPT = WordPieceCounter().count_prompt(ASK.messages)
 def bounded(model: ScriptedModel | FunctionModel, per_minute: int) -> tuple[MeteredModel, MemoryTokenLedger]:
     ledger = MemoryTokenLedger(limits=TokenLimits(per_minute=per_minute), monotonic=lambda: 0.0)
     limits = CallerLimits(gate=None, ledger=ledger, weights={})
-    return MeteredModel(model=model, budget=Budget(), account=limits.account("acme", "alice")), ledger
+    return MeteredModel(model=model, budget=Budget(), account=limits.open_account("acme", "alice")), ledger
 
 
 async def played(model: MeteredModel) -> list[ModelEvent]:

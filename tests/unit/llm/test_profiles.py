@@ -10,13 +10,13 @@ from reasond_server.llm.profiles import (
     LimitField,
     ModelProfile,
     SchemaLevel,
-    differences,
     family_of,
+    find_differences,
+    find_profile,
     host_of,
     is_hosted,
     merge,
     needs_responses,
-    profile_for,
 )
 
 OLD, NEW = LimitField.MAX_TOKENS, LimitField.MAX_COMPLETION_TOKENS
@@ -57,7 +57,7 @@ def test_the_matrix_names_every_profile() -> None:
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_a_profile_says_what_the_matrix_says(name: str) -> None:
-    profile = profile_for("any", "http://any", name)
+    profile = find_profile("any", "http://any", name)
     assert profile.name == name
     assert row(profile) == MATRIX[name]
     assert set(profile.reasoning_fields) == {"reasoning", "reasoning_content"}, "reading is lenient everywhere"
@@ -70,7 +70,7 @@ def test_whatever_differs_from_generic_cites_its_evidence(name: str) -> None:
     for field, fact in PROFILES[name].items():
         assert len(fact.evidence) >= 10, field
         assert type(fact.value) is type(getattr(ModelProfile(), field)), field
-    assert differences(profile_for("m", "u", name), ModelProfile()).keys() <= PROFILES[name].keys()
+    assert find_differences(find_profile("m", "u", name), ModelProfile()).keys() <= PROFILES[name].keys()
 
 
 @pytest.mark.parametrize(
@@ -125,20 +125,20 @@ def test_a_host_is_told_by_the_address_and_no_look_alike_passes(base_url: str, h
 
 
 def test_the_host_goes_over_the_family() -> None:
-    mixed = profile_for("openai/gpt-5", "https://openrouter.ai/api/v1")
+    mixed = find_profile("openai/gpt-5", "https://openrouter.ai/api/v1")
     assert mixed.name == "openai-reasoning+openrouter"
     assert (mixed.limit_field, mixed.max_stops, mixed.sampling) == (OLD, 0, False)
     assert mixed.json_schema is STRICT
-    assert row(profile_for("gpt-5", "https://api.openai.com/v1")) == MATRIX["openai-reasoning"]
-    assert row(profile_for("o3", "https://x.openai.azure.com")) == MATRIX["openai-reasoning"]
-    assert row(profile_for("deepseek-reasoner", "https://api.deepseek.com")) == MATRIX["deepseek-thinking"]
-    assert profile_for("qwen3", "http://gpu.example:8000/v1") == ModelProfile()
+    assert row(find_profile("gpt-5", "https://api.openai.com/v1")) == MATRIX["openai-reasoning"]
+    assert row(find_profile("o3", "https://x.openai.azure.com")) == MATRIX["openai-reasoning"]
+    assert row(find_profile("deepseek-reasoner", "https://api.deepseek.com")) == MATRIX["deepseek-thinking"]
+    assert find_profile("qwen3", "http://gpu.example:8000/v1") == ModelProfile()
 
 
 def test_a_configured_profile_is_taken_as_it_is() -> None:
-    assert profile_for("gpt-5", "https://api.openai.com/v1", "generic") == ModelProfile()
+    assert find_profile("gpt-5", "https://api.openai.com/v1", "generic") == ModelProfile()
     with pytest.raises(SettingsError, match="'vlllm' is not known") as caught:
-        profile_for("m", "u", "vlllm")
+        find_profile("m", "u", "vlllm")
     assert "Did you mean vllm? Known are auto, generic" in caught.value.remedy
 
 
@@ -177,9 +177,9 @@ def test_the_operators_word_goes_over_all() -> None:
         count_path="/tokenize",
         context_window=8192,
     )
-    assert differences(merged, ModelProfile()) == overrides
+    assert find_differences(merged, ModelProfile()) == overrides
     assert merge(ModelProfile(), {}) == ModelProfile()
-    assert differences(ModelProfile(), merged).get("context_window", "unset") == "unset"
+    assert find_differences(ModelProfile(), merged).get("context_window", "unset") == "unset"
 
 
 @pytest.mark.parametrize(

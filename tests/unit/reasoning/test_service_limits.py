@@ -6,8 +6,7 @@ import pytest
 
 from reasond_server.errors import RateLimitedError, StoreUnavailableError
 from reasond_server.limits.callers import CallerLimits
-from reasond_server.limits.concurrency import MemorySlots
-from reasond_server.limits.requests import DirectAdmission, RequestGate
+from reasond_server.limits.request_limits import DirectAdmission, MemorySlots, RequestGate
 from tests.unit.reasoning.company import ALICE, Company, task_of
 from tests.unit.runs.conftest import in_virtual_time
 
@@ -22,7 +21,7 @@ class Unreachable(MemorySlots):
 
 
 def limits_on(slots: MemorySlots) -> CallerLimits:
-    gate = RequestGate(admission=DirectAdmission(rates=None, slots=slots), has_places=True)
+    gate = RequestGate(admission=DirectAdmission(rates=None, slots=slots), has_slots=True)
     return CallerLimits(gate=gate, ledger=None, weights={})
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import StoreUnavailableError, StrategyNotFoundError
-from reasond_server.llm.tracing import traced
+from reasond_server.llm.traced_model import trace_model
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.following import Follower
@@ -55,7 +55,7 @@ class Servers:
 
     def server(self, model: EchoModel, limits: RunnerLimits = LIMITS, *, observer: WorkObserver = UNOBSERVED) -> Runner:
         clock = replace(self.time.clock(), new_nonce=lambda: "n" * 28)
-        called = traced(model, tracing=self.tracing)
+        called = trace_model(model, tracing=self.tracing)
         runner = Runner(
             store=self.store,
             model=called,

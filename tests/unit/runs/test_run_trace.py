@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.runs.run_trace import link_to
 from reasond_server.telemetry.propagation import TraceContext
 from reasond_server.telemetry.scope import Scope, current, enter
 from tests.spans import Spans, ids, said
@@ -98,11 +97,12 @@ async def test_an_rpc_that_follows_a_run_of_another_one_points_at_it(servers: Se
     servers.tracing = tracing = spans.sink.tracing
     runner = servers.server(model)
     execution = await held_after(servers, runner, model, 0)
+    live = runner.find_live(execution.execution_id)
+    assert live is not None
     enter(scope := Scope())
-    link_to(runner.find_live(execution.execution_id))
+    live.trace.link_rpc()
     scope.span = rpc = tracing.serve("resume", {}, caller=None)
-    link_to(runner.find_live(execution.execution_id))
-    link_to(None)
+    live.trace.link_rpc()
     rpc.end()
     model.gate.set()
     await end_of(runner, execution)
@@ -127,10 +127,10 @@ async def test_lines_of_a_run_have_its_ids_and_those_of_its_rpc_are_left_alone(
     def look(_index: int) -> None:
         scope = current()
         assert scope is not None
-        seen.append((scope.execution_id, scope.request_id))
+        seen.append((scope.execution_id, scope.call_id))
 
     del store, time
-    enter(rpc := Scope(request_id="rpc-1", trace=CALLER))
+    enter(rpc := Scope(call_id="rpc-1", trace=CALLER))
     execution = await runner.start(assign(Script(before_step=look), trace=CALLER.text))
     await end_of(runner, execution)
     assert set(seen) == {(execution.execution_id, "rpc-1")}

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from reasond_server.search.allowance import Allowance, Cost
-from reasond_server.search.controller import TreeSearch, root_node
-from reasond_server.search.selection import BeamSelection, SearchPlan, UctSelection
-from reasond_server.search.tree import Candidate, Judgement, Node, Proposals
+from reasond_server.search.controller import TreeSearch
+from reasond_server.search.policies import BeamSelection, SearchPlan, UctSelection
+from reasond_server.search.tree import Candidate, Judgement, Node, Proposals, Verdict, build_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from reasond_server.errors import ReasondError
-    from reasond_server.search.controller import Judged
+    from reasond_server.search.controller import JudgedNode
+
+
+class WrittenError(Exception):
+    """A call failed."""
+
+
+class SpentError(Exception):
+    """The caller's budget is gone."""
 
 
 class WrittenTree:
@@ -29,12 +37,14 @@ class WrittenTree:
         score: Callable[[str], float | None],
         *,
         goals: Sequence[str] = (),
-        fails: Mapping[str, ReasondError] | None = None,
-        judge_fails: Mapping[str, ReasondError] | None = None,
+        fails: Mapping[str, Exception] | None = None,
+        judge_fails: Mapping[str, Exception] | None = None,
         turns: Sequence[int] = (),
         is_comparing: bool = False,
         key: Callable[[str], str] = str,
         tokens: int = 0,
+        checks: int = 0,
+        signature: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.score = score
         self.goals = goals
@@ -44,8 +54,11 @@ class WrittenTree:
         self.is_comparing = is_comparing
         self.key = key
         self.tokens = tokens
+        self.checks = checks
+        self.signature = signature
         self.open = self.most_open = self.calls = 0
         self.expanded: list[str] = []
+        self.made = Counter[str]()
 
     async def _call(self) -> None:
         self.calls += 1
@@ -58,7 +71,7 @@ class WrittenTree:
         finally:
             self.open -= 1
 
-    def cost(self, node: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the ports give it
+    def bound_cost(self, node: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the ports give it
         return Cost(model_calls=1, tokens=self.tokens)
 
     async def propose(self, node: Node[str], *, count: int) -> Proposals[str]:
@@ -66,11 +79,13 @@ class WrittenTree:
         await self._call()
         if node.payload in self.fails:
             raise self.fails[node.payload]
-        names = [f"{node.payload}{digit}" for digit in range(count)]
-        candidates = [Candidate(payload=name, key=self.key(name), is_terminal=name in self.goals) for name in names]
+        first = self.made[node.payload]
+        self.made[node.payload] += count
+        names = [f"{node.payload}{digit}" for digit in range(first, first + count)]
+        candidates = [Candidate(payload=name, key=self.key(name), claims_solution=name in self.goals) for name in names]
         return Proposals(candidates=candidates, spent=Cost(model_calls=1, tokens=self.tokens))
 
-    def batches(self, candidates: Sequence[Candidate[str]]) -> Sequence[Sequence[Candidate[str]]]:
+    def divide(self, candidates: Sequence[Candidate[str]]) -> Sequence[Sequence[Candidate[str]]]:
         return [candidates] if self.is_comparing else [[candidate] for candidate in candidates]
 
     async def judge(self, parent: Node[str], batch: Sequence[Candidate[str]]) -> Judgement:  # noqa: ARG002 - the port
@@ -78,8 +93,16 @@ class WrittenTree:
         for candidate in batch:
             if candidate.payload in self.judge_fails:
                 raise self.judge_fails[candidate.payload]
-        scores = [self.score(candidate.payload) for candidate in batch]
-        return Judgement(scores=scores, spent=Cost(model_calls=1, tokens=self.tokens))
+        spent = Cost(model_calls=1, tokens=self.tokens, resources={"checks": len(batch) * self.checks})
+        return Judgement(verdicts=[self.find_verdict(one.payload) for one in batch], spent=spent)
+
+    def find_verdict(self, name: str) -> Verdict:
+        return Verdict(
+            score=self.score(name),
+            is_solution=name in self.goals,
+            signature=self.signature(name),
+            evidence=f"seen {name}",
+        )
 
 
 class WrittenEvaluator:
@@ -87,12 +110,14 @@ class WrittenEvaluator:
 
     def __init__(self, tree: WrittenTree) -> None:
         self._tree = tree
-        self.batches = tree.batches
+        self.divide = tree.divide
         self.judge = tree.judge
 
-    def cost(self, parent: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port gives it
+    def bound_cost(self, parent: Node[str], *, count: int) -> Cost:  # noqa: ARG002 - the port gives it
         times = 1 if self._tree.is_comparing else count
-        return Cost(model_calls=times, tokens=times * self._tree.tokens)
+        return Cost(
+            model_calls=times, tokens=times * self._tree.tokens, resources={"checks": count * self._tree.checks}
+        )
 
 
 def search_of(
@@ -102,15 +127,17 @@ def search_of(
     is_best_first: bool = False,
     allowance: Allowance | None = None,
 ) -> TreeSearch[str]:
-    root = root_node("")
+    root = build_root("")
     return TreeSearch(
         proposer=tree,
         evaluator=WrittenEvaluator(tree),
         plan=plan,
         selection=UctSelection(root, plan) if is_best_first else BeamSelection(root, plan),
         allowance=allowance or Allowance(max_calls=None),
+        failures=(WrittenError,),
+        exhaustions=(SpentError,),
     )
 
 
-async def found(search: TreeSearch[str]) -> list[Judged[str]]:
+async def run_search(search: TreeSearch[str]) -> list[JudgedNode[str]]:
     return [judged async for judged in search.run()]

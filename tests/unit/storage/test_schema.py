@@ -56,6 +56,10 @@ def test_an_upgrade_from_the_first_revision_keeps_the_data(engine: sa.Engine) ->
         upgrade_schema(connection)
         assert connection.exec_driver_sql("SELECT plan, create_time FROM executions").all() == [("the plan", 1.5)]
         assert connection.exec_driver_sql("SELECT count(*) FROM agents").scalar() == 0
+        # What a server of the release before writes during a rolling update.
+        connection.exec_driver_sql(EXECUTION.replace("'e1'", "'e2'"))
+        rows = connection.exec_driver_sql("SELECT kind, wake_time FROM executions").all()
+        assert rows == [("reasoning", None), ("reasoning", None)]
     assert state_of(engine) is SchemaState.CURRENT
 
 

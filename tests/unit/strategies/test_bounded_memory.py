@@ -14,8 +14,7 @@ import pytest
 
 from reasond_server.clock import Clock
 from reasond_server.llm.counting import ByteCounter
-from reasond_server.llm.model import Finished, ModelFinish, Text
-from reasond_server.llm.wrapping import WrappedModel
+from reasond_server.llm.model import Finished, ModelFinish, Text, WrappedModel
 from reasond_server.reasoning.strategy_work import Assignment, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.runs.work import WorkRequest

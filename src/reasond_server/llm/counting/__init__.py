@@ -3,10 +3,9 @@
 Nothing here calls a server; what a server counts is `ChatModel.count_exactly`.
 """
 
-from reasond_server.llm.counting.choosing import counter_for
-from reasond_server.llm.counting.estimate import EstimatingCounter
-from reasond_server.llm.counting.template import Forkable, Learner, fork_of
-from reasond_server.llm.counting.utf8_bytes import ByteCounter
+from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
+from reasond_server.llm.counting.learning import Forkable, Learner, fork_of
+from reasond_server.llm.counting.tokenizers import choose_counter
 from reasond_server.llm.counting.word_pieces import WordPieceCounter
 
-__all__ = ["ByteCounter", "EstimatingCounter", "Forkable", "Learner", "WordPieceCounter", "counter_for", "fork_of"]
+__all__ = ["ByteCounter", "EstimatingCounter", "Forkable", "Learner", "WordPieceCounter", "choose_counter", "fork_of"]

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 from reasond_server.errors import ModelProtocolError, ModelUnavailableError, shown
 
 if TYPE_CHECKING:
-    from reasond_server.llm.counting.tiktoken_counter import Ranks
+    from reasond_server.llm.counting.tokenizers import Ranks
 
 _TIMEOUT_S = 30.0
 _MAX_BYTES = 32 * 1024 * 1024
@@ -42,7 +42,7 @@ def fetch_ranks(ranks: Ranks, *, source: str, folder: Path) -> Path:
             remedy=f"The right file has the SHA-256 {ranks.sha256}.",
         )
     try:
-        return _kept(content, folder / f"{ranks.name}.tiktoken")
+        return _write_file(content, folder / f"{ranks.name}.tiktoken")
     except OSError as error:
         raise ModelUnavailableError(
             f"The ranks of {ranks.name} cannot be written to {shown(str(folder))}",
@@ -59,7 +59,7 @@ def _read(source: str) -> bytes:
         return file.read(_MAX_BYTES + 1)
 
 
-def _kept(content: bytes, target: Path) -> Path:
+def _write_file(content: bytes, target: Path) -> Path:
     """Write `content` so that a reader sees the whole file or none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import localcontext
 from fractions import Fraction
 
 from reasond_server.llm.demo.numerals import (
@@ -23,12 +23,13 @@ from reasond_server.llm.demo.numerals import (
     NUMERAL,
     SCALES,
     UncomputableError,
-    bounded,
+    check_size,
     read_numeral,
     read_words,
     show_number,
     show_term,
     split_hyphens,
+    to_decimal,
 )
 
 MAX_CHARACTERS = 1_000
@@ -101,7 +102,7 @@ def evaluate(text: str) -> Evaluation:
     return _Parser(text).evaluate()
 
 
-def _lexemes(text: str) -> list[str | Fraction]:
+def _read_lexemes(text: str) -> list[str | Fraction]:
     """Return symbols, words and the values of numerals."""
     symbolic = _PHRASE.sub(lambda match: f" {_PHRASES[match[0]]} ", split_hyphens(text.lower()))
     found: list[str | Fraction] = []
@@ -125,7 +126,7 @@ class _Parser:
     """Recursive descent over lexemes with a bound on the depth."""
 
     def __init__(self, text: str) -> None:
-        self._lexemes = _lexemes(text)
+        self._lexemes = _read_lexemes(text)
         self._at = 0
         self._depth = 0
         self._steps: list[str] = []
@@ -133,7 +134,7 @@ class _Parser:
 
     def evaluate(self) -> Evaluation:
         """Return the value of the whole text."""
-        operand = self._sum()
+        operand = self._parse_sum()
         if self._at < len(self._lexemes):
             raise NotArithmeticError
         return Evaluation(value=operand.value, steps=tuple(self._steps), currency=self._currency)
@@ -149,54 +150,54 @@ class _Parser:
             return lexeme
         return ""
 
-    def _sum(self) -> _Operand:
-        left = self._product()
+    def _parse_sum(self) -> _Operand:
+        left = self._parse_product()
         while operator := self._take("+", "-"):
-            right = self._product()
+            right = self._parse_product()
             amount = right.value
             if right.is_percent and not left.is_percent:
                 amount = self._note("of", right.value, left.value)
             left = _Operand(self._note(operator, left.value, amount), left.is_percent and right.is_percent)
         return left
 
-    def _product(self) -> _Operand:
-        left = self._signed()
+    def _parse_product(self) -> _Operand:
+        left = self._parse_signed()
         while operator := self._take("*", "/", "of", "mod"):
-            left = _Operand(self._note(operator, left.value, self._signed().value))
+            left = _Operand(self._note(operator, left.value, self._parse_signed().value))
         return left
 
-    def _signed(self) -> _Operand:
+    def _parse_signed(self) -> _Operand:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise UncomputableError(f"it is nested more than {_MAX_DEPTH} levels deep")
         prefix = self._take(*_PREFIXES)
-        operand = self._prefixed(prefix, self._signed()) if prefix else self._power()
+        operand = self._apply_prefix(prefix, self._parse_signed()) if prefix else self._parse_power()
         self._depth -= 1
         return operand
 
-    def _prefixed(self, prefix: str, operand: _Operand) -> _Operand:
+    def _apply_prefix(self, prefix: str, operand: _Operand) -> _Operand:
         if prefix == "-":
             return _Operand(-operand.value, operand.is_percent)
         if prefix == "sqrt":
-            root = _root(operand.value)
+            root = _take_root(operand.value)
             self._steps.append(f"the square root of {show_term(operand.value)} = {show_number(root)}")
             return _Operand(root)
         factors = {"double": 2, "triple": 3}
         return _Operand(self._note("*", Fraction(factors[prefix]), operand.value)) if prefix in factors else operand
 
-    def _power(self) -> _Operand:
-        base = self._postfix()
-        return _Operand(self._note("^", base.value, self._signed().value)) if self._take("^") else base
+    def _parse_power(self) -> _Operand:
+        base = self._parse_postfix()
+        return _Operand(self._note("^", base.value, self._parse_signed().value)) if self._take("^") else base
 
-    def _postfix(self) -> _Operand:
-        operand = self._primary()
+    def _parse_postfix(self) -> _Operand:
+        operand = self._parse_primary()
         while self._take("%"):
             operand = _Operand(operand.value / 100, is_percent=True)
         return operand
 
-    def _primary(self) -> _Operand:
+    def _parse_primary(self) -> _Operand:
         if self._take("("):
-            operand = self._sum()
+            operand = self._parse_sum()
             if not self._take(")"):
                 raise NotArithmeticError
             return operand
@@ -205,13 +206,13 @@ class _Parser:
                 raise UncomputableError("it mixes currencies")
             self._currency = currency
         self._take("a", "an", "the")
-        number = self._number()
-        part = self._part()
+        number = self._parse_number()
+        part = self._parse_part()
         if number is None and part is None:
             raise NotArithmeticError
         return _Operand((Fraction(1) if number is None else number) * (part or 1))
 
-    def _number(self) -> Fraction | None:
+    def _parse_number(self) -> Fraction | None:
         """Consume a numeral, number words, or both ("2.5 million")."""
         numeral = self._peek()
         start = numeral if isinstance(numeral, Fraction) else None
@@ -220,21 +221,21 @@ class _Parser:
         words: list[str] = []
         while word := self._take(*known):
             words.append(word)
-            if isinstance(following := self._following(), str) and following in NUMBER_WORDS:
+            if isinstance(following := self._peek_second(), str) and following in NUMBER_WORDS:
                 self._take("and")
         return read_words(words, start=start) if words else start
 
-    def _following(self) -> str | Fraction | None:
+    def _peek_second(self) -> str | Fraction | None:
         return self._lexemes[self._at + 1] if self._at + 1 < len(self._lexemes) else None
 
-    def _part(self) -> Fraction | None:
+    def _parse_part(self) -> Fraction | None:
         """Consume the name of a part, in the singular or plural."""
         word = self._take(*_PARTS, *(f"{part}s" for part in _PARTS), "halves").removesuffix("s")
         return Fraction(1, _PARTS.get(word, 2)) if word else None
 
     def _note(self, operator: str, left: Fraction, right: Fraction) -> Fraction:
         """Work out one operation and write it down."""
-        value = bounded(_apply(operator, left, right))
+        value = check_size(_apply(operator, left, right))
         self._steps.append(f"{show_term(left)} {operator} {show_term(right)} = {show_number(value)}")
         return value
 
@@ -243,7 +244,7 @@ def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
     if operator in {"/", "mod"} and right == 0:
         raise UncomputableError("division by zero has no result")
     if operator == "^":
-        return _raised(left, right)
+        return _raise(left, right)
     if operator == "+":
         return left + right
     if operator == "-":
@@ -253,7 +254,7 @@ def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
     return left % right if operator == "mod" else left * right
 
 
-def _raised(base: Fraction, exponent: Fraction) -> Fraction:
+def _raise(base: Fraction, exponent: Fraction) -> Fraction:
     """Return `base` to the power of `exponent`, exactly if the exponent is whole."""
     if base == 0:
         if exponent < 0:
@@ -272,16 +273,12 @@ def _raised(base: Fraction, exponent: Fraction) -> Fraction:
         raise UncomputableError("a power of a negative number is worked out for small whole exponents only")
     with localcontext() as context:
         context.prec = _ROOT_DIGITS
-        return Fraction(_decimal(base) ** _decimal(exponent))
+        return Fraction(to_decimal(base) ** to_decimal(exponent))
 
 
-def _root(value: Fraction) -> Fraction:
+def _take_root(value: Fraction) -> Fraction:
     """Return the square root, exactly if it is a fraction."""
     if value < 0:
         raise UncomputableError("the square root of a negative number is not a real number")
     root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
-    return root if root * root == value else _raised(value, Fraction(1, 2))
-
-
-def _decimal(value: Fraction) -> Decimal:
-    return Decimal(value.numerator) / Decimal(value.denominator)
+    return root if root * root == value else _raise(value, Fraction(1, 2))

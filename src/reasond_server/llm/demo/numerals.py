@@ -1,7 +1,8 @@
-"""Numbers as people write them: read exactly into fractions, and written back with their currency."""
+"""Numbers as people write them: read exactly into fractions, written back with their currency, and found in texts."""
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from fractions import Fraction
@@ -50,7 +51,7 @@ class UncomputableError(ArithmeticError):
     """A computation that was understood and has no result, or none within the limits; says why in a sentence."""
 
 
-def bounded(value: Fraction) -> Fraction:
+def check_size(value: Fraction) -> Fraction:
     """Return `value`.
 
     Raises:
@@ -96,9 +97,9 @@ def read_words(words: list[str], *, start: Fraction | None = None) -> Fraction:
         elif word == "hundred":
             current = (1 if current is None else current) * Fraction(100)
         else:
-            total = bounded(total + (1 if current is None else current) * Fraction(SCALES[word]))
+            total = check_size(total + (1 if current is None else current) * Fraction(SCALES[word]))
             current = None
-    return bounded(total + (current or 0))
+    return check_size(total + (current or 0))
 
 
 def show_number(value: Fraction) -> str:
@@ -109,17 +110,17 @@ def show_number(value: Fraction) -> str:
     """
     if abs(value) >= 10**MAX_DIGITS:
         raise UncomputableError(f"the result has more than {MAX_DIGITS} digits")
-    places = _places(value)
+    places = _count_places(value)
     if places is not None:
-        return _fixed(value, places)
-    rounded = _rounded(value)
+        return _format_fixed(value, places)
+    rounded = _format_rounded(value)
     fraction = f" ({value})" if value.denominator <= _MAX_SHOWN_DENOMINATOR else ""
     return f"about {rounded}{fraction}"
 
 
 def show_term(value: Fraction) -> str:
     """Return `value` for use inside a step: a simple fraction stays one."""
-    if _places(value) is None and value.denominator <= _MAX_SHOWN_DENOMINATOR:
+    if _count_places(value) is None and value.denominator <= _MAX_SHOWN_DENOMINATOR:
         return str(value)
     return show_number(value).removeprefix("about ")
 
@@ -133,7 +134,7 @@ def show_money(value: Fraction, currency: str) -> str:
     if abs(value) >= 10**MAX_DIGITS:
         raise UncomputableError(f"the result has more than {MAX_DIGITS} digits")
     sign = "-" if value < 0 else ""
-    return f"{sign}{currency}{_fixed(abs(value), 2)}"
+    return f"{sign}{currency}{_format_fixed(abs(value), 2)}"
 
 
 def show(value: Fraction, currency: str) -> str:
@@ -145,7 +146,7 @@ def show(value: Fraction, currency: str) -> str:
     return show_money(value, currency) if currency else show_number(value)
 
 
-def _places(value: Fraction) -> int | None:
+def _count_places(value: Fraction) -> int | None:
     """Return how many decimal places `value` has, None if they are many or without end."""
     for places in range(_MAX_PLACES + 1):
         if 10**places % value.denominator == 0:
@@ -153,7 +154,7 @@ def _places(value: Fraction) -> int | None:
     return None
 
 
-def _fixed(value: Fraction, places: int) -> str:
+def _format_fixed(value: Fraction, places: int) -> str:
     """Return `value` with `places` decimal places, rounded half away from zero."""
     scaled = abs(value) * 10**places
     units = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
@@ -162,10 +163,36 @@ def _fixed(value: Fraction, places: int) -> str:
     return f"{sign}{whole:,}" + (f".{rest:0{places}d}" if places else "")
 
 
-def _rounded(value: Fraction) -> str:
+def _format_rounded(value: Fraction) -> str:
     """Return `value` rounded to 10 significant digits, in plain or scientific notation."""
     with localcontext() as context:
         context.prec = _SIGNIFICANT_DIGITS
         context.rounding = ROUND_HALF_UP
         number = (Decimal(value.numerator) / Decimal(value.denominator)).normalize()
     return f"{number:,f}" if abs(number.adjusted()) <= _SIGNIFICANT_DIGITS else f"{number:E}"
+
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]{0,400}(?:\.\d{1,400})?")
+_TOLERANCE = 1e-9
+
+
+def to_decimal(value: Fraction) -> Decimal:
+    """Return `value` as exactly as the precision of the context allows."""
+    return Decimal(value.numerator) / Decimal(value.denominator)
+
+
+def numbers_of(text: str) -> list[str]:
+    """Return the numbers in `text` as they are written, without thousands separators."""
+    return [found.replace(",", "") for found in _NUMBER.findall(text)]
+
+
+def has_value(text: str, value: float) -> bool:
+    """Return whether one of the numbers in `text` stands for `value`."""
+    return any(is_value(number, value) for number in numbers_of(text))
+
+
+def is_value(number: str, value: float) -> bool:
+    """Return whether `number` is `value`: exactly if it is whole, else as far as its decimals show it."""
+    places = len(number.partition(".")[2])
+    most = 0.51 * 10.0**-places if places else 0.0
+    return math.isclose(float(number), value, rel_tol=_TOLERANCE, abs_tol=most)

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from reasond_server.errors import SettingsError, shown
-from reasond_server.llm.counting import EstimatingCounter, counter_for
-from reasond_server.llm.counting.tiktoken_counter import TiktokenCounter
+from reasond_server.llm.counting import EstimatingCounter, choose_counter
+from reasond_server.llm.counting.tokenizers import TiktokenCounter
 from reasond_server.llm.model import ChatRequest
-from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.chat_request import messages_of
-from reasond_server.llm.openai.model import OpenAIModel
+from reasond_server.llm.openai.chat import ChatCompletions, messages_of
+from reasond_server.llm.openai.openai_model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.server_count import ServerCount
 from reasond_server.llm.openai.transport import OpenAITransport
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from reasond_server.llm.model import Message, TokenCounter
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.transport import Transport
     from reasond_server.telemetry.observers import BackendObserver
 
@@ -51,7 +50,7 @@ def build_model(
     Raises:
         SettingsError: tokens cannot be counted as `counter_kind` asks, or `openai` is missing or refuses the address.
     """
-    counter = _counter(counter_kind, options, tokenizer_file, rank_folders)
+    counter = _choose_counter(counter_kind, options, tokenizer_file, rank_folders)
     if counter_kind not in {"auto", "server"}:
         options = replace(options, profile=replace(options.profile, count_path=""))
     transport = OpenAITransport(options=options, now=now)
@@ -62,19 +61,19 @@ def build_model(
         transport=transport,
         monotonic=monotonic,
         random=random,
-        count=_server_count(options, transport, monotonic),
+        count=_build_server_count(options, transport, monotonic),
         observer=observer,
     )
     observer.watch_breaker(options.name, lambda: model.health.value)
     return model
 
 
-def _counter(
+def _choose_counter(
     kind: CounterKind, options: BackendOptions, tokenizer_file: Path | None, rank_folders: Sequence[Path]
 ) -> TokenCounter:
     """Return what counts on our side."""
     if kind == "bytes":
-        return counter_for("bytes", options.model)
+        return choose_counter("bytes", options.model)
     if kind == "estimate":
         return EstimatingCounter()
     if kind == "tokenizer" and tokenizer_file is None:
@@ -84,7 +83,7 @@ def _counter(
             f'count = "server", but the profile {shown(options.profile.name)} knows no place where it counts',
             remedy='Set count_path in the capabilities of the backend, or count = "auto".',
         )
-    counter = counter_for(
+    counter = choose_counter(
         "auto", options.model, tokenizer=None if kind == "tiktoken" else tokenizer_file, folders=rank_folders
     )
     if kind == "tiktoken" and not isinstance(counter, TiktokenCounter):
@@ -96,18 +95,20 @@ def _counter(
     return counter
 
 
-def _server_count(options: BackendOptions, transport: Transport, monotonic: Callable[[], float]) -> ServerCount | None:
+def _build_server_count(
+    options: BackendOptions, transport: Transport, monotonic: Callable[[], float]
+) -> ServerCount | None:
     """Return what asks the server for the tokens of a prompt; None where the profile knows no place for that."""
     if not options.profile.count_path:
         return None
 
-    def wire(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    def to_wire(messages: Sequence[Message]) -> list[dict[str, Any]]:
         return messages_of(ChatRequest(messages=messages, max_tokens=1), options)
 
     return ServerCount(
         transport=transport,
         model=options.model,
         count_path=options.profile.count_path,
-        wire=wire,
+        wire=to_wire,
         monotonic=monotonic,
     )

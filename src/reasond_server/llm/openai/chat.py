@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.llm.model import ModelFinish, ReasoningText, Text
-from reasond_server.llm.openai.chat_request import body_of
-from reasond_server.llm.openai.json_values import is_object, json_object
-from reasond_server.llm.openai.protocol import Ending, UpstreamReportError
-from reasond_server.llm.openai.thinking import ThinkSplitter
-from reasond_server.llm.openai.usage import usage_of
+from reasond_server.llm.model import Message, ModelFinish, ReasoningText, Role, Text
+from reasond_server.llm.openai.json_values import is_object, parse_object, write_texts
+from reasond_server.llm.openai.protocol import (
+    TOOL_CHOICES,
+    AnswerEnd,
+    Body,
+    ThinkSplitter,
+    UpstreamReportError,
+    select_tools,
+)
+from reasond_server.llm.openai.usage_reports import usage_of
+from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reasond_server.llm.model import ChatRequest
-    from reasond_server.llm.openai.options import BackendOptions
-    from reasond_server.llm.openai.protocol import Body, Decoder
+    from reasond_server.llm.openai.backend_options import BackendOptions
+    from reasond_server.llm.openai.protocol import Decoder
     from reasond_server.llm.profiles import ModelProfile
     from reasond_server.types import Usage
+
 
 _REASONING_FIELDS = ("reasoning", "reasoning_content")
 _STOP_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
@@ -49,11 +57,11 @@ class ChatCompletions:
         """Where calls go."""
         return "chat/completions"
 
-    def body(self, request: ChatRequest, options: BackendOptions) -> Body:
+    def build_body(self, request: ChatRequest, options: BackendOptions) -> Body:
         """Return what to send for `request`."""
-        return body_of(request, options)
+        return build_chat_body(request, options)
 
-    def decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:  # noqa: ARG002 - servers tell of it
+    def build_decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:  # noqa: ARG002 - servers tell of it
         """Return a reader for one answer."""
         return ChatDecoder(profile=options.profile)
 
@@ -76,8 +84,8 @@ class ChatDecoder:
     """
 
     def __init__(self, *, profile: ModelProfile) -> None:
-        self._reasoning_fields = _merged(tuple(profile.reasoning_fields), _REASONING_FIELDS)
-        self._stop_fields = _merged(tuple(profile.stop_match_fields), _STOP_FIELDS)
+        self._reasoning_fields = _join_fields(tuple(profile.reasoning_fields), _REASONING_FIELDS)
+        self._stop_fields = _join_fields(tuple(profile.stop_match_fields), _STOP_FIELDS)
         self._called_characters = 0
         self._thinking = ThinkSplitter()
         self._calls: dict[int, list[_OpenCall]] = {}
@@ -89,7 +97,7 @@ class ChatDecoder:
 
     def feed(self, data: bytes) -> Sequence[_Piece]:
         """Take the data of one event and return what came with it."""
-        chunk = json_object(data)
+        chunk = parse_object(data)
         if chunk.get("error"):
             raise UpstreamReportError(chunk)
         usage = chunk.get("usage")
@@ -100,14 +108,14 @@ class ChatDecoder:
         if isinstance(choices, list):
             for choice in choices:
                 if isinstance(choice, dict) and not choice.get("index"):
-                    self._choice(choice, pieces)
+                    self._read_choice(choice, pieces)
         return pieces
 
-    def ending(self) -> Ending:
+    def find_end(self) -> AnswerEnd:
         """Return what the server told of the end."""
-        return Ending(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
+        return AnswerEnd(reason=self._reason, usage=self._usage, matched_stop=self._matched_stop)
 
-    def rest(self) -> Sequence[Text | ReasoningText]:
+    def flush(self) -> Sequence[Text | ReasoningText]:
         """Return the text that was held back."""
         return self._thinking.flush()
 
@@ -119,7 +127,7 @@ class ChatDecoder:
     def _note_usage(self, reported: object) -> None:
         self._usage = usage_of(reported) or self._usage
 
-    def _choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
+    def _read_choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
         """Add what one choice brings; this and the next run for every token, so they make no generators."""
         usage = choice.get("usage")
         if usage is not None:
@@ -128,14 +136,14 @@ class ChatDecoder:
         if not isinstance(delta, dict):
             delta = choice.get("message")
         if isinstance(delta, dict) and delta:
-            self._delta(delta, pieces)
+            self._read_delta(delta, pieces)
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
             if finish.lower() in _FAILURES:
                 raise UpstreamReportError(choice)
-            self._ended(finish.lower(), choice, pieces)
+            self._end(finish.lower(), choice, pieces)
 
-    def _delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
+    def _read_delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
         content = delta.get("content")
         if len(delta) > 1 or content is None:
             for name in self._reasoning_fields:
@@ -143,7 +151,7 @@ class ChatDecoder:
                 if thought and isinstance(thought, str):
                     pieces.append(ReasoningText(text=thought))
                     break
-        if content and (text := _content(content)):
+        if content and (text := _text_of(content)):
             pieces.extend(self._thinking.feed(text))
         if content is not None and len(delta) == 1:
             return
@@ -154,9 +162,9 @@ class ChatDecoder:
         calls = delta.get("tool_calls")
         if isinstance(calls, list):
             for position, call in enumerate(calls):
-                self._called(call, position)
+                self._note_call(call, position)
 
-    def _called(self, call: object, position: int) -> None:
+    def _note_call(self, call: object, position: int) -> None:
         """Note a piece of a tool call; servers that send calls whole may leave out the index."""
         if not isinstance(call, dict):
             return
@@ -182,11 +190,11 @@ class ChatDecoder:
             opened.append(_OpenCall())
         return opened[-1]
 
-    def _ended(self, finish: str, choice: dict[str, Any], pieces: list[_Piece]) -> None:
+    def _end(self, finish: str, choice: dict[str, Any], pieces: list[_Piece]) -> None:
         pieces.extend(self._thinking.flush())
         reason = _FINISHES.get(finish, ModelFinish.STOP)
         if self._calls:
-            pieces.extend(self._whole_calls(may_be_cut=reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}))
+            pieces.extend(self._take_whole_calls(may_be_cut=reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}))
         if reason is ModelFinish.STOP and self._has_called:
             reason = ModelFinish.TOOL_CALLS
         self._reason = ModelFinish.CONTENT_FILTER if self._is_refusal else reason
@@ -196,7 +204,7 @@ class ChatDecoder:
                 self._matched_stop = matched
                 break
 
-    def _whole_calls(self, *, may_be_cut: bool) -> Iterator[ToolCall]:
+    def _take_whole_calls(self, *, may_be_cut: bool) -> Iterator[ToolCall]:
         """Yield the calls; of an answer that was cut, those whose arguments are whole."""
         calls, self._calls = self._calls, {}
         for at, call in enumerate(call for _, several in sorted(calls.items()) for call in several):
@@ -207,11 +215,11 @@ class ChatDecoder:
 
 
 @lru_cache(maxsize=64)
-def _merged(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:
+def _join_fields(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *then)))
 
 
-def _content(content: object) -> str:
+def _text_of(content: object) -> str:
     """Return the text of a content, which some gateways send in parts."""
     if isinstance(content, str):
         return content
@@ -219,3 +227,146 @@ def _content(content: object) -> str:
         parts = (part.get("text") for part in content if isinstance(part, dict))
         return "".join(part for part in parts if isinstance(part, str))
     return ""
+
+
+_DEFAULT_TEMPERATURE = 1.0
+_SCHEMA_NAME = "answer"
+_LONGEST_KEPT = 16_384
+
+
+def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
+    """Return what to send. It always asks for a stream and always sets a limit of tokens.
+
+    A parameter that the profile does not support is left out and named in the warnings; a JSON Schema that the
+    server would not show to the model, or not enforce, is told to the model in a system message.
+    """
+    profile = options.profile
+    warnings: list[str] = []
+    data: dict[str, Any] = {
+        "model": options.model,
+        "stream": True,
+        profile.limit_field.value: request.max_tokens,
+    }
+    if profile.stream_usage:
+        data["stream_options"] = {"include_usage": True}
+    data |= _build_sampling(request, profile, warnings)
+    if request.stop:
+        data |= _build_stops(request, profile, warnings)
+    if request.tools:
+        data |= _build_tools(request, profile, warnings)
+    if request.json_schema is not None:
+        data |= _build_schema(request, profile, warnings)
+    messages = [
+        message.kept_form or _write_message(message, profile) for message in _arrange_messages(request, profile)
+    ]
+    return Body(data=data, messages=messages, warnings=tuple(warnings))
+
+
+def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str, Any]]:
+    """Return the messages of a call as they are sent."""
+    return [_message_to_json(message, options.profile) for message in _arrange_messages(request, options.profile)]
+
+
+def _write_message(message: Message, profile: ModelProfile) -> bytes:
+    """Return a message as JSON; it is kept where it is the same for all servers, and short: long ones are few."""
+    form = write_texts(_message_to_json(message, profile))
+    if not message.reasoning and len(form) <= _LONGEST_KEPT:
+        message.keep_form(form)
+    return form
+
+
+def _arrange_messages(request: ChatRequest, profile: ModelProfile) -> Sequence[Message]:
+    if request.json_schema is None and profile.several_system_messages:
+        return request.messages
+    messages = list(request.messages)
+    if request.json_schema is not None and profile.json_schema is not SchemaLevel.STRICT:
+        schema = json.dumps(request.json_schema, ensure_ascii=False)
+        told = f"Answer with one JSON value that satisfies this JSON Schema, and with nothing else:\n{schema}"
+        at = sum(1 for _ in _leading_system(messages))
+        messages.insert(at, Message(role=Role.SYSTEM, content=told))
+    if not profile.several_system_messages:
+        messages = _merge_system(messages)
+    return messages
+
+
+def _leading_system(messages: Sequence[Message]) -> Iterable[Message]:
+    for message in messages:
+        if message.role is not Role.SYSTEM:
+            return
+        yield message
+
+
+def _merge_system(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with all system messages as one, at the beginning."""
+    system = [message.content for message in messages if message.role is Role.SYSTEM]
+    others = [message for message in messages if message.role is not Role.SYSTEM]
+    return [Message(role=Role.SYSTEM, content="\n\n".join(system)), *others] if system else others
+
+
+def _message_to_json(message: Message, profile: ModelProfile) -> dict[str, Any]:
+    # Formatted, because `value` of an enumeration takes four times as long, and histories have many messages.
+    data: dict[str, Any] = {"role": f"{message.role}", "content": message.content}
+    if message.tool_calls:
+        data["tool_calls"] = [_call_to_json(call) for call in message.tool_calls]
+        data["content"] = message.content or None
+    if message.role is Role.TOOL:
+        data["tool_call_id"] = message.tool_call_id
+    if message.reasoning and profile.sends_reasoning_back and profile.reasoning_fields:
+        data[profile.reasoning_fields[0]] = message.reasoning
+    return data
+
+
+def _call_to_json(call: ToolCall) -> dict[str, Any]:
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments_json},
+    }
+
+
+def _build_sampling(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"temperature": request.temperature}
+    if request.seed is not None:
+        wanted["seed"] = request.seed
+    if profile.sampling:
+        return wanted
+    if request.temperature == _DEFAULT_TEMPERATURE:
+        del wanted["temperature"]
+    warnings.extend(f"{name} was left out: the model does not take it" for name in wanted)
+    return {}
+
+
+def _build_stops(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
+    wanted = list(dict.fromkeys(word for word in request.stop if word))
+    sent = wanted[: profile.max_stops]
+    if len(sent) < len(wanted) and not request.is_stop_advice:
+        warnings.append(
+            f"stop was shortened to {len(sent)} of {len(wanted)} strings, which is what the model takes; "
+            "the others end the answer on our side"
+        )
+    return {"stop": sent} if sent else {}
+
+
+def _build_tools(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
+    if not profile.tools:
+        warnings.append("tools were left out: the model does not take them")
+        return {}
+    offered, choice = select_tools(request, profile, warnings)
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in offered
+    ]
+    named = {"type": "function", "function": {"name": choice}}
+    return {"tools": tools, "tool_choice": choice if choice in TOOL_CHOICES else named}
+
+
+def _build_schema(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:
+    level = profile.json_schema
+    if level in {SchemaLevel.STRICT, SchemaLevel.GUIDED}:
+        wanted = {"name": _SCHEMA_NAME, "schema": request.json_schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": wanted}}
+    warnings.append("json_schema is told to the model but not enforced by it")
+    return {"response_format": {"type": "parse_object"}} if level is SchemaLevel.OBJECT else {}

@@ -1,6 +1,6 @@
 """What a model server did wrong, as errors of ours: in our own words, never in the server's.
 
-An `UpstreamFaultError` carries the error for the case that nothing was accepted yet; `after_tokens` makes of it
+An `UpstreamFaultError` carries the error for the case that nothing was accepted yet; `error_after_tokens` makes of it
 what the caller sees when text had come. The names in what the server said go to the log, at debug level.
 """
 
@@ -23,12 +23,12 @@ from reasond_server.errors import (
     ModelUnavailableError,
     shown,
 )
-from reasond_server.llm.openai.json_values import json_value
+from reasond_server.llm.openai.json_values import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.backend_options import BackendOptions
 
 _log = logging.getLogger("reasond.llm")
 
@@ -95,39 +95,39 @@ class _Kind(StrEnum):
     REFUSED = "refused"
 
 
-def place(options: BackendOptions) -> str:
+def describe_place(options: BackendOptions) -> str:
     """Return how messages name the backend: its name, and host and port of its address."""
     return f"{shown(options.name)} at {shown(urlsplit(options.base_url).netloc.rpartition('@')[2])}"
 
 
-def refused(
+def fault_of_status(
     options: BackendOptions, *, status: int, body: bytes, retry_after_s: float | None = None
 ) -> UpstreamFaultError:
     """Return the fault for an answer whose status is no success; `body` is its beginning."""
     report = _report_of(body)
-    note(options, f"status {status}", report)
-    return _fault(options, _kind(status, report), status=status, report=report, retry_after_s=retry_after_s)
+    log_fault(options, f"status {status}", report)
+    return _build_fault(options, _classify(status, report), status=status, report=report, retry_after_s=retry_after_s)
 
 
-def reported(options: BackendOptions, report: object) -> UpstreamFaultError:
+def fault_of_report(options: BackendOptions, report: object) -> UpstreamFaultError:
     """Return the fault for an error that came inside a stream, or with a status of success."""
-    inner = _inner(report)
-    note(options, "error in the stream", inner)
+    inner = _unwrap(report)
+    log_fault(options, "error in the stream", inner)
     code = inner.get("code")
     status = code if isinstance(code, int) and 400 <= code <= _MAX_REASONABLE_STATUS else 500  # noqa: PLR2004 - HTTP's
-    return _fault(options, _kind(status, inner), status=status, report=inner, retry_after_s=None)
+    return _build_fault(options, _classify(status, inner), status=status, report=inner, retry_after_s=None)
 
 
-def unreachable(options: BackendOptions, why: str, *, is_retryable: bool = True) -> UpstreamFaultError:
+def fault_of_unreachable(options: BackendOptions, why: str, *, is_retryable: bool = True) -> UpstreamFaultError:
     """Return the fault for a connection that could not be had."""
     error = ModelUnavailableError(
-        f"The model backend {place(options)} cannot be reached: {why}",
+        f"The model backend {describe_place(options)} cannot be reached: {why}",
         remedy="Check base_url, and that the model server runs.",
     )
     return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED if is_retryable else 0, is_unhealthy=True)
 
 
-def late(
+def fault_of_timeout(
     options: BackendOptions, what: str, seconds: float, setting: str, *, is_callers: bool = False
 ) -> UpstreamFaultError:
     """Return the fault for something that took longer than `seconds`, a limit that `setting` names.
@@ -135,7 +135,7 @@ def late(
     Where the caller set the limit, the backend's health is not in question.
     """
     error = ModelTimeoutError(
-        f"The model backend {place(options)} {what} within {seconds:g} s",
+        f"The model backend {describe_place(options)} {what} within {seconds:g} s",
         remedy=f"Raise {setting}, or ask for less.",
         metadata={"limit": setting, "seconds": f"{seconds:g}"},
     )
@@ -143,28 +143,28 @@ def late(
     return UpstreamFaultError(error, retries=retries, is_unhealthy=not is_callers, may_cost=True)
 
 
-def connection_lost(options: BackendOptions) -> UpstreamFaultError:
+def fault_of_lost_connection(options: BackendOptions) -> UpstreamFaultError:
     """Return the fault for a connection that broke while the answer was read."""
     error = ModelUnavailableError(
-        f"The model backend {place(options)} broke the connection in the middle of its answer",
+        f"The model backend {describe_place(options)} broke the connection in the middle of its answer",
         remedy="Check the model server and the proxies before it.",
     )
     return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True, may_cost=True)
 
 
-def breach(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
+def fault_of_breach(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
     """Return the fault for an answer that is not what the protocol says."""
     usual = "Check that base_url is the address of an OpenAI-compatible API; `reasond backends check` tells more."
-    error = ModelProtocolError(f"The model backend {place(options)} {what}", remedy=remedy or usual)
+    error = ModelProtocolError(f"The model backend {describe_place(options)} {what}", remedy=remedy or usual)
     return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True, may_cost=True)
 
 
-def broken(error: ModelProtocolError) -> UpstreamFaultError:
+def fault_of_protocol_error(error: ModelProtocolError) -> UpstreamFaultError:
     """Return the fault for a breach that a reader found."""
     return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True, may_cost=True)
 
 
-def after_tokens(error: ModelError, *, characters: int) -> ModelError:
+def error_after_tokens(error: ModelError, *, characters: int) -> ModelError:
     """Return the error for a fault that came after part of the answer: never one that says nothing was spent."""
     if not isinstance(error, (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError)):
         return error
@@ -175,7 +175,7 @@ def after_tokens(error: ModelError, *, characters: int) -> ModelError:
     )
 
 
-def given_up(attempts: int) -> Sequence[str]:
+def warn_of_attempts(attempts: int) -> Sequence[str]:
     """Return the warning of an answer before which `attempts` attempts failed that may have cost something."""
     if not attempts:
         return ()
@@ -183,7 +183,7 @@ def given_up(attempts: int) -> Sequence[str]:
     return (f"{many} given up without a word of what it cost; the provider may bill more than the usage says",)
 
 
-def note(options: BackendOptions, what: str, report: Mapping[str, Any] | None = None) -> None:
+def log_fault(options: BackendOptions, what: str, report: Mapping[str, Any] | None = None) -> None:
     """Log at debug level what a server did, with the names in its report; sentences may repeat what was asked."""
     if _log.isEnabledFor(logging.DEBUG):
         told = report or {}
@@ -193,12 +193,12 @@ def note(options: BackendOptions, what: str, report: Mapping[str, Any] | None = 
 
 def _report_of(body: bytes) -> dict[str, Any]:
     try:
-        return _inner(json_value(body))
+        return _unwrap(parse_json(body))
     except ModelProtocolError:
         return {}
 
 
-def _inner(report: object) -> dict[str, Any]:
+def _unwrap(report: object) -> dict[str, Any]:
     """Return the error object of a report in any of the forms in use."""
     if isinstance(report, list) and len(report) == 1:
         report = report[0]
@@ -210,35 +210,35 @@ def _inner(report: object) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def _kind(status: int, report: dict[str, Any]) -> _Kind:
+def _classify(status: int, report: dict[str, Any]) -> _Kind:
     """Return what a report of this status means; codes go before statuses, phrases only tell the context's end."""
     inner = report.get("innererror") or report.get("inner_error")
     codes = [report.get("code"), report.get("type"), inner.get("code") if isinstance(inner, dict) else None]
     code = " ".join(one.lower().replace(" ", "_") for one in codes if isinstance(one, str))
     message = report.get("message")
     phrase = message.lower()[:2000] if isinstance(message, str) else ""
-    is_too_large = status in _TOO_LARGE_STATUSES and _has(phrase, _CONTEXT_PHRASES)
+    is_too_large = status in _TOO_LARGE_STATUSES and _has_any(phrase, _CONTEXT_PHRASES)
     meanings = (
-        (_Kind.CONTEXT, status == 413 or _has(code, _CONTEXT_CODES) or is_too_large),  # noqa: PLR2004 - HTTP's number
-        (_Kind.FILTERED, _has(code, _FILTER_CODES)),
-        (_Kind.QUOTA, status == 402 or _has(code, _QUOTA_CODES)),  # noqa: PLR2004 - HTTP's number
-        (_Kind.RATE, status == 429 or _has(code, _RATE_CODES)),  # noqa: PLR2004 - HTTP's number
-        (_Kind.ACCESS, status in {401, 403} or _has(code, _ACCESS_CODES)),
-        (_Kind.MODEL, status == 404 or _has(code, _MODEL_CODES)),  # noqa: PLR2004 - HTTP's number
+        (_Kind.CONTEXT, status == 413 or _has_any(code, _CONTEXT_CODES) or is_too_large),  # noqa: PLR2004 - HTTP's number
+        (_Kind.FILTERED, _has_any(code, _FILTER_CODES)),
+        (_Kind.QUOTA, status == 402 or _has_any(code, _QUOTA_CODES)),  # noqa: PLR2004 - HTTP's number
+        (_Kind.RATE, status == 429 or _has_any(code, _RATE_CODES)),  # noqa: PLR2004 - HTTP's number
+        (_Kind.ACCESS, status in {401, 403} or _has_any(code, _ACCESS_CODES)),
+        (_Kind.MODEL, status == 404 or _has_any(code, _MODEL_CODES)),  # noqa: PLR2004 - HTTP's number
         (_Kind.SERVER, status in _SERVER_STATUSES),
         (_Kind.REDIRECT, status < 400),  # noqa: PLR2004 - HTTP's number
     )
     return next((kind for kind, is_so in meanings if is_so), _Kind.SERVER if status >= 500 else _Kind.REFUSED)  # noqa: PLR2004 - HTTP's number
 
 
-def _has(text: str, marks: tuple[str, ...]) -> bool:
+def _has_any(text: str, marks: tuple[str, ...]) -> bool:
     return any(mark in text for mark in marks)
 
 
-def _fault(
+def _build_fault(
     options: BackendOptions, kind: _Kind, *, status: int, report: dict[str, Any], retry_after_s: float | None
 ) -> UpstreamFaultError:
-    who = f"The model backend {place(options)}"
+    who = f"The model backend {describe_place(options)}"
     metadata = {"status": str(status)}
     if kind is _Kind.RATE:
         error: ModelError = ModelRateLimitedError(
@@ -256,14 +256,14 @@ def _fault(
             retry_after_s=retry_after_s,
         )
         return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True)
-    return UpstreamFaultError(_lasting(options, kind, who=who, metadata=metadata, report=report))
+    return UpstreamFaultError(_build_lasting_error(options, kind, who=who, metadata=metadata, report=report))
 
 
-def _lasting(
+def _build_lasting_error(
     options: BackendOptions, kind: _Kind, *, who: str, metadata: dict[str, str], report: dict[str, Any]
 ) -> ModelError:
     """Return the error for what would happen again."""
-    parameter = _parameter(report)
+    parameter = _find_parameter(report)
     model = shown(options.model)
     kinds: dict[_Kind, tuple[type[ModelError], str, str]] = {
         _Kind.CONTEXT: (
@@ -302,7 +302,7 @@ def _lasting(
     return error(f"{who} {what} (HTTP {metadata['status']})", remedy=remedy, metadata=metadata)
 
 
-def _parameter(report: dict[str, Any]) -> str:
+def _find_parameter(report: dict[str, Any]) -> str:
     """Return the parameter that the report names, if it is one that we send."""
     named = report.get("param")
     return named if isinstance(named, str) and named in _PARAMETERS else ""

@@ -12,7 +12,7 @@ from reasond_server.errors import ModelProtocolError
 _ESCAPED_SURROGATE = (b"\\ud", b"\\uD")
 
 
-def json_value(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its values
+def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its values
     r"""Return the value that `data` is.
 
     Servers that cut text between the halves of a character escape each half (`\ud83d`); such a half becomes U+FFFD.
@@ -24,23 +24,23 @@ def json_value(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its values
         return from_json(data)
     except ValueError:
         if any(mark in data for mark in _ESCAPED_SURROGATE):
-            return _with_halves(data)
-        raise _malformed() from None
+            return _parse_with_halves(data)
+        raise _build_error() from None
 
 
-def json_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes) -> dict[str, Any]:
     """Return the object that `data` is.
 
     Raises:
         ModelProtocolError: it is not a JSON object.
     """
-    value = json_value(data)
+    value = parse_json(data)
     if not isinstance(value, dict):
-        raise _malformed()
+        raise _build_error()
     return value
 
 
-def json_of_texts(value: dict[str, Any]) -> bytes:
+def write_texts(value: dict[str, Any]) -> bytes:
     """Return an object that holds nothing but texts as JSON in UTF-8; of characters that UTF-8 does not have, "?"."""
     try:
         return to_json(value)
@@ -51,30 +51,30 @@ def json_of_texts(value: dict[str, Any]) -> bytes:
 def is_object(text: str) -> bool:
     """Return whether `text` is a whole JSON object, which no beginning of one is."""
     try:
-        return isinstance(json_value(text.encode("utf-8", "replace")), dict)
+        return isinstance(parse_json(text.encode("utf-8", "replace")), dict)
     except ModelProtocolError:
         return False
 
 
-def _with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
+def _parse_with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
     try:
-        return _mended(json.loads(data))
+        return _mend(json.loads(data))
     except (ValueError, RecursionError):
-        raise _malformed() from None
+        raise _build_error() from None
 
 
-def _mended(value: Any) -> Any:  # noqa: ANN401 - as above
+def _mend(value: Any) -> Any:  # noqa: ANN401 - as above
     """Return `value` with U+FFFD for every lone half of a character."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_mended(one) for one in value]
+        return [_mend(one) for one in value]
     if isinstance(value, dict):
-        return {_mended(name): _mended(one) for name, one in value.items()}
+        return {_mend(name): _mend(one) for name, one in value.items()}
     return value
 
 
-def _malformed() -> ModelProtocolError:
+def _build_error() -> ModelProtocolError:
     return ModelProtocolError(
         "The model server sent an event that is not JSON in UTF-8",
         remedy="Check that base_url is the address of an OpenAI-compatible API, with no proxy that alters it.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.backend_options import BackendOptions
 
 MATCH_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -31,7 +31,7 @@ _ERROR_WORDS = 160
 
 
 @dataclass(slots=True, kw_only=True)
-class Reply:
+class ProbeReply:
     """What one call brought. `status` 0: nothing came in time. `is_cut`: we closed before the server ended."""
 
     status: int = 0
@@ -71,7 +71,7 @@ class Reply:
         if not isinstance(event, dict):
             return
         if event.get("error"):
-            self.error = _words(event)
+            self.error = _shorten_error(event)
         if isinstance(event.get("usage"), dict):
             self.usage = event["usage"]
         choices = event.get("choices")
@@ -132,27 +132,27 @@ class ProbeClient:
         """Close the connections."""
         await self._session.close()
 
-    async def chat(self, body: Mapping[str, Any]) -> Reply:
+    async def chat(self, body: Mapping[str, Any]) -> ProbeReply:
         """Make one streamed call of Chat Completions and read at most 64 pieces of it.
 
         Raises:
             ModelUnavailableError: the server cannot be reached.
         """
-        reply = Reply()
+        reply = ProbeReply()
         data = {"model": self._options.model, "stream": True, **body}
         try:
             async with self._session.post(
                 self._chat_url, params=self._params, json=data, allow_redirects=False
             ) as response:
                 reply.status = response.status
-                await _read(response, reply)
+                await _read_reply(response, reply)
         except TimeoutError:
             reply.status, reply.error = 0, f"no end within {self._limit_s:g} s"
         except aiohttp.ClientConnectorError:
-            raise self._unreachable() from None
+            raise self._build_unreachable_error() from None
         except (aiohttp.ClientError, ValueError) as error:
             reply.error = f"the answer broke off ({type(error).__name__})"
-        reply.error = self._without_key(reply.error)
+        reply.error = self._hide_key(reply.error)
         return reply
 
     async def get(self, path: str) -> Any:  # noqa: ANN401 - any JSON
@@ -170,32 +170,32 @@ class ProbeClient:
             ) as response:
                 if response.status != _OK:
                     return None
-                return json.loads(await _whole(response))
+                return json.loads(await _read_whole(response))
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError):
             return None
 
-    def _unreachable(self) -> ModelUnavailableError:
+    def _build_unreachable_error(self) -> ModelUnavailableError:
         return ModelUnavailableError(
             f"nothing can be reached at {self._options.base_url}", remedy="Check base_url, and that the server runs."
         )
 
-    def _without_key(self, text: str) -> str:
+    def _hide_key(self, text: str) -> str:
         """Return `text` without the key, which some servers repeat."""
         key = self._options.api_key
         return text.replace(key, "***") if key else text
 
 
-async def _read(response: aiohttp.ClientResponse, reply: Reply) -> None:
+async def _read_reply(response: aiohttp.ClientResponse, reply: ProbeReply) -> None:
     """Read a stream of events, a whole completion or an error into `reply`."""
     if response.status != _OK or response.content_type != "text/event-stream":
-        content = await _whole(response)
+        content = await _read_whole(response)
         try:
             event = json.loads(content)
         except (ValueError, RecursionError):
             reply.error = f"no JSON ({response.content_type})"
             return
         reply.take(event)
-        reply.error = reply.error or ("" if response.status == _OK else _words(event))
+        reply.error = reply.error or ("" if response.status == _OK else _shorten_error(event))
         return
     async for line in response.content:
         data = line.strip().removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
@@ -209,7 +209,7 @@ async def _read(response: aiohttp.ClientResponse, reply: Reply) -> None:
             return
 
 
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
+async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
     """Return a body, as far as 256 KiB go."""
     content = bytearray()
     async for chunk in response.content.iter_chunked(65_536):
@@ -221,7 +221,7 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
     return bytes(content)
 
 
-def _words(event: object) -> str:
+def _shorten_error(event: object) -> str:
     """Return what an error object says, shortened."""
     error = event.get("error", event) if isinstance(event, dict) else event
     message = error.get("message", error) if isinstance(error, dict) else error

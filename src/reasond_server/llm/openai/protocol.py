@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reasond_server.errors import shown
+from reasond_server.llm.model import ReasoningText, Text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.llm.model import ChatRequest, ModelFinish, ReasoningText, Text
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.model import ChatRequest, ModelFinish, ToolSpec
+    from reasond_server.llm.openai.backend_options import BackendOptions
+    from reasond_server.llm.profiles import ModelProfile
     from reasond_server.types import ToolCall, Usage
 
 
@@ -26,7 +30,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class AnswerEnd:
     """What is known of the end so far: `reason` is None until the server told why it stopped.
 
     `usage` is as the server reported it (`model_calls` 1, UsageSource.REPORTED), None if it did not.
@@ -40,7 +44,7 @@ class Ending:
 class UpstreamReportError(Exception):
     """The server tells an error inside its stream; `report` is its error object, whatever its form.
 
-    It never leaves the adapter: `faults.reported` makes an error of ours of it, which depends on whether tokens came.
+    It never leaves the adapter: `faults.fault_of_report` makes an error of ours of it.
     """
 
     def __init__(self, report: object) -> None:
@@ -63,7 +67,7 @@ class Decoder(Protocol):
         """
         ...
 
-    def rest(self) -> Sequence[Text | ReasoningText]:
+    def flush(self) -> Sequence[Text | ReasoningText]:
         """Return the text that was held back, where the answer broke off; calls that are not whole are dropped."""
         ...
 
@@ -72,7 +76,7 @@ class Decoder(Protocol):
         """How much of tool calls came that is held back; it only grows, and so tells that content comes."""
         ...
 
-    def ending(self) -> Ending:
+    def find_end(self) -> AnswerEnd:
         """Return what the server told of the end."""
         ...
 
@@ -85,10 +89,95 @@ class WireProtocol(Protocol):
         """Where calls go, such as `chat/completions`."""
         ...
 
-    def body(self, request: ChatRequest, options: BackendOptions) -> Body:
+    def build_body(self, request: ChatRequest, options: BackendOptions) -> Body:
         """Return what to send for `request`, as far as the profile of `options` allows."""
         ...
 
-    def decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:
+    def build_decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:
         """Return a reader for one answer, which was limited to `max_tokens` (0: the reader need not know)."""
         ...
+
+
+_OPEN = "<think>"
+_CLOSE = "</think>"
+_MAX_BLANK = 64
+
+
+class ThinkSplitter:
+    """Tells reasoning from answer, however the text is cut; later tags are text like any other."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_open: bool | None = None
+        self._is_answer_begun = True
+
+    def feed(self, piece: str) -> list[Text | ReasoningText]:
+        """Take the next piece of content and return what is decided."""
+        if self._is_open is None:
+            self._held += piece
+            return self._begin()
+        if self._is_open:
+            self._held += piece
+            return self._split_thought()
+        return self._split_answer(piece)
+
+    def flush(self) -> list[Text | ReasoningText]:
+        """Return what was held back: the content ended."""
+        held, self._held = self._held, ""
+        if not held:
+            return []
+        return [ReasoningText(text=held)] if self._is_open else [Text(text=held)]
+
+    def _begin(self) -> list[Text | ReasoningText]:
+        start = self._held.lstrip()
+        is_at_start = len(self._held) - len(start) <= _MAX_BLANK
+        if is_at_start and start.startswith(_OPEN):
+            self._is_open = True
+            self._held = start.removeprefix(_OPEN)
+            return self._split_thought()
+        if is_at_start and _OPEN.startswith(start):
+            return []
+        self._is_open = False
+        return self.flush()
+
+    def _split_thought(self) -> list[Text | ReasoningText]:
+        thought, close, rest = self._held.partition(_CLOSE)
+        if close:
+            self._is_open, self._held, self._is_answer_begun = False, "", False
+            thoughts: list[Text | ReasoningText] = [ReasoningText(text=thought)] if thought else []
+            return thoughts + self._split_answer(rest)
+        kept = _count_undecided(thought)
+        self._held = thought[len(thought) - kept :]
+        thought = thought[: len(thought) - kept]
+        return [ReasoningText(text=thought)] if thought else []
+
+    def _split_answer(self, piece: str) -> list[Text | ReasoningText]:
+        """Return the piece as answer, without the blank between the closing tag and the answer."""
+        if not self._is_answer_begun:
+            piece = piece.lstrip()
+            self._is_answer_begun = bool(piece)
+        return [Text(text=piece)] if piece else []
+
+
+def _count_undecided(text: str) -> int:
+    """Return the length of the longest end of `text` that begins the closing tag."""
+    lengths = range(min(len(_CLOSE) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if _CLOSE.startswith(text[-length:])), 0)
+
+
+TOOL_CHOICES = frozenset({"auto", "none", "required"})
+"""What may be said of tools; anything else is the name of one."""
+
+
+def select_tools(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> tuple[Sequence[ToolSpec], str]:
+    """Return the tools to offer and how to demand one, as far as the profile allows it."""
+    choice = request.tool_choice
+    if choice in {"auto", "none"}:
+        return request.tools, choice
+    if not profile.forced_tool_choice:
+        warnings.append(f"tool_choice {shown(choice)} became 'auto': the model cannot be forced")
+        return request.tools, "auto"
+    named = [tool for tool in request.tools if tool.name == choice]
+    if named and not profile.named_tool_choice:
+        return named, "required"
+    return request.tools, choice

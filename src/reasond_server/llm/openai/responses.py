@@ -7,20 +7,33 @@ nothing is warned of; a seed is left out and named.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.llm.model import Role
-from reasond_server.llm.openai.chat_request import TOOL_CHOICES, demanded
-from reasond_server.llm.openai.protocol import Body, Decoder
-from reasond_server.llm.openai.response_events import ResponsesDecoder
+from reasond_server.errors import ModelProtocolError, shown
+from reasond_server.llm.model import ModelFinish, ReasoningText, Role, Text
+from reasond_server.llm.openai.json_values import is_object, parse_object
+from reasond_server.llm.openai.protocol import (
+    TOOL_CHOICES,
+    AnswerEnd,
+    Body,
+    Decoder,
+    ThinkSplitter,
+    UpstreamReportError,
+    select_tools,
+)
+from reasond_server.llm.openai.usage_reports import usage_of
 from reasond_server.llm.profiles import SchemaLevel
+from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
+    from reasond_server.types import Usage
+
 
 _SCHEMA_NAME = "answer"
 
@@ -33,14 +46,14 @@ class ResponsesProtocol:
         """Where calls go: responses."""
         return "responses"
 
-    def body(self, request: ChatRequest, options: BackendOptions) -> Body:
+    def build_body(self, request: ChatRequest, options: BackendOptions) -> Body:
         """Return what to send for `request`, as far as the profile of `options` allows."""
         profile = options.profile
         warnings: list[str] = []
-        instructions, messages = _instructions(request, profile)
+        instructions, messages = _split_instructions(request, profile)
         data: dict[str, Any] = {
             "model": options.model,
-            "input": [item for message in messages for item in _items(message, profile)],
+            "input": [item for message in messages for item in _items_of(message, profile)],
             "max_output_tokens": request.max_tokens,
             "stream": True,
             "store": False,
@@ -57,12 +70,12 @@ class ResponsesProtocol:
         _add_schema(data, request, profile, warnings)
         return Body(data=data, warnings=tuple(warnings))
 
-    def decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:  # noqa: ARG002 - one form of answer
+    def build_decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:  # noqa: ARG002 - one form of answer
         """Return a reader for one answer."""
         return ResponsesDecoder(max_tokens=max_tokens)
 
 
-def _instructions(request: ChatRequest, profile: ModelProfile) -> tuple[str, Sequence[Message]]:
+def _split_instructions(request: ChatRequest, profile: ModelProfile) -> tuple[str, Sequence[Message]]:
     """Split off what the system says first; all it says where the model takes one system message only.
 
     A JSON Schema that the server would not show to the model, or not enforce, is told here.
@@ -79,7 +92,7 @@ def _instructions(request: ChatRequest, profile: ModelProfile) -> tuple[str, Seq
     return "\n\n".join(leading), rest
 
 
-def _items(message: Message, profile: ModelProfile) -> Iterator[dict[str, Any]]:
+def _items_of(message: Message, profile: ModelProfile) -> Iterator[dict[str, Any]]:
     """Yield the input items that stand for `message`."""
     if message.role is Role.TOOL:
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
@@ -109,7 +122,7 @@ def _add_tools(data: dict[str, Any], request: ChatRequest, profile: ModelProfile
     if not profile.tools:
         warnings.append("tools were left out: the model does not take them")
         return
-    offered, choice = demanded(request, profile, warnings)
+    offered, choice = select_tools(request, profile, warnings)
     data["tools"] = [
         {
             "type": "function",
@@ -133,4 +146,222 @@ def _add_schema(data: dict[str, Any], request: ChatRequest, profile: ModelProfil
         return
     warnings.append("json_schema is told to the model but not enforced by it")
     if profile.json_schema is SchemaLevel.OBJECT:
-        data["text"] = {"format": {"type": "json_object"}}
+        data["text"] = {"format": {"type": "parse_object"}}
+
+
+_Piece = Text | ReasoningText | ToolCall
+_TEXT_KINDS = ("message", "reasoning")
+
+
+@dataclass(slots=True)
+class _OpenToolCall:
+    """A call of a tool as it comes."""
+
+    call_id: object
+    name: object
+    pieces: list[str] = field(default_factory=list)
+
+
+class ResponsesDecoder:
+    """Reads the events of one response; events that it does not know are passed over.
+
+    Text and reasoning are taken from the deltas; of a server that sends none, from the finished items. Where
+    the text begins with `<think>`, what is in it is reasoning.
+
+    A response that ended at its limit is `incomplete`; llama.cpp says `completed` all the same. So a response
+    that does not repeat its limit, as the protocol has it, and used it up, counts as ended by it.
+
+    Args:
+        max_tokens: the limit that was sent; 0 for none.
+    """
+
+    def __init__(self, *, max_tokens: int = 0) -> None:
+        self._max_tokens = max_tokens
+        self.held_characters = 0
+        self._calls: dict[str, _OpenToolCall] = {}
+        self._called: set[str] = set()
+        self._doubtful: list[ToolCall] = []
+        self._streamed: set[object] = set()
+        self._told: set[object] = set()
+        self._reasoning_from = ""
+        self._splitter = ThinkSplitter()
+        self._is_refused = False
+        self._ending = AnswerEnd()
+        self._readers: Mapping[str, Callable[[dict[str, Any]], Sequence[_Piece]]] = {
+            "response.output_text.delta": self._read_text,
+            "response.refusal.delta": self._read_refusal,
+            "response.reasoning_text.delta": self._read_reasoning,
+            "response.reasoning_summary_text.delta": self._read_reasoning,
+            "response.output_item.added": self._begin_item,
+            "response.function_call_arguments.delta": self._grow_call,
+            "response.function_call_arguments.done": self._end_call,
+            "response.output_item.done": self._end_item,
+            "response.completed": self._end,
+            "response.incomplete": self._end,
+            "response.failed": self._fail,
+            "error": self._fail,
+        }
+
+    def feed(self, data: bytes) -> Sequence[_Piece]:
+        """Take the data of one event and return what came with it.
+
+        Raises:
+            UpstreamReportError: the event is an error that the server tells.
+            ModelProtocolError: the event is not what the protocol says.
+        """
+        event = parse_object(data)
+        kind = event.get("type")
+        if not isinstance(kind, str) and event.get("error") is not None:
+            kind = "error"
+        reader = self._readers.get(kind) if isinstance(kind, str) else None
+        return () if reader is None else reader(event)
+
+    def find_end(self) -> AnswerEnd:
+        """Return what the server told of the end."""
+        return self._ending
+
+    def flush(self) -> Sequence[Text | ReasoningText]:
+        """Return the text that was held back."""
+        return self._splitter.flush()
+
+    def _read_text(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        self._streamed.add("message")
+        return self._split(event.get("delta"))
+
+    def _read_refusal(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        self._is_refused = True
+        return self._read_text(event)
+
+    def _read_reasoning(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Pass on reasoning, or its summary, whichever of them the server sends first."""
+        self._streamed.add("reasoning")
+        self._reasoning_from = self._reasoning_from or event["type"]
+        delta = event.get("delta")
+        if event["type"] != self._reasoning_from or not isinstance(delta, str) or not delta:
+            return ()
+        return (ReasoningText(text=delta),)
+
+    def _split(self, text: object) -> Sequence[_Piece]:
+        """Return content, told apart from reasoning that stands in it."""
+        return self._splitter.feed(text) if isinstance(text, str) and text else ()
+
+    def _begin_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        item = _read_member(event, "item")
+        if item.get("type") == "function_call":
+            self._calls[_key_of(event, item.get("id"))] = _OpenToolCall(
+                call_id=item.get("call_id"), name=item.get("name")
+            )
+        return ()
+
+    def _grow_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        call = self._calls.get(_key_of(event, event.get("item_id")))
+        delta = event.get("delta")
+        if call is not None and isinstance(delta, str):
+            call.pieces.append(delta)
+            self.held_characters += len(delta)
+        return ()
+
+    def _end_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Pass a call on that is known whole; otherwise its finished item tells the rest."""
+        call = self._calls.get(_key_of(event, event.get("item_id")))
+        if call is None or not (call.call_id and call.name):
+            return ()
+        return self._finish_call(call, event.get("arguments"))
+
+    def _end_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        item = _read_member(event, "item")
+        if item.get("type") == "function_call":
+            begun = self._calls.get(_key_of(event, item.get("id"))) or _OpenToolCall(call_id=None, name=None)
+            begun.call_id, begun.name = item.get("call_id") or begun.call_id, item.get("name") or begun.name
+            return self._finish_call(begun, item.get("arguments"))
+        self._told.add(_text_kind_of(item))
+        return () if _text_kind_of(item) in self._streamed else self._texts_of(item)
+
+    def _texts_of(self, item: dict[str, Any]) -> Sequence[_Piece]:
+        """Return the text or reasoning of a finished item."""
+        kind = _text_kind_of(item)
+        if not kind:
+            return ()
+        listed = _to_list(item.get("content")) or _to_list(item.get("summary"))
+        parts = [part for part in listed if isinstance(part, dict)]
+        self._is_refused = self._is_refused or any(part.get("type") == "refusal" for part in parts)
+        texts = [text for part in parts if isinstance(text := part.get("text") or part.get("refusal"), str)]
+        if kind == "reasoning":
+            return [ReasoningText(text=text) for text in texts]
+        return [piece for text in texts for piece in self._split(text)]
+
+    def _finish_call(self, call: _OpenToolCall, arguments: object) -> Sequence[_Piece]:
+        """Return the call, once; its arguments are those of its end, else those that were streamed.
+
+        One whose arguments are no object waits for the end, which tells whether the limit cut it.
+        """
+        if not (isinstance(call.call_id, str) and isinstance(call.name, str) and call.call_id and call.name):
+            raise ModelProtocolError(
+                f"the model's provider sent a call of tool {shown(call.name)} under the id {shown(call.call_id)}"
+            )
+        if call.call_id in self._called:
+            return ()
+        self._called.add(call.call_id)
+        whole = arguments if isinstance(arguments, str) and arguments else "".join(call.pieces)
+        made = ToolCall(call_id=call.call_id, name=call.name, arguments_json=whole or "{}")
+        if is_object(made.arguments_json):
+            return (made,)
+        self._doubtful.append(made)
+        return ()
+
+    def _end(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Note why and at what cost the response ended; pass on what no event before told."""
+        response = _read_member(event, "response")
+        told = self._told | self._streamed
+        items = [item for item in _to_list(response.get("output")) if isinstance(item, dict)]
+        pieces: list[_Piece] = []
+        for item in items:
+            if item.get("type") == "function_call":
+                pieces += self._end_item({"item": item})
+            elif _text_kind_of(item) not in told:
+                pieces += self._texts_of(item)
+        usage = usage_of(response.get("usage"))
+        reason = self._find_reason(event["type"], response, usage)
+        self._ending = AnswerEnd(reason=reason, usage=usage)
+        is_cut = reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}
+        return [*pieces, *self._splitter.flush(), *(() if is_cut else self._doubtful)]
+
+    def _find_reason(self, kind: str, response: dict[str, Any], usage: Usage | None) -> ModelFinish:
+        if self._is_refused:
+            return ModelFinish.CONTENT_FILTER
+        if kind == "response.incomplete" or response.get("status") == "incomplete":
+            details = response.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, dict) else None
+            return ModelFinish.CONTENT_FILTER if reason == "content_filter" else ModelFinish.LENGTH
+        is_used_up = usage is not None and 0 < self._max_tokens <= usage.output_tokens
+        is_cut = is_used_up and response.get("max_output_tokens") is None
+        if self._called and not (is_cut and self._doubtful):
+            return ModelFinish.TOOL_CALLS
+        return ModelFinish.LENGTH if is_cut else ModelFinish.STOP
+
+    def _fail(self, event: dict[str, Any]) -> Sequence[_Piece]:
+        """Raise what the server told, in whatever form it told it."""
+        response = event.get("response")
+        raise UpstreamReportError(response.get("error") if isinstance(response, dict) else event.get("error", event))
+
+
+def _read_member(event: dict[str, Any], name: str) -> dict[str, Any]:
+    value = event.get(name)
+    if not isinstance(value, dict):
+        raise ModelProtocolError(f"the model's provider sent {shown(event.get('type'))} without its {name}")
+    return value
+
+
+def _key_of(event: dict[str, Any], item_id: object) -> str:
+    """Return what names an item: its id, or its place where a server gives it none."""
+    return f"#{event.get('output_index')}" if item_id is None else str(item_id)
+
+
+def _text_kind_of(item: dict[str, Any]) -> str:
+    """Return which kind of text an item holds; empty if none."""
+    kind = item.get("type")
+    return kind if isinstance(kind, str) and kind in _TEXT_KINDS else ""
+
+
+def _to_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,16 +1,19 @@
-"""Whether a failed call is made again, and how long to wait before."""
+"""Whether a call of a backend may be made now, and made again: retries, circuit breaker, cap on calls at a time."""
 
 from __future__ import annotations
 
-import math
-from email.utils import parsedate_to_datetime
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from reasond_server.llm.openai.backend_options import RetryPolicy
     from reasond_server.llm.openai.faults import UpstreamFaultError
-    from reasond_server.llm.openai.options import RetryPolicy
+
 
 _MIN_JITTER = 0.5
 _RESERVE = 3.0
@@ -19,21 +22,7 @@ _REFILL_PER_S = 0.1
 _MAX_EXPONENT = 30
 
 
-def retry_after_s(headers: Mapping[str, str], *, now: Callable[[], float]) -> float | None:
-    """Return the seconds that a server asks to wait (RFC 9110, section 10.2.3); None if it does not say.
-
-    `retry-after-ms` is finer and goes first. A date is compared with `now`, in seconds since 1970. What is neither
-    a number nor a date, and what lies in the past, says nothing.
-    """
-    fine = _number(headers.get("retry-after-ms", ""))
-    value = headers.get("retry-after", "").strip()
-    seconds = fine / 1000 if fine is not None else _number(value)
-    if seconds is None and value:
-        seconds = _until(value, now=now())
-    return seconds if seconds is not None and seconds > 0 else None
-
-
-def backoff_s(policy: RetryPolicy, attempt: int, *, random: Callable[[], float]) -> float:
+def compute_backoff_s(policy: RetryPolicy, attempt: int, *, random: Callable[[], float]) -> float:
     """Return the wait after attempt number `attempt` (from 1): doubling, at most `max_wait_s`, half of it by chance."""
     whole = min(policy.first_wait_s * 2.0 ** min(attempt - 1, _MAX_EXPONENT), policy.max_wait_s)
     return whole * (_MIN_JITTER + (1 - _MIN_JITTER) * random())
@@ -84,7 +73,7 @@ class Retries:
         """Note that a call begins."""
         self._budget.note_call()
 
-    def wait_s(self, fault: UpstreamFaultError, *, attempt: int, time_left_s: float) -> float:
+    def choose_wait_s(self, fault: UpstreamFaultError, *, attempt: int, time_left_s: float) -> float:
         """Return the seconds to wait before the next attempt after attempt number `attempt` (from 1) failed.
 
         Where the server asks for a wait, that is waited and a little more, by chance.
@@ -96,7 +85,7 @@ class Retries:
         asked = fault.error.retry_after_s
         if attempt > min(fault.retries, self._policy.max_attempts - 1):
             raise fault.error
-        wait = backoff_s(self._policy, attempt, random=self._random)
+        wait = compute_backoff_s(self._policy, attempt, random=self._random)
         if asked is not None:
             wait = max(wait, asked + self._policy.first_wait_s * self._random())
         if time_left_s <= 0:
@@ -109,16 +98,126 @@ class Retries:
         return wait
 
 
-def _number(value: str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+class BreakerState(StrEnum):
+    """Closed lets calls through, open refuses them, half-open lets one through to see."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
 
 
-def _until(value: str, *, now: float) -> float | None:
-    try:
-        return parsedate_to_datetime(value).timestamp() - now
-    except (ValueError, OverflowError):
-        return None
+class CallHealth(StrEnum):
+    """What a call says about its backend's health; `UNKNOWN` if it was broken off or refused for other reasons."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerPermit:
+    """Leave for one call; given back with `Breaker.report`, once."""
+
+    era: int
+    is_probe: bool
+
+
+class Breaker:
+    """Opens when, of the last `breaker_window` calls, `breaker_ratio` failed; probes after `breaker_cooldown_s`.
+
+    What a call reports that began before the state last changed is not counted: it tells of another time.
+    """
+
+    def __init__(self, *, policy: RetryPolicy, monotonic: Callable[[], float]) -> None:
+        self._policy = policy
+        self._monotonic = monotonic
+        self._failures: deque[bool] = deque(maxlen=policy.breaker_window)
+        self._era = 0
+        self._opened_at: float | None = None
+        self._is_probing = False
+
+    @property
+    def state(self) -> BreakerState:
+        """What would happen to a call now."""
+        if self._opened_at is None:
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if self._compute_cooldown_left_s() > 0 else BreakerState.HALF_OPEN
+
+    def admit(self) -> BreakerPermit | None:
+        """Return leave for a call, or None while it is refused."""
+        state = self.state
+        if state is BreakerState.OPEN or (state is BreakerState.HALF_OPEN and self._is_probing):
+            return None
+        self._is_probing = state is BreakerState.HALF_OPEN
+        return BreakerPermit(era=self._era, is_probe=self._is_probing)
+
+    def compute_wait_s(self) -> float:
+        """Return how long a refused call should wait, in seconds."""
+        left = self._compute_cooldown_left_s()
+        return left if left > 0 else self._policy.breaker_cooldown_s
+
+    def report(self, permit: BreakerPermit, outcome: CallHealth) -> None:
+        """Take back `permit` with what its call told."""
+        if permit.era != self._era:
+            return
+        if permit.is_probe:
+            self._is_probing = False
+        if outcome is CallHealth.UNKNOWN:
+            return
+        if permit.is_probe:
+            self._change(is_open=outcome is CallHealth.UNHEALTHY)
+            return
+        self._failures.append(outcome is CallHealth.UNHEALTHY)
+        most = max(1.0, self._policy.breaker_window * self._policy.breaker_ratio)
+        if outcome is CallHealth.UNHEALTHY and sum(self._failures) >= most:
+            self._change(is_open=True)
+
+    def _change(self, *, is_open: bool) -> None:
+        self._era += 1
+        self._failures.clear()
+        self._is_probing = False
+        self._opened_at = self._monotonic() if is_open else None
+
+    def _compute_cooldown_left_s(self) -> float:
+        if self._opened_at is None:
+            return 0.0
+        return self._opened_at + self._policy.breaker_cooldown_s - self._monotonic()
+
+
+class NoRoomError(Exception):
+    """No call ended in time."""
+
+
+class ConcurrencyCap:
+    """Lets `limit` calls through at a time, first come, first served; `on_wait` hears how long one had to wait."""
+
+    def __init__(self, *, limit: int, on_wait: Callable[[float], None] = lambda _: None) -> None:
+        self.limit = limit
+        self._on_wait = on_wait
+        self._room = asyncio.Semaphore(limit)
+
+    async def take(self, *, wait_s: float) -> None:
+        """Take a place, after waiting for it no longer than `wait_s` seconds.
+
+        Raises:
+            NoRoomError: there was none in time.
+        """
+        if self._room.locked():
+            await self._wait_for_room(wait_s)
+        else:
+            await self._room.acquire()
+
+    def give_back(self) -> None:
+        """Give a place back."""
+        self._room.release()
+
+    async def _wait_for_room(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                await self._room.acquire()
+        except TimeoutError:
+            raise NoRoomError from None
+        finally:
+            self._on_wait(loop.time() - since_s)

@@ -31,7 +31,7 @@ _REST_S = 60.0
 _PATIENCE_S = 5.0
 
 
-class Asks(Protocol):
+class CountTransport(Protocol):
     """The part of a `Transport` that is needed here."""
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
@@ -40,7 +40,7 @@ class Asks(Protocol):
 
 
 class ServerCount:
-    """Asks a server how many tokens a prompt has, and remembers the last 256 answers.
+    """CountTransport a server how many tokens a prompt has, and remembers the last 256 answers.
 
     A server that cannot tell is left alone for a minute, in which every count is None; the log has one line about
     it until the server tells again. Counts never make a call fail.
@@ -56,7 +56,7 @@ class ServerCount:
     def __init__(
         self,
         *,
-        transport: Asks,
+        transport: CountTransport,
         model: str,
         count_path: str,
         wire: Callable[[Sequence[Message]], list[dict[str, Any]]],
@@ -81,11 +81,11 @@ class ServerCount:
             return None
         try:
             async with asyncio.timeout(2 * _PATIENCE_S):
-                tokens = await self._asked(sent)
+                tokens = await self._ask(sent)
         except (UpstreamFaultError, ModelError, TimeoutError) as error:
             # vLLM counts no prompt beyond its window; the next one may well be shorter.
             if not (isinstance(error, UpstreamFaultError) and isinstance(error.error, ContextExhaustedError)):
-                self._rest(error)
+                self._pause(error)
             return None
         self._rests_until = None
         self._remembered[key] = tokens
@@ -93,25 +93,25 @@ class ServerCount:
             self._remembered.popitem(last=False)
         return tokens
 
-    async def _asked(self, sent: list[dict[str, Any]]) -> int:
+    async def _ask(self, sent: list[dict[str, Any]]) -> int:
         if self._path != _APPLY_TEMPLATE:
             told = await self._transport.post_json(
                 self._path, {"model": self._model, "messages": sent}, timeout_s=_PATIENCE_S
             )
-            return _number(told, "count", "input_tokens")
+            return _read_number(told, "count", "input_tokens")
         applied = await self._transport.post_json(_APPLY_TEMPLATE, {"messages": sent}, timeout_s=_PATIENCE_S)
         prompt = applied.get("prompt") if isinstance(applied, dict) else None
         if not isinstance(prompt, str):
-            raise _unexpected()
+            raise _build_error()
         # As the server does with a prompt of its own making: with its first token, and with marks as single tokens.
         cut = {"content": prompt, "add_special": True, "parse_special": True}
         told = await self._transport.post_json(_TOKENIZE, cut, timeout_s=_PATIENCE_S)
         tokens = told.get("tokens") if isinstance(told, dict) else None
         if not isinstance(tokens, list):
-            raise _unexpected()
+            raise _build_error()
         return len(tokens)
 
-    def _rest(self, error: Exception) -> None:
+    def _pause(self, error: Exception) -> None:
         if self._rests_until is None:
             _log.warning(
                 "the server does not count tokens; they are counted here",
@@ -120,13 +120,13 @@ class ServerCount:
         self._rests_until = self._monotonic() + _REST_S
 
 
-def _number(told: object, *names: str) -> int:
+def _read_number(told: object, *names: str) -> int:
     if isinstance(told, dict):
         for name in names:
             if isinstance(number := told.get(name), int) and not isinstance(number, bool) and number >= 0:
                 return number
-    raise _unexpected()
+    raise _build_error()
 
 
-def _unexpected() -> ModelError:
+def _build_error() -> ModelError:
     return ModelError("the server's answer has no count")

@@ -56,7 +56,7 @@ class SseReader:
         events: list[ServerEvent] = []
         is_plain = not (self._data or self._name or self._is_after_cr) and _LF in piece and _CR not in piece
         if not is_plain or self._begun_bytes + len(piece) > self._max_line_bytes:
-            self._lines(piece, events)
+            self._take_lines(piece, events)
             return events
         if self._begun:
             piece = b"".join((*self._begun, piece))
@@ -69,12 +69,12 @@ class SseReader:
                 events.append(ServerEvent(block[_USUAL_START:]))
                 self._is_first_line = False
             else:
-                self._lines(block + _END_OF_EVENT, events)
+                self._take_lines(block + _END_OF_EVENT, events)
         if rest:
-            self._lines(rest, events)
+            self._take_lines(rest, events)
         return events
 
-    def _lines(self, piece: bytes, events: list[ServerEvent]) -> None:
+    def _take_lines(self, piece: bytes, events: list[ServerEvent]) -> None:
         """Take the next bytes line by line and add the events that they complete."""
         if self._is_after_cr and piece:
             self._is_after_cr = False
@@ -82,18 +82,18 @@ class SseReader:
         for line in piece.splitlines(keepends=True):
             whole = line.rstrip(_ENDS)
             if self._begun_bytes + len(whole) > self._max_line_bytes:
-                self.fault = self._too_long()
+                self.fault = self._build_error()
                 return
             if len(whole) == len(line):
                 self._begun.append(line)
                 self._begun_bytes += len(line)
                 return
             if self._begun or self._is_first_line:
-                whole = self._completed(whole)
+                whole = self._complete_line(whole)
             if whole.startswith(_USUAL_DATA):
                 self._data.append(whole[_USUAL_START:])
             elif whole:
-                self._field(whole)
+                self._take_field(whole)
             elif self._data:
                 data, name, self._data, self._name = self._data, self._name, [], b""
                 events.append(ServerEvent(data[0] if len(data) == 1 else _LF.join(data), name))
@@ -101,14 +101,14 @@ class SseReader:
                 self._name = b""
         self._is_after_cr = self._is_after_cr or piece.endswith(_CR)
 
-    def _too_long(self) -> ModelProtocolError:
+    def _build_error(self) -> ModelProtocolError:
         return ModelProtocolError(
             f"The model server sent a line of more than {self._max_line_bytes} bytes",
             remedy="Raise max_line_bytes of the backend if such lines are meant.",
             metadata={"max_line_bytes": str(self._max_line_bytes)},
         )
 
-    def _completed(self, end: bytes) -> bytes:
+    def _complete_line(self, end: bytes) -> bytes:
         """Return the line that ends with `end`."""
         if self._begun:
             end = b"".join((*self._begun, end))
@@ -118,7 +118,7 @@ class SseReader:
             end = end.removeprefix(_BOM)
         return end
 
-    def _field(self, line: bytes) -> None:
+    def _take_field(self, line: bytes) -> None:
         """Take a whole line that is not empty."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")

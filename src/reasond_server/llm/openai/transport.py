@@ -1,27 +1,35 @@
-"""The way to a model server: requests as the `openai` package writes them, sent by aiohttp, and what comes back.
+"""The way to a model server: requests sent by aiohttp over connections that are kept, and what comes back.
 
-Both are imported only when a backend is made: that costs a third of a second.
+aiohttp is imported only when a backend is made: it takes long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import socket
+import ssl
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import ModelProtocolError
+from pydantic_core import to_json
+
+from reasond_server.errors import ModelProtocolError, shown
 from reasond_server.llm.openai import faults
+from reasond_server.llm.openai.addressing import RequestHeads, build_missing_package_error, find_proxy
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.llm.openai.json_values import json_value
-from reasond_server.llm.openai.pool import ConnectionPool, failed_to_open, is_dropped
-from reasond_server.llm.openai.requests import RequestWriter, encoded
-from reasond_server.llm.openai.retrying import retry_after_s
+from reasond_server.llm.openai.json_values import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import aiohttp
 
-    from reasond_server.llm.openai.options import BackendOptions
+    from reasond_server.llm.openai.addressing import RequestHead
+    from reasond_server.llm.openai.backend_options import BackendOptions
+
 
 _MAX_REFUSAL_BYTES = 65_536
 _REFUSAL_PATIENCE_S = 2.0
@@ -43,7 +51,7 @@ class Upstream(Protocol):
         """Whether the body came to its end, and all of it was returned."""
         ...
 
-    def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
         """Return what came of the body, at most 16 KiB; nothing at its end; None while nothing came.
 
         `granted` tells how many bytes beyond `max_response_bytes` the answer has earned so far; by default none.
@@ -54,7 +62,7 @@ class Upstream(Protocol):
         ...
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
-        """Wait for what `ready` returns, and return it. Raises what it does."""
+        """Wait for what `read_ready` returns, and return it. Raises what it does."""
         ...
 
     def close(self) -> None:
@@ -87,11 +95,9 @@ class Transport(Protocol):
 
 
 class OpenAITransport:
-    """A `Transport` that sends what the `openai` package writes: its addresses, Azure's, its credentials and headers.
+    """A `Transport` over aiohttp. There are no retries and no redirects.
 
-    The package reads no settings of its own from the environment, apart from OPENAI_ORG_ID and OPENAI_PROJECT_ID, which
-    are sent to OpenAI only. There are no retries and no redirects. Encoded answers are decoded, though none is asked
-    for, and bounded by what they unfold to.
+    Encoded answers are decoded, though none is asked for, and bounded by what they unfold to.
 
     Args:
         options: the backend.
@@ -104,7 +110,7 @@ class OpenAITransport:
     def __init__(self, *, options: BackendOptions, now: Callable[[], float]) -> None:
         self._options = options
         self._now = now
-        self._writer = RequestWriter(options=options)
+        self._heads = RequestHeads(options=options)
         self._pool = ConnectionPool(options=options)
         self._has_answered = False
         self._keeps_connections = True
@@ -115,7 +121,7 @@ class OpenAITransport:
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _OTHER_CONTENT:
             try:
-                raise await self._no_stream(answer, _OTHER_CONTENT[kind])
+                raise await self._read_other_content(answer, _OTHER_CONTENT[kind])
             finally:
                 answer.close()
         return answer
@@ -132,23 +138,22 @@ class OpenAITransport:
                 finally:
                     answer.close()
         except TimeoutError:
-            raise faults.late(self._options, "did not answer", timeout_s, "timeout_s") from None
-        return json_value(bytes(content))
+            raise faults.fault_of_timeout(self._options, "did not answer", timeout_s, "timeout_s") from None
+        return parse_json(bytes(content))
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._writer.aclose()
         await self._pool.aclose()
 
-    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> _Answer:
+    async def _send(self, path: str, body: dict[str, Any], messages: Sequence[bytes] = ()) -> _HttpAnswer:
         """Send a request and return its answer, whose body is still to come.
 
         llama.cpp promises to keep a connection and drops it after a stream, so that the next call fails on it. Then the
         request is sent once more, and from then on no connection is kept; to others each new one would cost a third
         of a call.
         """
-        request = await self._writer.written(path, body)
-        content = encoded(self._options, body, messages=messages)
+        request = self._heads.find(path)
+        content = encode_body(self._options, body, messages=messages)
         while True:
             keeps = self._keeps_connections
             try:
@@ -156,36 +161,36 @@ class OpenAITransport:
                 break
             except Exception as error:  # noqa: BLE001 - whatever the layers below raise, the caller gets an error of ours
                 if not (keeps and self._has_answered and is_dropped(error)):
-                    raise failed_to_open(self._options, error) from None
+                    raise fault_of_open(self._options, error) from None
                 self._keeps_connections = False
         self._has_answered = True
-        answer = _Answer(response, options=self._options)
+        answer = _HttpAnswer(response, options=self._options)
         if not _SUCCESS <= response.status < _REDIRECT:
-            raise await self._refused(answer, response.status)
+            raise await self._read_refusal(answer, response.status)
         return answer
 
-    async def _refused(self, answer: _Answer, status: int) -> UpstreamFaultError:
+    async def _read_refusal(self, answer: _HttpAnswer, status: int) -> UpstreamFaultError:
         """Return the fault for an answer without success, of which a bounded beginning is read."""
         try:
-            body = await answer.beginning()
+            body = await answer.read_beginning()
         finally:
             answer.close()
-        wait = retry_after_s(answer.headers, now=self._now)
-        return faults.refused(self._options, status=status, body=body, retry_after_s=wait)
+        wait = read_retry_after_s(answer.headers, now=self._now)
+        return faults.fault_of_status(self._options, status=status, body=body, retry_after_s=wait)
 
-    async def _no_stream(self, answer: _Answer, kind: str) -> UpstreamFaultError:
+    async def _read_other_content(self, answer: _HttpAnswer, kind: str) -> UpstreamFaultError:
         """Return the fault for an answer with success that is no stream of events."""
-        body = await answer.beginning()
+        body = await answer.read_beginning()
         try:
-            report = json_value(body) if kind == "JSON" else None
+            report = parse_json(body) if kind == "JSON" else None
         except ModelProtocolError:
             report = None
         if isinstance(report, dict) and report.get("error"):
-            return faults.reported(self._options, report)
-        return faults.breach(self._options, f"answered with {kind} instead of a stream of events")
+            return faults.fault_of_report(self._options, report)
+        return faults.fault_of_breach(self._options, f"answered with {kind} instead of a stream of events")
 
 
-class _Answer:
+class _HttpAnswer:
     """One answer of the server."""
 
     __slots__ = ("_came", "_options", "_response")
@@ -203,29 +208,29 @@ class _Answer:
     def is_over(self) -> bool:
         return self._response.content.at_eof()
 
-    def ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
         content = self._response.content
         try:
             piece = content.read_nowait(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
-            raise faults.connection_lost(self._options) from None
-        return self._counted(piece, granted) if piece or content.is_eof() else None
+            raise faults.fault_of_lost_connection(self._options) from None
+        return self._count(piece, granted) if piece or content.is_eof() else None
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         try:
             piece = await self._response.content.read(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
-            raise faults.connection_lost(self._options) from None
-        return self._counted(piece, granted)
+            raise faults.fault_of_lost_connection(self._options) from None
+        return self._count(piece, granted)
 
-    def _counted(self, piece: bytes, granted: Callable[[], int]) -> bytes:
+    def _count(self, piece: bytes, granted: Callable[[], int]) -> bytes:
         self._came += len(piece)
         most = self._options.max_response_bytes
         if self._came > most and self._came > most + granted():
-            raise _too_much(self._options, most + granted())
+            raise _fault_of_size(self._options, most + granted())
         return piece
 
-    async def beginning(self) -> bytes:
+    async def read_beginning(self) -> bytes:
         """Return the first bytes of the body, as many as come within two seconds."""
         body = bytearray()
         try:
@@ -241,6 +246,180 @@ class _Answer:
         self._response.close()
 
 
-def _too_much(options: BackendOptions, limit: int) -> UpstreamFaultError:
+def _fault_of_size(options: BackendOptions, limit: int) -> UpstreamFaultError:
     remedy = "Raise max_response_bytes of the backend if such answers are meant."
-    return faults.breach(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
+    return faults.fault_of_breach(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
+
+
+_SPARE_CONNECTIONS = 16
+_KEPT_S = 5.0
+
+
+class ConnectionPool:
+    """Connections are kept for 5 s after an answer that was read to its end.
+
+    There are no retries, redirects, cookies, credentials of netrc files, nor deadlines but that of the connection.
+    Proxies are those of the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) when the backend is made.
+
+    Raises:
+        SettingsError: aiohttp is not installed, or the proxy speaks no HTTP.
+    """
+
+    def __init__(self, *, options: BackendOptions) -> None:
+        try:
+            import aiohttp  # noqa: F401, PLC0415 - only when used; here to tell early that it is missing
+            from httpx2 import create_ssl_context  # noqa: PLC0415 - only when used
+        except ImportError:
+            raise build_missing_package_error() from None
+        self._options = options
+        self._session: aiohttp.ClientSession | None = None
+        self._proxy = find_proxy(options.base_url)
+        # The package's own choice of authorities, SSL_CERT_FILE and SSL_CERT_DIR included; reading them takes a while.
+        self._tls = create_ssl_context() if options.base_url.lower().startswith("https:") else True
+
+    async def send(self, request: RequestHead, content: bytes, *, keeps: bool) -> aiohttp.ClientResponse:
+        """Send a request and return its answer, whose body is still to come. Raises what aiohttp raises."""
+        session = self._session
+        if session is None:
+            session = self._session = _open_session(self._options, tls=self._tls)
+        return await session.post(
+            request.url,
+            data=content,
+            headers=request.headers_now(keeps=keeps),
+            allow_redirects=False,
+            proxy=self._proxy,
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+def fault_of_open(options: BackendOptions, error: Exception) -> UpstreamFaultError:
+    """Return the fault for what `ConnectionPool.send` raised."""
+    import aiohttp  # noqa: PLC0415 - only when used
+
+    faults.log_fault(options, f"not open_socket: {type(error).__name__}")
+    if isinstance(error, aiohttp.ClientSSLError) or isinstance(error.__cause__, ssl.SSLError):
+        return faults.fault_of_unreachable(options, "its certificate or its TLS is not acceptable", is_retryable=False)
+    if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
+        return faults.fault_of_unreachable(options, "base_url is not an address of HTTP", is_retryable=False)
+    if isinstance(error, aiohttp.ServerTimeoutError):
+        fault = faults.fault_of_timeout(
+            options, "did not take a connection", options.timeouts.connect_s, "timeouts.connect_s"
+        )
+        fault.may_cost = False
+        return fault
+    if isinstance(error, aiohttp.ClientResponseError):
+        return faults.fault_of_breach(options, "answered with something that is not HTTP")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return faults.fault_of_unreachable(options, "no connection")
+    fault = faults.fault_of_unreachable(options, "the connection ended before an answer began")
+    fault.may_cost = True
+    return fault
+
+
+def is_dropped(error: Exception) -> bool:
+    """Whether a connection that stood ended before an answer began."""
+    import aiohttp  # noqa: PLC0415 - only when used
+
+    is_ended = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError))
+    return is_ended and not isinstance(error, aiohttp.ClientConnectorError)
+
+
+def _open_session(options: BackendOptions, *, tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+    """Return what sends; it belongs to the event loop that runs now."""
+    import aiohttp  # noqa: PLC0415 - only when used
+
+    connector = aiohttp.TCPConnector(
+        ssl=tls,
+        limit=options.max_concurrency + _SPARE_CONNECTIONS,
+        keepalive_timeout=_KEPT_S,
+        socket_factory=_build_opener(user_timeout_s=options.timeouts.first_token_s),
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(
+            total=None, connect=options.timeouts.connect_s, sock_connect=options.timeouts.connect_s
+        ),
+    )
+
+
+def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
+    """Return what opens sockets that the system drops when the other end took nothing of what was sent for so long.
+
+    A call ends at its deadlines in any case. But a socket is closed only when all that was written has been taken,
+    so a server that never reads a long request would hold it, and megabytes with it, for as long as it likes.
+    """
+
+    def open_socket(address: Any) -> socket.socket:  # noqa: ANN401 - aiohttp's AddrInfoType
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            with suppress(OSError):  # where the system knows it but not for this kind of socket
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(user_timeout_s * 1000)))
+        return made
+
+    return open_socket
+
+
+def encode_body(options: BackendOptions, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> bytes:
+    """Return `body` as JSON in UTF-8; of characters that UTF-8 does not have, "?". `messages` are JSON already.
+
+    Raises:
+        UpstreamFaultError: it has no form in JSON, such as a number that is none in a schema of the caller.
+    """
+    content = b""
+    with suppress(ValueError):
+        content = to_json(body)
+    if not content or b"NaN" in content or b"Infinity" in content:
+        content = _encode_with_care(options, body)
+    # There is always something else in a body with messages.
+    return b'{"messages":[%s],%s' % (b",".join(messages), content[1:]) if messages else content
+
+
+def _encode_with_care(options: BackendOptions, body: dict[str, Any]) -> bytes:
+    """Do the same, three times as slowly, for what pydantic's writer does not take, or writes though JSON has no form.
+
+    Such are lone halves of characters, deep nesting, and numbers that are none.
+    """
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError):
+        error = ModelProtocolError(
+            f"The request to the model backend {shown(options.name)} cannot be written as JSON",
+            remedy="Check the JSON Schemas of the request: NaN and infinity have no form in JSON.",
+        )
+        raise UpstreamFaultError(error) from None
+    return text.encode("utf-8", "replace")
+
+
+def read_retry_after_s(headers: Mapping[str, str], *, now: Callable[[], float]) -> float | None:
+    """Return the seconds that a server asks to wait (RFC 9110, section 10.2.3); None if it does not say.
+
+    `retry-after-ms` is finer and goes first. A date is compared with `now`, in seconds since 1970. What is neither
+    a number nor a date, and what lies in the past, says nothing.
+    """
+    fine = _parse_number(headers.get("retry-after-ms", ""))
+    value = headers.get("retry-after", "").strip()
+    seconds = fine / 1000 if fine is not None else _parse_number(value)
+    if seconds is None and value:
+        seconds = _seconds_until(value, now=now())
+    return seconds if seconds is not None and seconds > 0 else None
+
+
+def _parse_number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _seconds_until(value: str, *, now: float) -> float | None:
+    try:
+        return parsedate_to_datetime(value).timestamp() - now
+    except (ValueError, OverflowError):
+        return None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field
 
+from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.strategies.strategy import StrategyConfig
-
-LEAST_TOKENS: Final = 100
 
 
 class ReactConfig(StrategyConfig):

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.counting.tiktoken_counter import KNOWN_RANKS, Ranks
+from reasond_server.llm.counting.tokenizers import KNOWN_RANKS, Ranks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.errors import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.counting.fetching import fetch_ranks
-from reasond_server.llm.counting.tiktoken_counter import Ranks
+from reasond_server.llm.counting.tokenizers import Ranks
 
 CONTENT = b"YQ== 0\nYg== 1\n"
 RANKS = Ranks(name="tiny", sha256=hashlib.sha256(CONTENT).hexdigest(), pattern=".")

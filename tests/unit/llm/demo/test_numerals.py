@@ -6,7 +6,9 @@ import pytest
 
 from reasond_server.llm.demo.numerals import (
     UncomputableError,
-    bounded,
+    check_size,
+    has_value,
+    numbers_of,
     read_numeral,
     read_words,
     show,
@@ -83,11 +85,31 @@ def test_inside_a_step_a_simple_fraction_stays_a_fraction() -> None:
 
 
 def test_results_and_values_on_the_way_have_limits() -> None:
-    assert bounded(Fraction(5)) == 5
+    assert check_size(Fraction(5)) == 5
     for refuse in (
-        lambda: bounded(Fraction(10**1000)),
+        lambda: check_size(Fraction(10**1000)),
         lambda: show_number(Fraction(10**400)),
         lambda: show_money(Fraction(10**400), "$"),
     ):
         with pytest.raises(UncomputableError, match="digits"):
             refuse()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("$1,576.25 in interest", 1576.25, True),
+        ("15%", 15, True),
+        ("about 0.67", 2 / 3, True),
+        ("about 0.67", 0.6, False),
+        ("no number", 1, False),
+        ("2-1", 1, True),
+        ("-3", -3, True),
+    ],
+)
+def test_a_text_says_a_number_as_far_as_it_shows_it(text: str, value: float, expected: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    assert has_value(text, value) is expected
+
+
+def test_numbers_lose_their_separators() -> None:
+    assert numbers_of("1,000.5 and 2, or 3.") == ["1000.5", "2", "3"]

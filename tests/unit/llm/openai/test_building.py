@@ -8,9 +8,9 @@ import pytest
 from reasond_server.errors import SettingsError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.building import build_model
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.profiles import profile_for
+from reasond_server.llm.profiles import find_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def options(base_url: str = "http://127.0.0.1:1/v1", profile: str = "llamacpp", 
         name="llm",
         model="m",
         base_url=base_url,
-        profile=profile_for("m", base_url, profile),
+        profile=find_profile("m", base_url, profile),
         protocol="responses" if more.get("protocol") == "responses" else "chat",
     )
 

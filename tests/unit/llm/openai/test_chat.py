@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from reasond_server.errors import ModelProtocolError
 from reasond_server.llm.model import ModelFinish, ReasoningText, Text
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.chat import ChatCompletions, ChatDecoder
-from reasond_server.llm.openai.options import BackendOptions
 from reasond_server.llm.openai.protocol import UpstreamReportError
 from reasond_server.llm.profiles import ModelProfile
 from reasond_server.types import ToolCall
@@ -55,13 +55,13 @@ def delta(**fields: Any) -> dict[str, Any]:
 
 @given(st.lists(JSON, max_size=5))
 def test_any_json_is_read_or_refused_as_ours(values: list[Any]) -> None:
-    decoder = ChatCompletions().decoder(OPTIONS)
+    decoder = ChatCompletions().build_decoder(OPTIONS)
     for value in values:
         try:
             decoder.feed(json.dumps(value).encode())
         except (ModelProtocolError, UpstreamReportError):
             return
-    decoder.ending()
+    decoder.find_end()
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "thought"])
@@ -96,20 +96,20 @@ def test_calls_of_tools_are_put_together_and_passed_on_at_the_end() -> None:
         ToolCall(call_id="a", name="f", arguments_json='{"x":1}'),
         ToolCall(call_id="b", name="g", arguments_json="{}"),
     ]
-    assert decoder.ending().reason is ModelFinish.TOOL_CALLS
+    assert decoder.find_end().reason is ModelFinish.TOOL_CALLS
 
 
 @pytest.mark.parametrize("name", ["stop_reason", "matched_stop", "stop_sequence", "stopping_word", "halted_by"])
 def test_the_stop_string_that_matched_is_read_where_it_is_told(name: str) -> None:
     profile = ModelProfile(stop_match_fields=("halted_by",))
     decoder, _ = fed({"index": 0, "finish_reason": "stop", name: "</answer>"}, profile=profile)
-    assert decoder.ending().matched_stop == "</answer>"
+    assert decoder.find_end().matched_stop == "</answer>"
 
 
 @pytest.mark.parametrize("value", [128_009, None, "", "stop", "end_turn", ["x"]])
 def test_token_ids_and_reasons_are_no_stop_strings(value: object) -> None:
     decoder, _ = fed({"index": 0, "finish_reason": "stop", "stop_reason": value})
-    assert decoder.ending().matched_stop is None
+    assert decoder.find_end().matched_stop is None
 
 
 def called(*pieces: dict[str, Any], finish: str = "tool_calls") -> list[Any]:
@@ -142,8 +142,8 @@ def test_of_an_answer_that_was_cut_only_whole_calls_are_passed_on(finish: str) -
 def test_text_that_was_held_back_for_a_tag_comes_where_the_answer_breaks_off() -> None:
     decoder = ChatDecoder(profile=ModelProfile())
     decoder.feed(json.dumps({"choices": [{"delta": {"content": "<think>so</thi"}}]}).encode())
-    assert decoder.rest() == [ReasoningText(text="</thi")]
-    assert not decoder.rest()
+    assert decoder.flush() == [ReasoningText(text="</thi")]
+    assert not decoder.flush()
 
 
 def test_a_think_tag_that_never_closed_is_reasoning() -> None:

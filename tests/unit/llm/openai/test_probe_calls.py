@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.llm.openai.options import BackendOptions
-from reasond_server.llm.openai.probe_calls import ProbeClient, Reply
+from reasond_server.llm.openai.backend_options import BackendOptions
+from reasond_server.llm.openai.probe_calls import ProbeClient, ProbeReply
 from tests.unit.llm.openai.odd_server import WORDS, Manners, odd_server
 
 BODY = {"messages": [{"role": "user", "content": "Count."}]}
 
 
-async def asked(manners: Manners, *, limit_s: float = 10.0) -> Reply:
+async def asked(manners: Manners, *, limit_s: float = 10.0) -> ProbeReply:
     with odd_server(manners) as base_url:
         options = BackendOptions(name="llm", model="m", base_url=base_url)
         async with ProbeClient(options=options, limit_s=limit_s) as client:
@@ -51,13 +51,13 @@ async def test_a_huge_error_is_read_in_part_only() -> None:
     ],
 )
 def test_whatever_comes_is_read_without_a_fault(event: object) -> None:
-    reply = Reply(status=200)
+    reply = ProbeReply(status=200)
     reply.take(event)
-    assert reply == Reply(status=200)
+    assert reply == ProbeReply(status=200)
 
 
 def test_an_error_inside_a_stream_is_an_error() -> None:
-    reply = Reply(status=200)
+    reply = ProbeReply(status=200)
     reply.take({"error": {"message": "boom"}})
     assert not reply.is_ok
     assert reply.outcome == "HTTP 200: boom"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
-from reasond_server.llm.openai.options import BackendOptions
+from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.profiles import ModelProfile, SchemaLevel
 from reasond_server.types import ToolCall
@@ -21,7 +21,7 @@ REQUEST = ChatRequest(messages=(USER,), max_tokens=50, temperature=0.5, stop=("<
 
 def body(request: ChatRequest = REQUEST, **profile: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     options = replace(OPTIONS, profile=ModelProfile(name="p", **profile))
-    made = ResponsesProtocol().body(request, options)
+    made = ResponsesProtocol().build_body(request, options)
     return made.data, made.warnings
 
 
@@ -114,7 +114,7 @@ def test_a_schema_is_asked_for_as_far_as_it_is_followed(level: SchemaLevel) -> N
     schema = {"type": "object", "properties": {}}
     data, warnings = body(replace(REQUEST, json_schema=schema), json_schema=level)
     if level is SchemaLevel.OBJECT:
-        assert data["text"] == {"format": {"type": "json_object"}}
+        assert data["text"] == {"format": {"type": "parse_object"}}
         assert warnings == ("json_schema is told to the model but not enforced by it",)
     else:
         assert data["text"]["format"]["type"] == "json_schema"

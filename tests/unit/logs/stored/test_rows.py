@@ -13,8 +13,8 @@ from reasond_server.logs.store import ExecutionStore, Lease, Record, Recovery
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.plan import Plan, encode_plan
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.testing.logs import HandWrittenLog, started, step
 from reasond_server.types import ExecutionState, FinishReason, Result, StrategySource, Task
+from tests.stores.logs import HandWrittenLog, started, step
 from tests.unit.logs.stored.conftest import Time, opened
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script
 from tests.unit.runs.servers import Replayable

@@ -1,0 +1,196 @@
+"""Token budgets of callers: tokens are reserved before a model call and settled with what it used.
+
+Each caller has a bucket for a minute and one for a day. A bucket holds its limit and refills evenly over its time. A
+reservation never overdraws it: a call that would is refused, or granted less where it can do with less. If a model
+server ignores its limit and uses more than was reserved, the bucket goes below zero and refuses until it has refilled.
+A reservation that is never settled counts as spent: its process died.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from reasond_server.errors import TokenBudgetExhaustedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reasond_server.telemetry.observers import LimitObserver
+
+MINUTE_S: Final = 60.0
+DAY_S: Final = 86_400.0
+# Longer than any call may take: a later settlement changes nothing.
+RESERVED_S: Final = 3600.0
+# Each new caller makes room by looking at this many others.
+_EXAMINED: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLimits:
+    """Tokens that a caller may spend in a minute and in a day; None means no limit."""
+
+    per_minute: int | None = None
+    per_day: int | None = None
+
+    @property
+    def buckets(self) -> Sequence[tuple[int, float]]:
+        """Capacity and seconds of each bucket."""
+        pairs = ((self.per_minute, MINUTE_S), (self.per_day, DAY_S))
+        return [(amount, seconds) for amount, seconds in pairs if amount is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Tokens set aside for one model call of `caller`."""
+
+    id: str
+    caller: str
+    tokens: int
+
+
+class TokenLedger(Protocol):
+    """The buckets of all callers."""
+
+    async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
+        """Set aside up to `most` tokens, but at least `least`.
+
+        Raises:
+            TokenBudgetExhaustedError: fewer than `least` are left. It has the time to wait where waiting helps.
+        """
+        ...
+
+    async def settle(self, reservation: Reservation, *, used: int) -> None:
+        """Give unused tokens back, or charge those used beyond the reservation; a second settlement changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerAccount:
+    """The budget of one caller in `ledger`; `on_refused` is called for each model call that it does not cover."""
+
+    ledger: TokenLedger
+    caller: str
+    observer: LimitObserver
+    on_refused: Callable[[TokenBudgetExhaustedError], None]
+
+    async def reserve(self, *, least: int, most: int) -> Reservation:
+        """Set tokens aside for a model call. Raises as TokenLedger.reserve."""
+        try:
+            reservation = await self.ledger.reserve(self.caller, least=least, most=most)
+        except TokenBudgetExhaustedError as error:
+            self.observer.caller_refused("budget")
+            self.on_refused(error)
+            raise
+        self.observer.tokens_reserved(reservation.tokens)
+        return reservation
+
+    async def settle(self, reservation: Reservation, *, used: int) -> None:
+        """See TokenLedger."""
+        self.observer.tokens_settled(reservation.tokens, used)
+        await self.ledger.settle(reservation, used=used)
+
+
+def build_refusal(limits: TokenLimits, *, least: int, left: int, wait_s: float | None) -> TokenBudgetExhaustedError:
+    """Return the error of a call that needs `least` tokens while `left` are left; `wait_s` None: never enough."""
+    allowed = " and ".join(
+        f"{amount} in {'a minute' if seconds == MINUTE_S else 'a day'}" for amount, seconds in limits.buckets
+    )
+    can_wait = wait_s is not None
+    return TokenBudgetExhaustedError(
+        f"The next model call needs at least {least} tokens, {max(0, left)} are left of the {allowed} that the caller "
+        "may spend",
+        remedy="Retry after the time given." if can_wait else "Shorten the task, or have [limits] raised.",
+        metadata={"needed": str(least), "left": str(max(0, left))},
+        retry_after_s=wait_s,
+    )
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The tokens that were left at one time; it refills evenly."""
+
+    capacity: int
+    seconds: float
+    level: float
+    at_s: float
+
+    def fill(self, now_s: float) -> None:
+        """Add what has refilled since the last time."""
+        if now_s > self.at_s:
+            level = self.level + (now_s - self.at_s) * self.capacity / self.seconds
+            self.level = min(self.capacity, level)
+            self.at_s = now_s
+
+    def compute_wait_s(self, tokens: int) -> float | None:
+        """Return the seconds until the bucket has `tokens`; None if it never holds so many."""
+        if tokens > self.capacity:
+            return None
+        return max(0.0, (tokens - self.level) * self.seconds / self.capacity)
+
+
+class MemoryTokenLedger:
+    """The ledger of one process; it forgets callers whose buckets are full."""
+
+    def __init__(self, *, limits: TokenLimits, monotonic: Callable[[], float], most_callers: int = 100_000) -> None:
+        self._limits = limits
+        self._monotonic = monotonic
+        self._most_callers = most_callers
+        self._buckets: dict[str, list[_Bucket]] = {}
+        self._open: set[str] = set()
+        self._ids = map(str, count(1))
+
+    async def reserve(self, caller: str, *, least: int, most: int) -> Reservation:
+        """See TokenLedger."""
+        buckets = self._fill_buckets(caller)
+        granted = most
+        for bucket in buckets:
+            if bucket.level < granted:
+                granted = int(bucket.level)
+        if granted < least:
+            waits = [bucket.compute_wait_s(least) for bucket in buckets]
+            wait_s = None if None in waits else max(wait for wait in waits if wait is not None)
+            raise build_refusal(self._limits, least=least, left=granted, wait_s=wait_s)
+        for bucket in buckets:
+            bucket.level -= granted
+        reservation = Reservation(id=next(self._ids), caller=caller, tokens=granted)
+        self._open.add(reservation.id)
+        return reservation
+
+    async def settle(self, reservation: Reservation, *, used: int) -> None:
+        """See TokenLedger."""
+        if reservation.id not in self._open:
+            return
+        self._open.remove(reservation.id)
+        back = reservation.tokens - used
+        for bucket in self._fill_buckets(reservation.caller):
+            bucket.level = min(bucket.capacity, bucket.level + back)
+
+    def _fill_buckets(self, caller: str) -> list[_Bucket]:
+        """Return the buckets of `caller`, refilled up to now."""
+        now_s = self._monotonic()
+        buckets = self._buckets.get(caller)
+        if buckets is None:
+            if len(self._buckets) >= self._most_callers:
+                self._forget_full(now_s)
+            buckets = [
+                _Bucket(capacity=capacity, seconds=seconds, level=capacity, at_s=now_s)
+                for capacity, seconds in self._limits.buckets
+            ]
+            self._buckets[caller] = buckets
+        for bucket in buckets:
+            bucket.fill(now_s)
+        return buckets
+
+    def _forget_full(self, now_s: float) -> None:
+        """Forget some callers whose buckets are full: a new bucket would be the same.
+
+        It looks at a few callers only, those first that it has not looked at for longest, so that nobody waits for it.
+        """
+        for caller in list(islice(self._buckets, _EXAMINED)):
+            buckets = self._buckets.pop(caller)
+            for bucket in buckets:
+                bucket.fill(now_s)
+            if any(bucket.level < bucket.capacity for bucket in buckets):
+                self._buckets[caller] = buckets

@@ -1,0 +1,252 @@
+"""How many requests a caller may make, and how many executions at once; refused requests are not counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+from reasond_server.errors import RateLimitedError
+from reasond_server.reasons import SOON_S
+from reasond_server.telemetry.observers import UNOBSERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.telemetry.observers import LimitObserver
+
+Cleanup: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""What is left to await after a slot was released; what need not wait is done."""
+
+# Slots of earlier lives have lapsed, or were moved before.
+_LIVES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """Requests that a caller may make in a minute and in an hour, by weight; None means no limit."""
+
+    per_minute: int | None = None
+    per_hour: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """Which limit was reached, and the seconds after which to retry; None if a retry never helps."""
+
+    limit: str
+    retry_after_s: float | None
+    kind: Literal["rate", "concurrency"] = "rate"
+
+
+def deny_concurrency(most: int) -> Denial:
+    """Return the denial of an execution beyond `most` at once."""
+    return Denial(limit=f"{most} executions at once", retry_after_s=SOON_S, kind="concurrency")
+
+
+class RequestRates(Protocol):
+    """The rates at which callers make requests."""
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """Count a request of `weight`; return a denial instead if it would exceed a limit."""
+        ...
+
+
+class Slots(Protocol):
+    """A semaphore for each caller: every execution takes a slot of its own name and releases it at its end."""
+
+    @property
+    def most(self) -> int:
+        """The number of slots of each caller."""
+        ...
+
+    async def take(self, caller: str, slot: str) -> bool:
+        """Take a slot under the name `slot`; return whether one was free."""
+        ...
+
+    def release(self, caller: str, slot: str) -> Cleanup | None:
+        """Release the slot; a second time does nothing. Return what to await, None if nothing."""
+        ...
+
+    async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
+        """Take `slot` in slot of the slots `earlier`, at least one name; this never fails for lack of a slot."""
+        ...
+
+
+class MemorySlots:
+    """The slots of one process: `most` for each caller."""
+
+    def __init__(self, *, most: int) -> None:
+        self._most = most
+        self._taken: dict[str, set[str]] = {}
+
+    @property
+    def most(self) -> int:
+        """See Slots."""
+        return self._most
+
+    async def take(self, caller: str, slot: str) -> bool:
+        """See Slots."""
+        taken = self._taken.get(caller)
+        if taken is None:
+            self._taken[caller] = {slot}
+            return True
+        if len(taken) >= self._most:
+            return False
+        taken.add(slot)
+        return True
+
+    def release(self, caller: str, slot: str) -> None:
+        """See Slots."""
+        taken = self._taken.get(caller)
+        if taken is None:
+            return
+        taken.discard(slot)
+        if not taken:
+            del self._taken[caller]
+
+    async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
+        """See Slots."""
+        taken = self._taken.setdefault(caller, set())
+        taken.difference_update(earlier)
+        taken.add(slot)
+
+
+class RequestAdmission(Protocol):
+    """Takes a slot and counts a request, both or neither."""
+
+    async def admit(self, caller: str, slot: str, *, weight: int) -> Denial | None:
+        """Take a slot under the name `slot` (empty: take none) and count `weight`; return a denial if refused."""
+        ...
+
+    def release(self, caller: str, slot: str) -> Cleanup | None:
+        """See Slots."""
+        ...
+
+    async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
+        """See Slots."""
+        ...
+
+
+class DirectAdmission:
+    """Admits by `slots`, then by `rates`, which are both in this process or both in Redis; None: not counted."""
+
+    def __init__(self, *, rates: RequestRates | None, slots: Slots | None) -> None:
+        self._rates = rates
+        self._slots = slots
+
+    async def admit(self, caller: str, slot: str, *, weight: int) -> Denial | None:
+        """See Admission."""
+        if self._slots is not None and not await self._slots.take(caller, slot):
+            return deny_concurrency(self._slots.most)
+        denial = None if self._rates is None else await self._rates.count(caller, weight=weight)
+        if denial is not None:
+            await release_slot(self, caller, slot)
+        return denial
+
+    def release(self, caller: str, slot: str) -> Cleanup | None:
+        """See Admission."""
+        return None if self._slots is None else self._slots.release(caller, slot)
+
+    async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
+        """See Admission."""
+        if self._slots is not None:
+            await self._slots.move(caller, slot, earlier=earlier)
+
+
+async def release_slot(admission: RequestAdmission, caller: str, slot: str) -> None:
+    """Release a slot and wait until it is free."""
+    cleanup = admission.release(caller, slot)
+    if cleanup is not None:
+        await cleanup()
+
+
+class ExecutionPermit:
+    """The right of a caller to one execution; `leave` releases its slot at `gate`, a second time does nothing.
+
+    A process that goes on with the execution carries the permit over by its `name`.
+    """
+
+    __slots__ = ("_caller", "_gate", "_is_left", "_slot", "name")
+
+    def __init__(self, *, gate: RequestGate, caller: str, slot: str, name: str) -> None:
+        self.name = name
+        self._gate = gate
+        self._caller = caller
+        self._slot = slot
+        self._is_left = False
+
+    def leave(self) -> None:
+        """Release the slot without waiting, because the caller may be in the middle of a cancellation."""
+        if not self._is_left:
+            self._is_left = True
+            self._gate.release(self._caller, self._slot)
+
+
+class RequestGate:
+    """Admits requests and releases slots when executions end; `has_slots` says whether executions at once count."""
+
+    def __init__(self, *, admission: RequestAdmission, has_slots: bool, observer: LimitObserver = UNOBSERVED) -> None:
+        self._observer = observer
+        self._admission = admission
+        self._has_slots = has_slots
+        self._releasing: set[asyncio.Task[None]] = set()
+
+    async def aclose(self) -> None:
+        """Wait until the slots of all permits that were left are free."""
+        if self._releasing:
+            await asyncio.wait(self._releasing)
+
+    async def admit(self, caller: str, *, weight: int = 1) -> ExecutionPermit:
+        """Return a permit for one more execution; leave it at the end.
+
+        Raises:
+            RateLimitedError: a limit is reached; nothing was counted.
+        """
+        # Unlike uuid4 this makes no object to throw away.
+        slot = os.urandom(16).hex() if self._has_slots else ""
+        try:
+            denial = await self._admission.admit(caller, slot, weight=weight)
+        except BaseException:
+            # The slot may be taken already if the caller was cancelled meanwhile.
+            if slot:
+                await release_slot(self._admission, caller, slot)
+            raise
+        if denial is not None:
+            self._observer.caller_refused(denial.kind)
+            raise _build_error(denial.limit, denial.retry_after_s)
+        return ExecutionPermit(gate=self, caller=caller, slot=slot, name=slot)
+
+    async def carry_over(self, caller: str, name: str, *, life: int) -> ExecutionPermit | None:
+        """Return a permit for the second `life`, or a later one, of the execution that the permit `name` admitted.
+
+        It takes the slots of the earlier lives, which perhaps nobody released. None if executions at once do not count.
+        """
+        if not self._has_slots:
+            return None
+        slot = _name_slot(name, life)
+        earlier = [_name_slot(name, before) for before in range(max(1, life - _LIVES), life)]
+        await self._admission.move(caller, slot, earlier=earlier)
+        return ExecutionPermit(gate=self, caller=caller, slot=slot, name=name)
+
+    def release(self, caller: str, slot: str) -> None:
+        """Release the slot of a caller, in a task if that takes waiting; an empty name is no slot."""
+        cleanup = self._admission.release(caller, slot) if slot else None
+        if cleanup is not None:
+            task = asyncio.create_task(cleanup(), name="slot of a caller")
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
+
+
+def _name_slot(name: str, life: int) -> str:
+    """Return the name of the slot of a life of an execution; the slots of two lives are released in any order."""
+    return name if life == 1 else f"{name}:{life}"
+
+
+def _build_error(limit: str, retry_after_s: float | None) -> RateLimitedError:
+    remedy = "Retry after the time given." if retry_after_s is not None else "Have [limits] raised: this never fits."
+    return RateLimitedError(
+        f"The caller may make {limit}", remedy=remedy, metadata={"limit": limit}, retry_after_s=retry_after_s
+    )

@@ -1,0 +1,296 @@
+"""Requests counted in sliding windows by the library `limits`, in memory or in Redis.
+
+Each window has a fixed length; the one before counts in proportion to how much of it the sliding window still covers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from limits import RateLimitItemPerHour, RateLimitItemPerMinute
+from limits.aio.storage import RedisStorage, Storage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+from reasond_server.limits.request_limits import Denial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from limits import RateLimitItem
+    from redis.asyncio import Redis
+
+    from reasond_server.limits.request_limits import RequestLimits
+
+_NAMESPACE: Final = "requests"
+_LEAST_WAIT_S: Final = 1.0
+# At the exact end of the computed time the window still covers just too much.
+_MARGIN_S: Final = 0.001
+# Each new window makes room by looking at this many others.
+_EXAMINED: Final = 32
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was counted under one key in the window `number`, and in the window before."""
+
+    seconds: int
+    number: int
+    count: int = 0
+    before: int = 0
+
+    def move_to(self, number: int) -> None:
+        """Become the window `number`, this one or a later one."""
+        if number != self.number:
+            self.before = self.count if number == self.number + 1 else 0
+            self.number, self.count = number, 0
+
+
+class MemoryWindows(Storage):
+    """The library's storage of sliding windows in the memory of one process; `monotonic` is in seconds.
+
+    The library's own storage in memory makes a task for each hit, which looks at all windows. This one makes no task
+    and awaits nothing, so that nothing else in the event loop runs between a question and its answer. It has the
+    methods of `SlidingWindowCounterSupport` without the library's wrapper around each call, and is registered nowhere.
+
+    Once there are `most` windows, each new one makes it forget some that count nothing any more.
+    """
+
+    STORAGE_SCHEME = None
+
+    def __init__(self, *, monotonic: Callable[[], float], most: int = 100_000) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._most = most
+        self._windows: dict[str, _Window] = {}
+
+    @property
+    def base_exceptions(self) -> tuple[type[Exception], ...]:
+        """The errors that it raises: none."""
+        return ()
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        """Count `amount` and return True, unless the sliding window would then cover more than `limit`."""
+        now_s = self._monotonic()
+        window = self._windows.get(key)
+        if window is None:
+            return amount <= limit and self._start_window(key, expiry, amount, now_s)
+        number = int(now_s // expiry)
+        if number != window.number:
+            window.move_to(number)
+        covered = window.count + window.before * _compute_rest(expiry, now_s) if window.before else window.count
+        if covered >= limit - amount + 1:
+            return False
+        window.count += amount
+        return True
+
+    def take_back(self, key: str, amount: int) -> None:
+        """Undo a count of `amount` that was just made; nothing may be awaited in between."""
+        self._windows[key].count -= amount
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """Return count and seconds of the window before, then of this one: how long the sliding window covers it."""
+        now_s = self._monotonic()
+        window = self._find(key, now_s)
+        if window is None:
+            return 0, 0.0, 0, 0.0
+        rest_s = _compute_rest(expiry, now_s) * expiry
+        return window.before, rest_s, window.count, rest_s + expiry
+
+    async def clear_sliding_window(self, key: str, expiry: int) -> None:
+        """Forget what was counted under `key`."""
+        del expiry
+        self._windows.pop(key, None)
+
+    async def clear(self, key: str) -> None:
+        """Forget what was counted under `key`."""
+        self._windows.pop(key, None)
+
+    async def reset(self) -> int:
+        """Forget everything; return how many windows there were."""
+        found = len(self._windows)
+        self._windows.clear()
+        return found
+
+    async def check(self) -> bool:
+        """Return that it works."""
+        return True
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Refuse: only the library's fixed windows need this."""
+        del key, expiry, amount
+        _refuse_fixed_window()
+
+    async def get(self, key: str) -> int:
+        """Refuse as `incr`."""
+        del key
+        _refuse_fixed_window()
+
+    async def get_expiry(self, key: str) -> float:
+        """Refuse as `incr`."""
+        del key
+        _refuse_fixed_window()
+
+    def _start_window(self, key: str, seconds: int, amount: int, now_s: float) -> bool:
+        """Start a window under `key` with `amount` counted; return True."""
+        if len(self._windows) >= self._most:
+            self._forget_idle(now_s)
+        self._windows[key] = _Window(seconds=seconds, number=int(now_s // seconds), count=amount)
+        return True
+
+    def _find(self, key: str, now_s: float) -> _Window | None:
+        """Return the window under `key` as it is now; None if nothing was counted."""
+        window = self._windows.get(key)
+        if window is not None:
+            window.move_to(int(now_s // window.seconds))
+        return window
+
+    def _forget_idle(self, now_s: float) -> None:
+        """Forget some windows that count nothing any more.
+
+        It looks at a few only, those first that it has not looked at for longest, so that nobody waits for it.
+        """
+        for key in list(islice(self._windows, _EXAMINED)):
+            window = self._windows.pop(key)
+            if window.number >= int(now_s // window.seconds) - 1:
+                self._windows[key] = window
+
+
+class _Named:
+    """A limit that makes the library's keys in one step; the library takes seven calls for each."""
+
+    __slots__ = ()
+    namespace: str
+    amount: int
+    multiples: int
+    GRANULARITY: Any
+
+    def key_for(self, *identifiers: bytes | str | float) -> str:
+        """Return the key of one identifier, a text."""
+        return f"{self.namespace}/{identifiers[0]!s}/{self.amount}/{self.multiples}/{self.GRANULARITY.name}"
+
+    def get_expiry(self) -> int:
+        """Return the seconds of a window."""
+        seconds: int = self.GRANULARITY.seconds
+        return seconds
+
+
+class PerMinute(_Named, RateLimitItemPerMinute):
+    """A limit of a minute."""
+
+
+class PerHour(_Named, RateLimitItemPerHour):
+    """A limit of an hour."""
+
+
+class _WindowRates:
+    """The rates of `limits`, with windows in `storage`."""
+
+    def __init__(self, *, storage: MemoryWindows | RedisStorage, limits: RequestLimits) -> None:
+        self._storage = storage
+        self._limiter = SlidingWindowCounterRateLimiter(storage)
+        self._items = _build_items(limits)
+
+    def _deny_unfitting(self, weight: int) -> Denial | None:
+        """Return the denial of a `weight` that is larger than a whole limit."""
+        for item in self._items:
+            if weight > item.amount:
+                return Denial(limit=_describe(item), retry_after_s=None)
+        return None
+
+    async def _build_denial(self, item: RateLimitItem, name: str, weight: int) -> Denial:
+        # The library's `get_window_stats` says when one more fits, which is too early for a larger weight.
+        found = await self._storage.get_sliding_window(item.key_for(name), item.get_expiry())
+        wait_s = _compute_wait_s(found, room=item.amount - weight + 1, seconds=item.get_expiry())
+        return Denial(limit=_describe(item), retry_after_s=max(_LEAST_WAIT_S, wait_s))
+
+
+class MemoryRates(_WindowRates):
+    """Counts requests of callers in the memory of one process."""
+
+    def __init__(self, *, windows: MemoryWindows, limits: RequestLimits) -> None:
+        super().__init__(storage=windows, limits=limits)
+        self._windows = windows
+        self._longest_first = self._items[::-1]
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """See RequestRates; if several windows refuse, the denial names the longest.
+
+        Counts made before a window refuses are taken back: nothing else runs in between.
+        """
+        denial = self._deny_unfitting(weight)
+        if denial is not None:
+            return denial
+        for place, item in enumerate(self._longest_first):
+            if not await self._limiter.hit(item, caller, cost=weight):
+                for counted in self._longest_first[:place]:
+                    self._windows.take_back(counted.key_for(caller), weight)
+                return await self._build_denial(item, caller, weight)
+        return None
+
+
+class RedisRates(_WindowRates):
+    """Counts requests of callers in Redis, for all servers together."""
+
+    async def count(self, caller: str, *, weight: int) -> Denial | None:
+        """See RequestRates.
+
+        All limits but the first are asked before any counts; the first counts nothing when it refuses. If another
+        server counts between the question and the count, the limits that counted already keep the count.
+
+        Raises:
+            RedisError: Redis cannot be reached.
+        """
+        denial = self._deny_unfitting(weight)
+        if denial is not None:
+            return denial
+        # Braces in a key of Redis choose its node, and a key must be valid UTF-8.
+        name = caller.encode("utf-8", "surrogatepass").hex()
+        for item in self._items[1:]:
+            if not await self._limiter.test(item, name, cost=weight):
+                return await self._build_denial(item, name, weight)
+        for item in self._items:
+            if not await self._limiter.hit(item, name, cost=weight):
+                return await self._build_denial(item, name, weight)
+        return None
+
+
+def build_redis_storage(redis: Redis, *, prefix: str = "reasond") -> RedisStorage:
+    """Return the library's storage in Redis, over the connections of `redis`."""
+    # The address only names the implementation. The library would refuse some addresses of Redis and repeat them.
+    pool: Any = redis.connection_pool
+    return RedisStorage("async+redis://", implementation="redispy", key_prefix=prefix, connection_pool=pool)
+
+
+def _build_items(limits: RequestLimits) -> Sequence[RateLimitItem]:
+    """Return the limits as the library has them, shortest window first."""
+    minute = [] if limits.per_minute is None else [PerMinute(limits.per_minute, 1, _NAMESPACE)]
+    hour = [] if limits.per_hour is None else [PerHour(limits.per_hour, 1, _NAMESPACE)]
+    return [*minute, *hour]
+
+
+def _describe(item: RateLimitItem) -> str:
+    name = "a minute" if isinstance(item, RateLimitItemPerMinute) else "an hour"
+    return f"{item.amount} requests in {name}"
+
+
+def _compute_wait_s(found: tuple[int, float, int, float], *, room: int, seconds: int) -> float:
+    """Return the seconds until the sliding window covers less than `room`.
+
+    `found` is what `get_sliding_window` returned; `seconds` is the length of a window.
+    """
+    before, before_s, count, count_s = found
+    if count >= room:
+        return count_s - seconds * room / count + _MARGIN_S
+    # The window ended after it refused: there is room, and nothing before.
+    return before_s - seconds * (room - count) / before + _MARGIN_S if before else 0.0
+
+
+def _compute_rest(seconds: int, now_s: float) -> float:
+    """Return the share of the window that is still to come: the sliding window covers as much of the one before."""
+    return 1 - now_s % seconds / seconds
+
+
+def _refuse_fixed_window() -> NoReturn:
+    raise NotImplementedError("only sliding windows are kept in memory")

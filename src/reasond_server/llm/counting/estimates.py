@@ -1,0 +1,275 @@
+"""Upper bounds on tokens without a tokenizer: a calibrated estimate from the kinds of characters, and UTF-8 bytes.
+
+The estimate sorts a text's bytes into five kinds; each kind costs a fixed share of a token per byte, times a factor for
+the model: factor = ratio * (1 + margin). The ratio is the moving mean of reported / estimated tokens, the margin three
+times the moving mean of how far reports are from it, within bounds. No byte ever costs more than one token, so an
+estimate is never above the bytes of a text.
+
+Costs are whole numbers of a thousandth of a token: the estimate of a joined text is that of its parts, rounded once.
+"""
+
+from __future__ import annotations
+
+import string
+import sys
+from dataclasses import asdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.llm.counting.learning import read_number
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reasond_server.llm.model import Message
+    from reasond_server.types import Json
+
+
+_TOKEN = 1000
+_MESSAGE_TOKENS = 8
+_LETTERS = string.ascii_letters.encode()
+_DIGITS = string.digits.encode()
+_BLANKS = string.whitespace.encode()
+_ASCII = bytes(range(128))
+# Thousandths of a token for each byte, before calibration: rounded up from the counts that tokenizers of today give
+# for English prose (letters 4.5 to a token, most spaces for nothing), for code, and for other scripts.
+_LETTER, _DIGIT, _BLANK, _SIGN, _OTHER = 220, 450, 120, 650, 420
+
+_FIRST_MARGIN = 0.4
+_LEAST_MARGIN, _MOST_MARGIN = 0.1, 1.0
+_DEVIATIONS = 3.0
+_WEIGHT = 0.2
+_LEAST_RATIO, _MOST_RATIO = 0.25, 8.0
+_CUT_PROMPT = 0.5
+
+
+@value
+class Calibration:
+    """What was learnt so far: `ratio` of reported to plain estimates, mean relative `deviation`, number of reports."""
+
+    ratio: float = 1.0
+    deviation: float = _FIRST_MARGIN / _DEVIATIONS
+    reports: int = 0
+
+    @property
+    def margin(self) -> float:
+        """By how much estimates are raised: 0.4 without any report, then between 0.1 and 1."""
+        return min(_MOST_MARGIN, max(_LEAST_MARGIN, _DEVIATIONS * self.deviation))
+
+    def add_report(self, *, estimated: float, reported: int) -> Calibration:
+        """Return the calibration after one more report."""
+        ratio = min(_MOST_RATIO, max(_LEAST_RATIO, reported / estimated))
+        if not self.reports:
+            return Calibration(ratio=ratio, deviation=self.deviation, reports=1)
+        distance = abs(ratio - self.ratio) / self.ratio
+        return Calibration(
+            ratio=self.ratio + _WEIGHT * (ratio - self.ratio),
+            deviation=self.deviation + _WEIGHT * (distance - self.deviation),
+            reports=self.reports + 1,
+        )
+
+
+_UNCALIBRATED: Final = Calibration()
+
+
+class EstimatingCounter:
+    """Estimates upwards. One instance serves one model; what a report changes holds for the next count.
+
+    Reporting from several threads at once may miss one of the reports, never more.
+    """
+
+    _parent: EstimatingCounter | None = None
+
+    def __init__(self, *, message_tokens: int = _MESSAGE_TOKENS, calibration: Calibration = _UNCALIBRATED) -> None:
+        self._message_tokens = message_tokens
+        self.calibration = calibration
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they never are."""
+        return False
+
+    def count_text(self, text: str) -> int:
+        """Return an upper estimate of the tokens of `text` alone."""
+        return _round_up(self._build_cost()(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return an upper estimate of the input tokens of a call, with an allowance for each message's marks."""
+        cost, factor = self._build_cost(), self._compute_factor()
+        marks = int(self._message_tokens * factor * _TOKEN) * len(messages)
+        return _round_up(marks + cost(_join_contents(messages)))
+
+    def count_at_least(self, text: str) -> int:
+        """Return a lower estimate of the tokens of `text`, to tell whether a model wrote more than it was allowed.
+
+        Half of what the plain estimate says: what was learnt from prompts need not hold for what a model writes.
+        """
+        return _round_up(_cost_of(min(1.0, self.calibration.ratio))(text)) // 2
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` that has at most `tokens` tokens by estimate."""
+        cost, left = self._build_cost(), max(0, tokens) * _TOKEN
+        low, high = 0, min(len(text), left)  # no character costs less than a thousandth
+        while low < high:
+            middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
+            price = cost(text[low:middle])
+            if price <= left:
+                low, left = middle, left - price
+            else:
+                high = middle - 1
+        return text[:low]
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` that has at most `tokens` tokens by estimate."""
+        cost, left = self._build_cost(), max(0, tokens) * _TOKEN
+        length = len(text)
+        low, high = 0, min(length, left)
+        while low < high:
+            middle = min((low + high + 1) // 2, low + max(1, left // _BLANK))
+            price = cost(text[length - middle : length - low])
+            if price <= left:
+                low, left = middle, left - price
+            else:
+                high = middle - 1
+        return text[length - low :]
+
+    def learn(self, messages: Sequence[Message], reported: int) -> None:
+        """Take note that a prompt of `messages` had `reported` tokens."""
+        plain = _cost_of(1.0)
+        estimated = self._message_tokens * len(messages) + plain(_join_contents(messages)) / _TOKEN
+        self.observe(estimated=estimated, reported=reported)
+
+    def observe(self, *, estimated: float, reported: int) -> None:
+        """Take note that a prompt that was `estimated` before any calibration had `reported` tokens.
+
+        A report of next to nothing tells of a missing count or of a prompt that the server cut, and is left out.
+        """
+        if estimated > 0 and reported >= _CUT_PROMPT * estimated * _LEAST_RATIO:
+            self.calibration = self.calibration.add_report(estimated=estimated, reported=reported)
+
+        if self._parent is not None:
+            self._parent.observe(estimated=estimated, reported=reported)
+
+    def fork(self) -> EstimatingCounter:
+        """Return a counter with the calibration of now that learns on its own and passes on what it hears."""
+        forked = EstimatingCounter(message_tokens=self._message_tokens, calibration=self.calibration)
+        forked._parent = self
+        return forked
+
+    def snapshot(self) -> Json:
+        """Return the calibration: `ratio`, `deviation`, `reports`."""
+        return asdict(self.calibration)
+
+    def restore(self, snapshot: Json) -> None:
+        """Take over a calibration. Raises InternalError: `snapshot` is none."""
+        self.calibration = Calibration(
+            ratio=read_number(snapshot, "ratio", least=_LEAST_RATIO, most=_MOST_RATIO),
+            deviation=read_number(snapshot, "deviation", least=0.0, most=_MOST_RATIO / _LEAST_RATIO),
+            reports=int(read_number(snapshot, "reports", least=0, most=sys.maxsize)),
+        )
+
+    def _compute_factor(self) -> float:
+        calibration = self.calibration
+        return calibration.ratio * (1 + calibration.margin)
+
+    def _build_cost(self) -> Callable[[str], int]:
+        return _cost_of(self._compute_factor())
+
+
+# Building it takes longer than using it once; what was learnt moves the factor of a run only between its calls.
+@lru_cache(maxsize=64)
+def _cost_of(factor: float) -> Callable[[str], int]:
+    """Return a function from a text to its cost in thousandths of a token."""
+    letter, digit, blank, sign, other = (
+        min(_TOKEN, max(1, round(share * factor))) for share in (_LETTER, _DIGIT, _BLANK, _SIGN, _OTHER)
+    )
+
+    def cost(text: str) -> int:
+        encoded = text.encode("utf-8", "surrogatepass")
+        # Most are letters: what is left without them is looked at in a fraction of the time.
+        rest = encoded.translate(None, _LETTERS)
+        digits = len(rest) - len(rest.translate(None, _DIGITS))
+        blanks = len(rest) - len(rest.translate(None, _BLANKS))
+        others = 0 if text.isascii() else len(rest.translate(None, _ASCII))
+        signs = len(rest) - digits - blanks - others
+        letters = len(encoded) - len(rest)
+        return letter * letters + digit * digits + blank * blanks + sign * signs + other * others
+
+    return cost
+
+
+def _join_contents(messages: Sequence[Message]) -> str:
+    """Return all that costs: the cost of a text is the sum over its characters, so one text costs what its parts do."""
+    return "".join([message.content for message in messages])
+
+
+def _round_up(cost: int) -> int:
+    return -(-cost // _TOKEN)
+
+
+_CONTINUATION_MASK = 0b1100_0000
+_CONTINUATION = 0b1000_0000
+
+
+class ByteCounter:
+    """Counts UTF-8 bytes: every tokenizer's token covers at least one byte, so no text has more tokens.
+
+    What a provider's chat template adds is not in the text and cannot be known here: the two overheads are
+    allowances for it, generous for the templates in common use.
+
+    Args:
+        message_overhead: tokens allowed for the marks around each message.
+        prompt_overhead: tokens allowed once per call, for what a template puts before the first message.
+    """
+
+    def __init__(self, *, message_overhead: int = 16, prompt_overhead: int = 64) -> None:
+        self._message_overhead = message_overhead
+        self._prompt_overhead = prompt_overhead
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they are upper bounds."""
+        return False
+
+    def count_text(self, text: str) -> int:
+        """Return the UTF-8 bytes of `text`."""
+        return len(_encode(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the bytes of all contents and the allowances for the template."""
+        contents = sum(self._message_overhead + self.count_text(message.content) for message in messages)
+        return self._prompt_overhead + contents
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` of at most `tokens` bytes; characters stay whole."""
+        if tokens <= 0:
+            return ""
+        encoded = _encode(text[:tokens])
+        end = min(tokens, len(encoded))
+        while end < len(encoded) and _is_continuation(encoded[end]):
+            end -= 1
+        return _decode(encoded[:end])
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` of at most `tokens` bytes; characters stay whole."""
+        if tokens <= 0:
+            return ""
+        encoded = _encode(text[-tokens:])
+        start = max(0, len(encoded) - tokens)
+        while start < len(encoded) and _is_continuation(encoded[start]):
+            start += 1
+        return _decode(encoded[start:])
+
+
+def _encode(text: str) -> bytes:
+    """Return `text` in UTF-8; a lone surrogate, which a model may write, counts as three bytes."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decode(encoded: bytes) -> str:
+    return encoded.decode("utf-8", "surrogatepass")
+
+
+def _is_continuation(byte: int) -> bool:
+    return byte & _CONTINUATION_MASK == _CONTINUATION

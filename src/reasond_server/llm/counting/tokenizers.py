@@ -1,0 +1,347 @@
+"""Counters that run a real tokenizer, of a file that is on this machine already, and the choice among all counters.
+
+Nothing is fetched and nothing deleted: tiktoken's own loader fetches a missing file inside the call, without a time
+limit, and deletes a file that it takes for damaged. Here only its encoder is used; files are read and checked by us.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import os
+import re
+from abc import ABC, abstractmethod
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+from reasond_server.errors import SettingsError, shown
+from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
+from reasond_server.llm.counting.learning import TemplateAllowance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import tiktoken
+    from tokenizers import Tokenizer
+
+    from reasond_server.llm.model import Message, TokenCounter
+    from reasond_server.types import Json
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_FIRST_GUESS = 4
+# Learning encodes a prompt once more; the template's share shows just as well in short ones.
+_LEARNT_FROM_CHARACTERS = 20_000
+
+
+class EncodedCounter(ABC):
+    """Counts by encoding. A million characters take tens of milliseconds: long texts belong in a thread.
+
+    Tokenizers promise little about parts of a text: a beginning may even have a token more than the whole. So
+    `head` and `tail` cut between two tokens and count what they return; it never has more tokens than asked for,
+    and next to never could it be longer. Lone surrogates, which a model may write, count as U+FFFD.
+
+    Args:
+        template: what each message costs beyond its content; learnt if not given.
+    """
+
+    def __init__(self, *, template: TemplateAllowance | None = None) -> None:
+        self._template = TemplateAllowance() if template is None else template
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether prompts are counted exactly: their texts are, their template only where it was configured."""
+        return self._template.is_configured
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of `text` alone; names of special tokens in it are plain text."""
+        return self._count(_to_encodable(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the tokens of all contents and the template's share."""
+        return self._count_contents(messages) + self._template.count_tokens(len(messages))
+
+    def learn(self, messages: Sequence[Message], reported: int) -> None:
+        """Take note that a prompt of `messages` had `reported` tokens; long prompts are left out."""
+        if sum(len(message.content) for message in messages) <= _LEARNT_FROM_CHARACTERS:
+            texts = self._count_contents(messages)
+            self._template.learn(messages=len(messages), text_tokens=texts, reported=reported)
+
+    def fork(self) -> Self:
+        """Return a counter with the same tokenizer that learns the template on its own; itself where it is exact."""
+        if self.is_exact:
+            return self
+        forked = copy(self)
+        forked._template = self._template.fork()  # noqa: SLF001 - another of the same class
+        return forked
+
+    def snapshot(self) -> Json:
+        """Return what was learnt of the template."""
+        return self._template.snapshot()
+
+    def restore(self, snapshot: Json) -> None:
+        """Know of the template what `snapshot` tells. Raises InternalError: it is none of such a counter."""
+        self._template.restore(snapshot)
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return a longest beginning of `text` that has at most `tokens` tokens."""
+        if tokens <= 0:
+            return ""
+        guess = tokens * _FIRST_GUESS
+        while guess < len(text) and self.count_text(text[:guess]) <= tokens:
+            guess *= 2
+        window = _to_encodable(text[:guess])
+        most, kept = tokens, window
+        while kept and self._count(kept) > tokens:
+            kept = window[: self._measure_head(window, most)]
+            most -= max(1, self._count(kept) - tokens)
+        return text[: len(kept)]
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return a longest end of `text` that has at most `tokens` tokens."""
+        if tokens <= 0:
+            return ""
+        guess = tokens * _FIRST_GUESS
+        while guess < len(text) and self.count_text(text[-guess:]) <= tokens:
+            guess *= 2
+        window = _to_encodable(text[-guess:])
+        most, kept = tokens, window
+        while kept and self._count(kept) > tokens:
+            kept = window[len(window) - self._measure_tail(window, most) :]
+            most -= max(1, self._count(kept) - tokens)
+        return text[len(text) - len(kept) :]
+
+    def _count_contents(self, messages: Sequence[Message]) -> int:
+        return sum(self.count_text(message.content) for message in messages)
+
+    @abstractmethod
+    def _count(self, text: str) -> int:
+        """Return the tokens of `text`, which has no lone surrogates."""
+
+    @abstractmethod
+    def _measure_head(self, text: str, tokens: int) -> int:
+        """Return how many whole characters the first `tokens` tokens of `text` cover; 0 for none."""
+
+    @abstractmethod
+    def _measure_tail(self, text: str, tokens: int) -> int:
+        """Return how many whole characters the last `tokens` tokens of `text` cover; 0 for none."""
+
+
+def _to_encodable(text: str) -> str:
+    """Return `text`, as long, in a form that every tokenizer takes."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+_log = logging.getLogger("reasond.llm.counting")
+
+_SOURCE = "https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
+_LETTER_GROUP = r"[^\r\n\p{L}\p{N}]?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """An encoding: its name, the SHA-256 of its file, and the pattern that cuts texts before they are merged."""
+
+    name: str
+    sha256: str
+    pattern: str
+
+    @property
+    def source(self) -> str:
+        """Where OpenAI publishes the file."""
+        return _SOURCE.format(name=self.name)
+
+    @property
+    def file_names(self) -> tuple[str, str]:
+        """Under which names the file may lie: that of tiktoken's cache, and its plain one."""
+        key = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+        return key, f"{self.name}.tiktoken"
+
+    def find_files(self, folders: Sequence[Path]) -> list[Path]:
+        """Return where in `folders` the file may lie."""
+        return [folder / name for folder in folders for name in self.file_names]
+
+
+KNOWN_RANKS = (
+    Ranks(
+        name="cl100k_base",
+        sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        pattern=(
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+            r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+        ),
+    ),
+    Ranks(
+        name="o200k_base",
+        sha256="446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        pattern=(
+            rf"{_LETTER_GROUP}{_UPPER}*{_LOWER}+{_CONTRACTION}|{_LETTER_GROUP}{_UPPER}+{_LOWER}*{_CONTRACTION}"
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ),
+    ),
+)
+"""The encodings of OpenAI's chat models, as tiktoken 0.14 (MIT) defines them."""
+
+# Without its special tokens, which are never looked for here, it is the same encoding.
+_SAME_TEXT = {"o200k_harmony": "o200k_base"}
+
+
+class TiktokenCounter(EncodedCounter):
+    """Counts with one of OpenAI's encodings: right for OpenAI's own models, wrong for others by any amount."""
+
+    def __init__(self, encoding: tiktoken.Encoding, *, template: TemplateAllowance | None = None) -> None:
+        super().__init__(template=template)
+        self._encoding = encoding
+
+    def _count(self, text: str) -> int:
+        # `encode` raises where a text names a special token.
+        return len(self._encoding.encode_ordinary(text))
+
+    def _measure_head(self, text: str, tokens: int) -> int:
+        first = self._encoding.decode_bytes(self._encoding.encode_ordinary(text)[:tokens])
+        return len(first.decode("utf-8", "ignore"))
+
+    def _measure_tail(self, text: str, tokens: int) -> int:
+        last = self._encoding.decode_bytes(self._encoding.encode_ordinary(text)[-tokens:])
+        return len(last.decode("utf-8", "ignore"))
+
+
+def ranks_of(model: str) -> str:
+    """Return the name of the encoding of an OpenAI model; empty where tiktoken is missing or knows none."""
+    try:
+        from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - an optional package
+    except ImportError:
+        return ""
+    try:
+        name = encoding_name_for_model(model.rpartition("/")[2])
+    except KeyError:
+        return ""
+    return _SAME_TEXT.get(name, name)
+
+
+def find_local_encoding(
+    name: str, folders: Sequence[Path], *, known: Sequence[Ranks] = KNOWN_RANKS
+) -> tiktoken.Encoding | None:
+    """Return the encoding `name` if one of `folders` has its file, whole; None otherwise, or without tiktoken.
+
+    A file with another checksum is named in the log and left alone.
+    """
+    ranks = next((one for one in known if one.name == name), None)
+    if ranks is None:
+        return None
+    for path in ranks.find_files(folders):
+        content = _read_checked(path, ranks.sha256)
+        if content is not None:
+            return _build_encoding(ranks, content)
+    return None
+
+
+def _read_checked(path: Path, sha256: str) -> bytes | None:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(content).hexdigest() == sha256:
+        return content
+    _log.warning("a file of ranks is not what it should be and is not used", extra={"path": str(path)})
+    return None
+
+
+def _build_encoding(ranks: Ranks, content: bytes) -> tiktoken.Encoding | None:
+    """Return the encoding of a file: on each line a token in base64 and its rank."""
+    try:
+        import tiktoken  # noqa: PLC0415 - an optional package
+    except ImportError:
+        return None
+    try:
+        pairs = (line.split() for line in content.splitlines() if line)
+        merges = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+        return tiktoken.Encoding(ranks.name, pat_str=ranks.pattern, mergeable_ranks=merges, special_tokens={})
+    except ValueError:
+        _log.warning("a file of ranks cannot be read", extra={"encoding": ranks.name})
+        return None
+
+
+class TokenizerFileCounter(EncodedCounter):
+    """Counts with a tokenizer of the package `tokenizers`.
+
+    Names of special tokens in a text are counted as the plain text that they are: a server that takes them for
+    special tokens counts fewer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, template: TemplateAllowance | None = None) -> None:
+        super().__init__(template=template)
+        # Files often carry the settings of training, which cut every text to one length or fill it up.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+
+    def _count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _measure_head(self, text: str, tokens: int) -> int:
+        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return offsets[tokens - 1][1] if 0 < tokens <= len(offsets) else 0
+
+    def _measure_tail(self, text: str, tokens: int) -> int:
+        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return len(text) - offsets[-tokens][0] if 0 < tokens <= len(offsets) else 0
+
+
+def load_tokenizer_file(path: Path, *, template: TemplateAllowance | None = None) -> TokenizerFileCounter:
+    """Return a counter with the tokenizer in the file `path`.
+
+    Raises:
+        SettingsError: the package `tokenizers` is missing, or the file is, or it is no tokenizer.
+    """
+    try:
+        from tokenizers import Tokenizer  # noqa: PLC0415 - an optional package
+    except ImportError as error:
+        raise SettingsError(
+            "a tokenizer file needs the package 'tokenizers', which is not installed",
+            remedy="Install reasond-server[tokenizers], or leave the tokenizer file out.",
+        ) from error
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        # The package raises bare Exceptions, whose texts tell nothing that a person could use.
+        raise SettingsError(
+            f"{shown(str(path))} is no tokenizer file that can be read",
+            remedy="Name the tokenizer.json of the model.",
+        ) from error
+    return TokenizerFileCounter(tokenizer, template=template)
+
+
+def choose_counter(
+    kind: Literal["auto", "bytes"],
+    model: str,
+    *,
+    tokenizer: Path | None = None,
+    folders: Sequence[Path] = (),
+    template: TemplateAllowance | None = None,
+    known: Sequence[Ranks] = KNOWN_RANKS,
+) -> TokenCounter:
+    """Return a counter for `model`; it may read a file of some megabytes, which takes a fraction of a second.
+
+    "auto" is the tokenizer file if there is one, else tiktoken if one of `folders` has the ranks of `model`, else an
+    estimate. "bytes" is the hard upper bound. `template` is what a chat template is known to add.
+
+    Raises:
+        SettingsError: the tokenizer file cannot be used.
+    """
+    if kind == "bytes":
+        return ByteCounter()
+    if tokenizer is not None:
+        return load_tokenizer_file(tokenizer, template=template)
+    # tiktoken takes 1.3 MB, for nothing where there is no file for it.
+    if any(os.access(path, os.R_OK) for ranks in known for path in ranks.find_files(folders)):
+        encoding = find_local_encoding(ranks_of(model), folders, known=known)
+        if encoding is not None:
+            return TiktokenCounter(encoding, template=template)
+    return EstimatingCounter()

@@ -1,0 +1,138 @@
+"""The embedded `demo` model: fixed rules behind the port of a language model, so that no key is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ContextExhaustedError
+from reasond_server.llm.counting import WordPieceCounter
+from reasond_server.llm.demo.prompt import read_prompt
+from reasond_server.llm.demo.writing import choose_act, write_reply
+from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.llm.stopping import StopFilter
+from reasond_server.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent
+    from reasond_server.types import ToolCall
+
+_PIECES_PER_TURN = 8
+# As many are read in a millisecond, and threads for them would keep 2 MB.
+_SHORT_CHARACTERS = 2048
+_WARNING = (
+    "answered by the embedded demo model, which follows fixed rules; provider in the [llm] section of config.toml "
+    "selects a language model"
+)
+
+
+class DemoModel:
+    """Works out arithmetic, percentages and interest, answers questions about a text by extraction, says so otherwise.
+
+    It is deterministic: the same request gives the same events. `temperature` has no effect. It reads the last
+    user message (`demo.prompt` says in which form) and writes its tokens, `WordPieceCounter`'s pieces, one by one.
+    Candidates that it is shown are judged by rule (`demo.writing`).
+    Where a calculator is offered it has each step of a computation worked out there (`demo.writing`).
+
+    Args:
+        token_delay_s: pause after each token in seconds, so that people can watch; 0 writes at full speed.
+        context_window: most tokens of prompt and output together.
+    """
+
+    def __init__(self, *, token_delay_s: float = 0.0, context_window: int = 32_768) -> None:
+        self._token_delay_s = token_delay_s
+        self._context_window = context_window
+        self._counter = WordPieceCounter()
+
+    @property
+    def name(self) -> str:
+        """Name of the model: demo."""
+        return "demo"
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """One sentence that tells every reader what answered."""
+        return (_WARNING,)
+
+    @property
+    def context_window(self) -> int | None:
+        """Most tokens of prompt and output together."""
+        return self._context_window
+
+    @property
+    def has_native_tools(self) -> bool:
+        """Whether it takes tools: it calls an offered calculator."""
+        return True
+
+    @property
+    def counter(self) -> WordPieceCounter:
+        """Counts exactly the tokens that this model reads and writes."""
+        return self._counter
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return what `counter` counts, which is exact here."""
+        return self._counter.count_prompt(messages)
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Write the reply token by token; `max_tokens` is shortened to what the window leaves.
+
+        Raises:
+            ContextExhaustedError: the prompt alone is larger than the window.
+        """
+        prompt_tokens, room, pieces, call = await self._prepare_beside(request)
+        stop = StopFilter(request.stop)
+        written = 0
+        for piece in pieces[:room]:
+            written += 1
+            if shown := stop.feed(piece):
+                yield Text(text=shown)
+            if stop.matched is not None:
+                break
+            if self._token_delay_s or written % _PIECES_PER_TURN == 0:
+                await asyncio.sleep(self._token_delay_s)
+        if held := stop.flush():
+            yield Text(text=held)
+        is_cut = stop.matched is None and written < len(pieces)
+        reason = ModelFinish.LENGTH if is_cut else ModelFinish.STOP
+        call = None if is_cut or stop.matched is not None else call
+        if call is not None:
+            reason = ModelFinish.TOOL_CALLS
+            yield call
+        yield Finished(
+            reason=reason,
+            usage=Usage(input_tokens=prompt_tokens, output_tokens=written + self._tokens_of(call), model_calls=1),
+            matched_stop=stop.matched,
+        )
+
+    async def _prepare_beside(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
+        if sum(len(message.content) for message in request.messages) <= _SHORT_CHARACTERS:
+            return self._prepare(request)
+        # Ranking a long text takes many milliseconds, in which every other call would stand still.
+        return await asyncio.to_thread(self._prepare, request)
+
+    def _prepare(self, request: ChatRequest) -> tuple[int, int, list[str], ToolCall | None]:
+        """Return the prompt's tokens, the most that may be written, the pieces of the whole reply, and a call in it."""
+        prompt_tokens = self._counter.count_prompt(request.messages)
+        room = self._context_window - prompt_tokens
+        if room < 0:
+            raise ContextExhaustedError(
+                f"the prompt has {prompt_tokens:,} tokens, and the window of the demo model {self._context_window:,}",
+                remedy="Use bounded_context, which reads a long text part by part, or a smaller chunk_size.",
+                metadata={"prompt_tokens": str(prompt_tokens), "context_window": str(self._context_window)},
+            )
+        room = max(0, min(room, request.max_tokens))
+        prompt = read_prompt(request.messages)
+        acted = choose_act(request, prompt)
+        if acted is not None and self._counter.count_text(acted.text) + self._tokens_of(acted.call) <= room:
+            return prompt_tokens, room, self._counter.pieces(acted.text), acted.call
+        reply = write_reply(prompt, counter=self._counter, max_tokens=room)
+        return prompt_tokens, room, self._counter.pieces(reply), None
+
+    def _tokens_of(self, call: ToolCall | None) -> int:
+        """Return what writing `call` costs."""
+        return 0 if call is None else self._counter.count_text(call.name + call.arguments_json)

@@ -1,0 +1,272 @@
+"""What the demo model writes: an answer or findings, points for candidates, or a call of the calculator.
+
+An answer is reasoning, then `<answer>…</answer>` or `<continue>…</continue>`, within a limit of tokens.
+
+Candidates are judged by what it can work out: one that says the result is right, one that says another result, or an
+equation that does not hold, is wrong. Of everything else it knows only how many of the question's words a thought has,
+and never gives more than 6 of 10 points for that: sharing words is no sign of being right.
+
+A calculator that is offered is called once for each step of a computation; the answer is what it returned.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from reasond_server.llm.demo.arithmetic import NotArithmeticError, evaluate
+from reasond_server.llm.demo.computation import compute
+from reasond_server.llm.demo.extraction import count_shared, find_content_words, rank, split_question, split_sentences
+from reasond_server.llm.demo.numerals import UncomputableError, has_value, is_value, numbers_of
+from reasond_server.llm.model import Role
+from reasond_server.types import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reasond_server.llm.demo.computation import Worked
+    from reasond_server.llm.demo.prompt import Prompt
+    from reasond_server.llm.model import ChatRequest, Message, TokenCounter
+
+
+REFUSAL = (
+    "This needs a language model: provider in the [llm] section of config.toml selects one. "
+    "The embedded demo model works out arithmetic, percentages and interest, and answers questions about a text "
+    "that comes with them."
+)
+SILENCE = "The text does not say."
+NO_FINDINGS = "No findings yet."
+
+_MAX_FINDINGS = 6
+# Within the smallest carryover of bounded_context, 512 tokens, so that no finding is cut in half.
+_MAX_FINDINGS_TOKENS = 360
+_MAX_ANSWER_SENTENCES = 3
+_CLOSE_TO_BEST = 0.8
+_MAX_SHOWN_WORDS = 8
+_MAX_STEP_CHARACTERS = 300
+_MAX_STEPS = 20
+
+_OWN_REASONING = re.compile(rf"Segment \d+ of \d+: .*|{re.escape(NO_FINDINGS)}|Opening:|Key Findings:|Latest:")
+_OWN_TAG = re.compile(r"(?:<|&lt;)/?(?:answer|continue)>")
+_RESERVED = re.compile(r"<(?=\s*/?\s*(?:answer|continue|question|notes|material|passage|think)\b)", re.IGNORECASE)
+
+
+def write_reply(prompt: Prompt, *, counter: TokenCounter, max_tokens: int) -> str:
+    """Return the whole reply to `prompt`, within `max_tokens` if it can be.
+
+    An answer whose best sentence alone is longer is returned whole: the limit then cuts it before its closing tag,
+    and half an answer does not pass for one. Findings are cut to fit.
+    """
+    writer = _Writer(counter, max_tokens)
+    if prompt.candidates:
+        return _write_judgement(prompt, writer)
+    asked, text = split_question(prompt.question)
+    if worked := compute(asked):
+        return _write_worked(worked, writer)
+    words = find_content_words(asked)
+    noted = _read_notes(prompt.notes)
+    has_text = bool(text or prompt.notes.strip() or prompt.material.strip() or prompt.is_reading)
+    if not words or not has_text:
+        return writer.write("", "answer", [REFUSAL])
+    if prompt.is_reading:
+        return _write_findings(prompt, words, noted, writer)
+    return _write_answer(words, [*noted, *split_sentences(prompt.material), *split_sentences(text)], writer)
+
+
+def _read_notes(notes: str) -> list[str]:
+    """Return the sentences of the carryover, without what this model wrote around them."""
+    lines = (_OWN_TAG.sub("", line).strip() for line in notes.splitlines())
+    return split_sentences("\n\n".join(line for line in lines if not _OWN_REASONING.fullmatch(line)))
+
+
+def _write_worked(worked: Worked, writer: _Writer) -> str:
+    steps = [step for step in worked.steps if len(step) <= _MAX_STEP_CHARACTERS][:_MAX_STEPS]
+    reasoning = "\n".join(f"Step {number}: {step}" for number, step in enumerate(steps, start=1))
+    return writer.write(reasoning, "answer", [worked.answer])
+
+
+def _write_judgement(prompt: Prompt, writer: _Writer) -> str:
+    """Give points in the forms that are asked for: `N` for one candidate, `1: N, 2: N` for several."""
+    judged = judge(prompt.question, prompt.candidates)
+    reasoning = "\n".join(f"{number}: {reason}." for number, (_, reason) in enumerate(judged, start=1))
+    if len(judged) == 1:
+        return writer.write(reasoning, "answer", [str(judged[0][0])])
+    points = ", ".join(f"{number}: {points}" for number, (points, _) in enumerate(judged, start=1))
+    return writer.write(reasoning, "answer", [points])
+
+
+def _write_findings(prompt: Prompt, words: Sequence[str], noted: Sequence[str], writer: _Writer) -> str:
+    """Keep the best of what was noted and what this passage says."""
+    best = rank([*noted, *split_sentences(prompt.passage)], words, limit=_MAX_FINDINGS)
+    old = set(noted)
+    new = sum(one.sentence not in old for one in best)
+    what = "1 new sentence bears" if new == 1 else f"{new} new sentences bear"
+    reasoning = f"Segment {prompt.segment} of {prompt.segment_count}: {what} on the question."
+    lines = [one.sentence for one in best] or [NO_FINDINGS]
+    # Best last, because what is carried to the next window is the tail of the notes.
+    return writer.write(reasoning, "continue", lines, best_last=True, body_tokens=_MAX_FINDINGS_TOKENS)
+
+
+def _write_answer(words: Sequence[str], candidates: Sequence[str], writer: _Writer) -> str:
+    """Answer with the best sentence, and with those that are nearly as good."""
+    best = rank(candidates, words, limit=_MAX_ANSWER_SENTENCES)
+    shown = ", ".join(words[:_MAX_SHOWN_WORDS])
+    if not best:
+        return writer.write(f"No sentence speaks of: {shown}.", "answer", [SILENCE])
+    chosen = [one.sentence for one in best if one.score >= _CLOSE_TO_BEST * best[0].score]
+    reasoning = f"Sentences that were ranked: {len(candidates)}, by the words: {shown}. The best answers the question."
+    return writer.write(reasoning, "answer", chosen)
+
+
+class _Writer:
+    """Fits a reply into a number of tokens: drops the least sentences, then the reasoning."""
+
+    def __init__(self, counter: TokenCounter, max_tokens: int) -> None:
+        self._counter = counter
+        self._max_tokens = max_tokens
+
+    def write(
+        self, reasoning: str, tag: str, lines: Sequence[str], *, best_last: bool = False, body_tokens: int | None = None
+    ) -> str:
+        """Return the reply; `lines` come best first, and at least one of them is kept."""
+        kept = [_RESERVED.sub("&lt;", line) for line in lines]
+        for lead in dict.fromkeys((f"{reasoning}\n" if reasoning else "", "")):
+            room = self._max_tokens - self._counter.count_text(f"{lead}<{tag}></{tag}>")
+            limit = room if body_tokens is None else min(room, body_tokens)
+            fitting = self._select_fitting(kept, limit)
+            if fitting:
+                break
+        else:
+            fitting = [kept[0] if tag == "answer" else self._counter.head(kept[0], room)]
+        body = "\n".join(reversed(fitting) if best_last else fitting)
+        return f"{lead}<{tag}>{body}</{tag}>"
+
+    def _select_fitting(self, lines: Sequence[str], limit: int) -> list[str]:
+        """Return the longest beginning of `lines` that fits into `limit` tokens, a line break counted for each."""
+        fitting: list[str] = []
+        for line in lines:
+            limit -= self._counter.count_text(line) + 1
+            if limit < -1:
+                break
+            fitting.append(line)
+        return fitting
+
+
+RIGHT = 10
+ON_THE_WAY = 8
+WRONG = 0
+_MOST_FOR_WORDS = 6
+_MAX_JUDGED_CHARACTERS = 20_000
+_MAX_EQUATIONS = 40
+_FINAL = "Final answer:"
+_EQUATION = re.compile(
+    r"(?<![\w.])([\d(][\d., \t()+*/^%-]{1,200}?)=[ \t]{0,3}(-?\d[\d,]{0,60}(?:\.\d{1,60})?)"
+    r"(?!\.?\d|[\w/^*%]|[ \t]{0,3}[-+*/^%(])"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Equation:
+    """An equation as it stands in a thought, its right side, and whether it holds."""
+
+    text: str
+    right: str
+    holds: bool
+
+
+def judge(question: str, candidates: Sequence[str]) -> list[tuple[int, str]]:
+    """Return for each candidate its points, 0 to 10, and the reason in a few words."""
+    asked, _ = split_question(question)
+    worked = compute(asked)
+    words = find_content_words(asked)
+    return [_judge_one(candidate[:_MAX_JUDGED_CHARACTERS], worked, words) for candidate in candidates]
+
+
+def _judge_one(candidate: str, worked: Worked | None, words: Sequence[str]) -> tuple[int, str]:
+    equations = _find_equations(candidate)
+    if wrong := [one.text for one in equations if not one.holds]:
+        return WRONG, f"{wrong[0]} does not hold"
+    if worked is not None and (results := numbers_of(worked.answer)) and worked.steps:
+        final = candidate.rpartition(_FINAL)[2] if _FINAL in candidate else ""
+        if final:
+            is_right = has_value(final, float(results[0]))
+            return (RIGHT, "the result is right") if is_right else (WRONG, f"the result is {worked.answer}")
+        if any(has_value(one.right, float(results[0])) for one in equations):
+            return RIGHT, "the result is right"
+        if equations:
+            return ON_THE_WAY, "what is computed holds"
+    count = count_shared(candidate.replace(_FINAL, ""), words)
+    return _MOST_FOR_WORDS * count // max(len(words), 1), f"{count} of {len(words)} words of the question"
+
+
+def _find_equations(text: str) -> list[_Equation]:
+    """Return the equations that can be checked."""
+    found = []
+    for match in islice(_EQUATION.finditer(text), _MAX_EQUATIONS):
+        try:
+            evaluation = evaluate(match[1].strip())
+            value = float(evaluation.value)
+        except (NotArithmeticError, UncomputableError, OverflowError):
+            continue
+        if evaluation.steps:
+            right = match[2].replace(",", "")
+            holds = is_value(right, value)
+            found.append(_Equation(text=" ".join(match[0].split()), right=right, holds=holds))
+    return found
+
+
+CALCULATOR = "calculator"
+_MAX_CALLS = 6
+_PLAIN = re.compile(r"[\d.\s+\-*/()]+|sqrt\([\d.]+\)")
+_ROOT = re.compile(r"the square root of ([\d.]+)")
+_RESULT = re.compile(r'"result":("?)(-?[\d.]+(?:e[+-]?\d+)?)\1', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What is written, and the call that follows it; none with an answer."""
+
+    text: str
+    call: ToolCall | None = None
+
+
+def choose_act(request: ChatRequest, prompt: Prompt) -> Act | None:
+    """Return what to do about a computation where a calculator is or was at hand; None to answer as without."""
+    is_offered = any(tool.name == CALCULATOR for tool in request.tools) and request.tool_choice != "none"
+    results = list(_read_results(request.messages))
+    if not is_offered and not results:
+        return None
+    worked = compute(split_question(prompt.question)[0])
+    steps = [] if worked is None else [one for step in worked.steps if (one := _to_expression(step))]
+    if worked is None or not steps:
+        return None
+    done, needed = len(results), min(len(steps), _MAX_CALLS)
+    if is_offered and done < needed and None not in results:
+        arguments = json.dumps({"expression": steps[done]})
+        call = ToolCall(call_id=f"demo{done + 1}", name=CALCULATOR, arguments_json=arguments)
+        return Act(text=f"Step {done + 1} of {needed}: I have {steps[done]} calculated.", call=call)
+    value = results[-1] if done == needed else None
+    if value is None:
+        return None
+    answer = worked.answer if has_value(worked.answer, value) else f"{value:.10g}"
+    return Act(text=f"The calculator says {value:.15g}.\n<answer>{answer}</answer>")
+
+
+def _to_expression(step: str) -> str:
+    """Return the left side of a step as an expression of the calculator, empty if it is none."""
+    left, equals, _ = step.partition(" = ")
+    text = _ROOT.sub(r"sqrt(\1)", left.strip()).replace(",", "").replace("% of ", " / 100 * ")
+    text = re.sub(r"[$€£¥]", "", text.replace(" of ", " * ").replace("^", "**"))
+    return text if equals and _PLAIN.fullmatch(text) else ""
+
+
+def _read_results(messages: Sequence[Message]) -> Iterator[float | None]:
+    """Yield the results of the calculator in order; None for one that failed or cannot be read."""
+    names = {call.call_id: call.name for message in messages for call in message.tool_calls}
+    for message in messages:
+        if message.role is Role.TOOL and names.get(message.tool_call_id) == CALCULATOR:
+            found = _RESULT.search(message.content)
+            yield float(found[2]) if found else None

@@ -1,0 +1,424 @@
+"""One streamed answer, from bytes to events: deadlines of its waits, events of its bytes, its faults, and its end.
+
+No generators: each of them around a stream costs every event that passes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from reasond_server.errors import ModelProtocolError
+from reasond_server.llm.model import CALLERS_TIME, Finished, ModelFinish, ReasoningText, Text
+from reasond_server.llm.openai import faults
+from reasond_server.llm.openai.faults import UpstreamFaultError
+from reasond_server.llm.openai.json_values import parse_json
+from reasond_server.llm.openai.protocol import AnswerEnd, UpstreamReportError
+from reasond_server.llm.openai.sse import SseReader
+from reasond_server.llm.openai.usage_reports import complete_usage, warn_of_truncation
+from reasond_server.llm.stopping import StopFilter
+from reasond_server.types import UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
+    from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
+    from reasond_server.llm.openai.protocol import Decoder
+    from reasond_server.llm.openai.transport import Upstream
+    from reasond_server.telemetry.observers import BackendObserver
+    from reasond_server.types import ToolCall
+
+
+_LINGER_FOR_USAGE_S = 2.0
+_LINGER_FOR_END_S = 0.05
+# Once the caller has enough: a server that ends its answer does so at its next token.
+_LINGER_AFTER_ENOUGH_S = 1.0
+_DONE = b"[DONE]"
+# A token has about four characters, and servers wrap each in an event of its own of 250 bytes and more.
+_CHARACTERS_PER_TOKEN = 4
+_BYTES_PER_CHARACTER = 512
+_T = TypeVar("_T")
+_MARGIN = 0.05
+
+
+class AnswerReader:
+    """Reads one answer.
+
+    Attributes:
+        is_done: nothing that matters can come any more; `is_stopped` if that is so because of a stop string.
+        is_accepted: something of the answer came, be it held back or not.
+        characters: how much text was let through, reasoning included.
+        fault: what the server said or did wrong; nothing is read after it.
+    """
+
+    def __init__(self, *, decoder: Decoder, stop: Sequence[str], options: BackendOptions) -> None:
+        self._decoder = decoder
+        self._stop = StopFilter(stop)
+        self._events = SseReader(max_line_bytes=options.max_line_bytes)
+        self._written: list[str] = []
+        self.fault: ModelProtocolError | UpstreamReportError | None = None
+        self._taken = 0
+        self.is_done = False
+        self.is_accepted = False
+        self.characters = 0
+
+    @property
+    def progress(self) -> int:
+        """A number that grows with the content that comes, whether it is let through or held back."""
+        return self._taken + self._decoder.held_characters
+
+    def count_earned_bytes(self, max_tokens: int) -> int:
+        """Return what the content so far may have taken on the wire: at most 2 KiB for each token that was asked for.
+
+        So a long answer is not refused for its length, while what brings no content earns nothing.
+        """
+        return _BYTES_PER_CHARACTER * min(self.progress, _CHARACTERS_PER_TOKEN * max_tokens)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether one of our stop strings ended the answer."""
+        return self._stop.matched is not None
+
+    @property
+    def written(self) -> str:
+        """Everything that the model wrote, as far as it was let through."""
+        return "".join(self._written)
+
+    def take(self, data: bytes) -> list[Text | ReasoningText | ToolCall]:
+        """Take the bytes of one read and return what they hold: of text that follows upon text, one event.
+
+        Where the server tells an error or breaks the protocol, `fault` is set, and what came before it is returned.
+        """
+        found: list[Text | ReasoningText | ToolCall] = []
+        try:
+            for event in self._events.feed(data):
+                if event.data == _DONE:
+                    self.is_done = True
+                    break
+                if event.name == b"error":
+                    raise UpstreamReportError(parse_json(event.data))  # noqa: TRY301 - kept until all before it is told
+                found.extend(self._decoder.feed(event.data))
+            else:
+                self.fault = self._events.fault
+        except (ModelProtocolError, UpstreamReportError) as fault:
+            self.fault = fault
+        events = self._merge_pieces(found)
+        if self.is_stopped:
+            # What comes after a stop string does not matter.
+            self.fault = None
+        self.is_accepted = self.is_accepted or self.progress > 0
+        if self.fault is not None:
+            events.extend(self.flush())
+        return events
+
+    def _merge_pieces(self, pieces: Sequence[Text | ReasoningText | ToolCall]) -> list[Text | ReasoningText | ToolCall]:
+        events: list[Text | ReasoningText | ToolCall] = []
+        end, count = 0, len(pieces)
+        while end < count and not self.is_stopped:
+            start, kind = end, type(pieces[end])
+            while end < count and type(pieces[end]) is kind:
+                end += 1
+            run = pieces[start:end]
+            if kind is Text:
+                self._show("".join([piece.text for piece in run if isinstance(piece, Text)]), events)
+            elif kind is ReasoningText:
+                thought = "".join([piece.text for piece in run if isinstance(piece, ReasoningText)])
+                self._taken += len(thought)
+                events.append(ReasoningText(text=self._note(thought)))
+            else:
+                self._taken += 1
+                events.extend(run)
+        self.is_done = self.is_done or self.is_stopped
+        return events
+
+    def flush(self) -> list[Text | ReasoningText | ToolCall]:
+        """Return the text that was held back because a tag or a stop string might have come of it."""
+        events: list[Text | ReasoningText | ToolCall] = []
+        for piece in () if self.is_stopped else self._decoder.flush():
+            self.is_accepted = True
+            if isinstance(piece, Text):
+                self._show(piece.text, events)
+            else:
+                events.append(ReasoningText(text=self._note(piece.text)))
+        held = self._stop.flush()
+        if held:
+            events.append(Text(text=self._note(held)))
+        return events
+
+    def find_end(self) -> AnswerEnd:
+        """Return what is known of the end."""
+        ending = self._decoder.find_end()
+        if self.is_stopped:
+            return AnswerEnd(reason=ModelFinish.STOP, usage=None, matched_stop=self._stop.matched)
+        return ending
+
+    def _show(self, text: str, events: list[Text | ReasoningText | ToolCall]) -> None:
+        self._taken += len(text)
+        shown = self._stop.feed(text)
+        if shown:
+            events.append(Text(text=self._note(shown)))
+
+    def _note(self, text: str) -> str:
+        self.characters += len(text)
+        self._written.append(text)
+        return text
+
+
+class WaitLimitError(Exception):
+    """A wait came to its end; `what` did not happen within `seconds`, which `setting` limits.
+
+    `is_callers` tells that the caller gave no more time, which says nothing about the backend.
+    """
+
+    def __init__(self, what: str, *, seconds: float, setting: str, is_callers: bool = False) -> None:
+        super().__init__(what)
+        self.what = what
+        self.seconds = seconds
+        self.setting = setting
+        self.is_callers = is_callers
+
+
+class Deadline:
+    """The moment when a whole call must have ended.
+
+    Args:
+        timeouts: `total_s` bounds the call.
+        time_left_s: what the caller still has, in seconds, for the answer to begin; 5 % of it are kept for the way
+            back. None: no bound.
+        monotonic: a clock that never goes back, in seconds.
+    """
+
+    def __init__(self, *, timeouts: Timeouts, time_left_s: float | None, monotonic: Callable[[], float]) -> None:
+        allowed = time_left_s * (1 - _MARGIN) if time_left_s is not None else timeouts.total_s
+        self._is_callers = allowed < timeouts.total_s
+        self.seconds = max(0.0, min(allowed, timeouts.total_s))
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self._total_s = timeouts.total_s
+
+    def extend_to_total(self) -> None:
+        """Bound the call by `total_s` only: whoever gave it less time ends the answer himself, and keeps what came."""
+        self.seconds = self._total_s
+        self._is_callers = False
+
+    def end_within(self, seconds: float) -> None:
+        """Leave no more than `seconds` from now on."""
+        self.seconds = min(self.seconds, self._monotonic() - self._began + seconds)
+
+    def compute_left_s(self) -> float:
+        """Return the seconds that are left; negative when it is over."""
+        return self._began + self.seconds - self._monotonic()
+
+    def build_error(self) -> WaitLimitError:
+        """Return the error for the passing of this deadline."""
+        setting = CALLERS_TIME if self._is_callers else "timeouts.total_s"
+        what = "did not end its answer"
+        return WaitLimitError(what, seconds=self.seconds, setting=setting, is_callers=self._is_callers)
+
+
+class WaitLimits:
+    """Bounds every wait of one attempt.
+
+    Only waiting is measured, so a slow reader of ours does not use up the model's time; only content renews the
+    idle time, so keep-alives do not hold a dead call open.
+    """
+
+    def __init__(self, *, timeouts: Timeouts, deadline: Deadline, monotonic: Callable[[], float]) -> None:
+        self._timeouts = timeouts
+        self._deadline = deadline
+        self._monotonic = monotonic
+        self._left_s = timeouts.first_token_s
+        self._has_begun = False
+
+    def check(self) -> float:
+        """Return the seconds that may still be waited.
+
+        Raises:
+            WaitLimitError: none.
+        """
+        left = min(self._left_s, self._deadline.compute_left_s())
+        if left <= 0:
+            raise self._build_error()
+        return left
+
+    async def wait(self, begin: Callable[[], Awaitable[_T]]) -> _T:
+        """Await what `begin` returns.
+
+        Raises:
+            WaitLimitError: it took longer than may be; it was cancelled.
+        """
+        left = self.check()
+        began = self._monotonic()
+        try:
+            async with asyncio.timeout(left):
+                return await begin()
+        except TimeoutError:
+            self._left_s -= left
+            raise self._build_error() from None
+        finally:
+            self._left_s -= self._monotonic() - began
+
+    def note_content(self) -> None:
+        """Begin a new idle time."""
+        self._left_s = self._timeouts.idle_s
+        if not self._has_begun:
+            self._has_begun = True
+            self._deadline.extend_to_total()
+
+    def end_within(self, seconds: float) -> None:
+        """Wait until `seconds` from now at most, whatever comes."""
+        self._deadline.end_within(seconds)
+
+    def linger(self, seconds: float) -> None:
+        """Wait no longer than `seconds` from here on: all that matters has come."""
+        self._left_s = min(self._left_s, seconds)
+
+    def _build_error(self) -> WaitLimitError:
+        if self._left_s >= self._deadline.compute_left_s():
+            return self._deadline.build_error()
+        timeouts = self._timeouts
+        if self._has_begun:
+            return WaitLimitError("went silent", seconds=timeouts.idle_s, setting="timeouts.idle_s")
+        seconds, setting = timeouts.first_token_s, "timeouts.first_token_s"
+        return WaitLimitError("did not begin to answer", seconds=seconds, setting=setting)
+
+
+_Trouble = UpstreamFaultError | WaitLimitError | UpstreamReportError | ModelProtocolError
+
+
+class StreamedAnswer:
+    """An answer of which the headers came. `is_over` once its `Finished` was returned; `warnings` go into that.
+
+    Once the caller has enough of the text, the end is waited for a second at most, and whatever goes wrong then is one.
+    """
+
+    def __init__(
+        self,
+        *,
+        request: ChatRequest,
+        warnings: Sequence[str],
+        options: BackendOptions,
+        reader: AnswerReader,
+        upstream: Upstream,
+        limits: WaitLimits,
+        counter: TokenCounter,
+        observer: BackendObserver,
+    ) -> None:
+        self._request = request
+        self._warnings = warnings
+        self._options = options
+        self._reader = reader
+        self._upstream = upstream
+        self._limits = limits
+        self._counter = counter
+        self._observer = observer
+        self._fault: UpstreamFaultError | None = None
+        self._is_enough = False
+        self.is_over = False
+
+    async def read_events(self) -> Sequence[ModelEvent]:
+        """Return what the next read brings, which may be nothing.
+
+        Raises:
+            UpstreamFaultError: the answer failed; all that had come before was returned.
+        """
+        reader = self._reader
+        if not self._is_enough and self._request.has_enough():
+            self._is_enough = True
+            self._limits.end_within(_LINGER_AFTER_ENOUGH_S)
+        if self._fault is not None and not self._is_enough:
+            raise self._fault
+        if reader.is_stopped or self._fault is not None:
+            return self._finish()
+        try:
+            self._limits.check()
+            data = self._upstream.read_ready(granted=self._count_granted_bytes)
+            if data is None:
+                data = await self._limits.wait(self._read)
+        except (UpstreamFaultError, WaitLimitError) as trouble:
+            # What goes wrong after its finish was told does not matter.
+            return self._fail(trouble, []) if self._find_reason() is None else self._finish()
+        return self._take_bytes(data) if data else self._finish()
+
+    def close(self) -> None:
+        """Let go of the answer; a server that still writes it sees the connection end at once."""
+        self._upstream.close()
+
+    async def _read(self) -> bytes:
+        return await self._upstream.read(granted=self._count_granted_bytes)
+
+    def _count_granted_bytes(self) -> int:
+        return self._reader.count_earned_bytes(self._request.max_tokens)
+
+    def _take_bytes(self, data: bytes) -> Sequence[ModelEvent]:
+        reader = self._reader
+        before = reader.progress
+        events: list[ModelEvent] = [*reader.take(data)]
+        if reader.fault is not None:
+            return self._finish(events) if self._is_enough else self._fail(reader.fault, events)
+        if reader.is_done and self._upstream.is_over:
+            return self._finish(events)
+        if reader.progress > before:
+            self._limits.note_content()
+        if reader.is_done:
+            self._limits.linger(_LINGER_FOR_END_S)
+        elif reader.find_end().reason is not None:
+            self._limits.linger(_LINGER_FOR_USAGE_S)
+        return events
+
+    def _finish(self, events: Sequence[ModelEvent] = ()) -> Sequence[ModelEvent]:
+        """Return `events`, what was held back and how the answer ended."""
+        events = [*events, *self._reader.flush()]
+        try:
+            events.append(self._build_finished())
+        except UpstreamFaultError as trouble:
+            return self._fail(trouble, events)
+        self.is_over = True
+        return events
+
+    def _fail(self, trouble: _Trouble, events: list[ModelEvent]) -> Sequence[ModelEvent]:
+        """Return `events` and what was held back; the fault is raised once all that was passed on."""
+        fault, reader = self._fault_of(trouble), self._reader
+        events.extend(reader.flush())
+        if reader.is_accepted:
+            fault.error = faults.error_after_tokens(fault.error, characters=reader.characters)
+            fault.retries = 0
+        if not events:
+            raise fault from None
+        self._fault = fault
+        return events
+
+    def _find_reason(self) -> ModelFinish | None:
+        """Return why the model stopped; where the caller had enough, that is a reason."""
+        return self._reader.find_end().reason or (ModelFinish.STOP if self._is_enough else None)
+
+    def _build_finished(self) -> Finished:
+        ending, reason = self._reader.find_end(), self._find_reason()
+        if reason is None:
+            raise faults.fault_of_breach(self._options, "ended its answer without telling why it stopped")
+        messages = self._request.messages
+        truncated = warn_of_truncation(ending.usage, messages=messages, counter=self._counter)
+        usage = complete_usage(ending.usage, messages=messages, written=self._reader.written, counter=self._counter)
+        if usage.source is not UsageSource.REPORTED:
+            self._observer.usage_mended(self._options.name, usage.source.value)
+        return Finished(
+            reason=reason,
+            usage=usage,
+            matched_stop=ending.matched_stop,
+            warnings=(*self._warnings, *([truncated] if truncated else ())),
+        )
+
+    def _fault_of(self, trouble: _Trouble) -> UpstreamFaultError:
+        if isinstance(trouble, UpstreamFaultError):
+            return trouble
+        if isinstance(trouble, WaitLimitError):
+            return fault_of_wait(self._options, trouble)
+        if isinstance(trouble, UpstreamReportError):
+            return faults.fault_of_report(self._options, trouble.report)
+        return faults.fault_of_protocol_error(trouble)
+
+
+def fault_of_wait(options: BackendOptions, waited: WaitLimitError) -> UpstreamFaultError:
+    """Return the fault for a wait that came to its end."""
+    return faults.fault_of_timeout(options, waited.what, waited.seconds, waited.setting, is_callers=waited.is_callers)

@@ -1,0 +1,264 @@
+"""A language model behind an OpenAI-compatible server: deadlines, retries, health and accounts of its calls."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from itertools import count as counted
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ModelError, ModelUnavailableError
+from reasond_server.llm.model import Finished
+from reasond_server.llm.openai import faults
+from reasond_server.llm.openai.answer import (
+    AnswerReader,
+    Deadline,
+    StreamedAnswer,
+    WaitLimitError,
+    WaitLimits,
+    fault_of_wait,
+)
+from reasond_server.llm.openai.faults import UpstreamFaultError
+from reasond_server.llm.openai.retrying import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
+from reasond_server.telemetry.observers import UNOBSERVED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from types import TracebackType
+
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
+    from reasond_server.llm.openai.backend_options import BackendOptions
+    from reasond_server.llm.openai.protocol import Body, WireProtocol
+    from reasond_server.llm.openai.retrying import BreakerPermit, BreakerState
+    from reasond_server.llm.openai.transport import Transport
+    from reasond_server.telemetry.observers import BackendObserver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ModelCall:
+    """One call, whichever of its attempts answers it."""
+
+    request: ChatRequest
+    body: Body
+    deadline: Deadline
+
+
+class OpenAIModel:
+    """A `ChatModel` over one backend; every call streams, because only a closed stream frees the engine.
+
+    A call is made again only while nothing of its answer was accepted. An answer that ends without telling why
+    is an error, with its text already yielded. The total time of a call is that of the options or 95 % of what
+    the caller has left.
+
+    Args:
+        options: the backend.
+        counter: counts where the server does not.
+        protocol: what is spoken.
+        transport: the way there; closed by `aclose`.
+        monotonic: a clock that never goes back, in seconds.
+        random: a number from 0 to 1, for jitter.
+        sleep: waits between attempts.
+        count: asks the server for the tokens of a prompt, if it has a way to tell.
+        observer: hears of repeated attempts, waits for room and mended usages.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: BackendOptions,
+        counter: TokenCounter,
+        protocol: WireProtocol,
+        transport: Transport,
+        monotonic: Callable[[], float],
+        random: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        count: Callable[[Sequence[Message]], Awaitable[int | None]] | None = None,
+        observer: BackendObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
+        self._options = options
+        self._counter = counter
+        self._protocol = protocol
+        self._transport = transport
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._count = count
+        self._breaker = Breaker(policy=options.retries, monotonic=monotonic)
+        self._retries = Retries(policy=options.retries, monotonic=monotonic, random=random)
+        self._cap = ConcurrencyCap(limit=options.max_concurrency, on_wait=self._report_wait)
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._options.model
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What holds for every result: nothing; what holds for a call is in its `Finished`."""
+        return ()
+
+    @property
+    def context_window(self) -> int | None:
+        """Window of the model in tokens, if the profile knows it."""
+        return self._options.profile.context_window
+
+    @property
+    def has_native_tools(self) -> bool:
+        """Whether the server takes tools, by its profile."""
+        return self._options.profile.tools
+
+    @property
+    def counter(self) -> TokenCounter:
+        """Counter of the model's tokens."""
+        return self._counter
+
+    @property
+    def health(self) -> BreakerState:
+        """State of the backend's circuit breaker."""
+        return self._breaker.state
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        """Return the prompt's tokens as the server counts them; None if it does not say."""
+        return await self._count(messages) if self._count is not None else None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the model; closing the generator closes the connection, which frees the engine.
+
+        Raises:
+            ModelError: as its subclasses say.
+        """
+        options = self._options
+        deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
+        call = _ModelCall(request=request, body=self._protocol.build_body(request, options), deadline=deadline)
+        self._retries.note_call()
+        given_up = 0
+        for attempt in counted(1):
+            one = _Attempt(self, call)
+            try:
+                async with one as answer:
+                    while not answer.is_over:
+                        for event in await answer.read_events():
+                            one.is_accepted = True
+                            if given_up and isinstance(event, Finished):
+                                event = replace(event, warnings=(*event.warnings, *faults.warn_of_attempts(given_up)))  # noqa: PLW2901 - it is the same event
+                            yield event
+            except UpstreamFaultError as fault:
+                if one.is_accepted:
+                    raise fault.error from None
+                given_up += fault.may_cost
+                wait_s = self._choose_wait_s(fault, attempt=attempt, deadline=deadline)
+                self._observer.attempt_repeated(options.name, fault.error.reason)
+            else:
+                return
+            await self._sleep(wait_s)
+
+    def _report_wait(self, waited_s: float) -> None:
+        self._observer.waited_for_room(self._options.name, waited_s)
+
+    def _choose_wait_s(self, fault: UpstreamFaultError, *, attempt: int, deadline: Deadline) -> float:
+        try:
+            return self._retries.choose_wait_s(fault, attempt=attempt, time_left_s=deadline.compute_left_s())
+        except ModelError as error:
+            raise error from None
+
+    async def _begin_attempt(self, call: _ModelCall) -> tuple[StreamedAnswer, BreakerPermit]:
+        """Begin an attempt as the breaker and the cap allow. What it took is given back with `_end_attempt`."""
+        permit = self._breaker.admit()
+        if permit is None:
+            raise self._fault_of_open_breaker()
+        try:
+            await self._cap.take(wait_s=call.deadline.compute_left_s())
+        except BaseException as error:
+            self._breaker.report(permit, CallHealth.UNKNOWN)
+            if isinstance(error, NoRoomError):
+                raise self._fault_of_full_cap() from None
+            raise
+        try:
+            return await self._open_answer(call), permit
+        except BaseException as error:
+            self._end_attempt(permit, _health_of(error))
+            raise
+
+    def _end_attempt(self, permit: BreakerPermit, outcome: CallHealth) -> None:
+        self._cap.give_back()
+        self._breaker.report(permit, outcome)
+
+    async def _open_answer(self, call: _ModelCall) -> StreamedAnswer:
+        options, request = self._options, call.request
+        limits = WaitLimits(timeouts=options.timeouts, deadline=call.deadline, monotonic=self._monotonic)
+        try:
+            upstream = await limits.wait(
+                lambda: self._transport.open(self._protocol.path, call.body.data, messages=call.body.messages)
+            )
+        except WaitLimitError as waited:
+            raise fault_of_wait(options, waited) from None
+        reader = AnswerReader(
+            decoder=self._protocol.build_decoder(options, max_tokens=request.max_tokens),
+            stop=() if request.is_stop_advice else request.stop,
+            options=options,
+        )
+        return StreamedAnswer(
+            request=request,
+            warnings=call.body.warnings,
+            options=options,
+            reader=reader,
+            upstream=upstream,
+            limits=limits,
+            counter=self._counter,
+            observer=self._observer,
+        )
+
+    def _fault_of_open_breaker(self) -> UpstreamFaultError:
+        wait = self._breaker.compute_wait_s()
+        error = ModelUnavailableError(
+            f"The model backend {faults.describe_place(self._options)} failed often lately and is left alone "
+            f"for {wait:.1f} s",
+            remedy="Ask again then.",
+            retry_after_s=wait,
+        )
+        return UpstreamFaultError(error)
+
+    def _fault_of_full_cap(self) -> UpstreamFaultError:
+        limit = self._options.max_concurrency
+        error = ModelUnavailableError(
+            f"The model backend {faults.describe_place(self._options)} works on {limit} calls, and none ended in time",
+            remedy="Ask again later, or raise max_concurrency of the backend.",
+            metadata={"max_concurrency": str(limit)},
+        )
+        return UpstreamFaultError(error)
+
+
+class _Attempt:
+    """One attempt of a call, whose answer it opens and closes; no generator, because each costs every event.
+
+    `is_accepted` once the caller was given something: then it is not tried again, and the backend did its part, also
+    where the caller has what it wants and leaves before the end.
+    """
+
+    __slots__ = ("_answer", "_call", "_model", "_permit", "is_accepted")
+
+    def __init__(self, model: OpenAIModel, call: _ModelCall) -> None:
+        self._model = model
+        self._call = call
+        self.is_accepted = False
+
+    async def __aenter__(self) -> StreamedAnswer:
+        self._answer, self._permit = await self._model._begin_attempt(self._call)  # noqa: SLF001 - a part of it
+        return self._answer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._answer.close()
+        accepted = CallHealth.HEALTHY if self.is_accepted else CallHealth.UNKNOWN
+        outcome = _health_of(error) if isinstance(error, UpstreamFaultError) else accepted
+        self._model._end_attempt(self._permit, outcome)  # noqa: SLF001 - a part of it
+
+
+def _health_of(error: BaseException) -> CallHealth:
+    is_unhealthy = isinstance(error, UpstreamFaultError) and error.is_unhealthy
+    return CallHealth.UNHEALTHY if is_unhealthy else CallHealth.UNKNOWN

@@ -1,0 +1,53 @@
+"""How a service declares itself, and what a running one brings to both wires."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from reasond_server.access.permissions import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from reasond_server.grpc_api.registering import GenericRegistry
+    from reasond_server.http_api.methods import Method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceDeclaration:
+    """One service as it is known before anything runs.
+
+    Attributes:
+        name: its full name in the protos.
+        permissions: the permission that each of its RPCs needs, by the name of the RPC.
+        methods: its JSON-RPC methods, each with the RPC that does the same.
+        aliases: those of the methods that stand for one strategy, installed or not (seed 000 FR-6.4).
+    """
+
+    name: str
+    permissions: Mapping[str, str]
+    methods: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """What each RPC asks permission for, by the path that gRPC calls it by."""
+        return {f"/{self.name}/{rpc}": self.operation(rpc) for rpc in self.permissions}
+
+    def operation(self, rpc: str) -> Operation:
+        """Return what `rpc` asks permission for."""
+        return Operation(name=rpc, permission=self.permissions[rpc])
+
+    def operation_of(self, method: str) -> Operation:
+        """Return what the JSON-RPC method called `method` asks permission for."""
+        return self.operation(self.methods[method])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A service that runs: `register` adds its servicer to a gRPC server, `methods` serve JSON-RPC."""
+
+    declaration: ServiceDeclaration
+    register: Callable[[GenericRegistry], None]
+    methods: Mapping[str, Method]

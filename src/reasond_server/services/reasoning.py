@@ -1,0 +1,157 @@
+"""ReasoningService: tasks that strategies work out, and what can be done with any execution."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.access.permissions import EXECUTE, READ_EXECUTIONS
+from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
+from reasond_server.http_api.methods import Method, Streaming
+from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, NoParams
+from reasond_server.services.declaration import Service, ServiceDeclaration
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.wire.json_mapping import execution_json, result_json, strategy_json
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from reasond_server.http_api.cursors import Cursor
+    from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.types import Principal, StreamEvent
+
+_ALIASES: Final = {f"reasoning.{strategy}": strategy for strategy in ("bounded_context", "chain_of_thought", "react")}
+
+DECLARATION: Final = ServiceDeclaration(
+    name="reasond.v1.ReasoningService",
+    permissions={
+        "Reason": EXECUTE,
+        "ReasonIterations": EXECUTE,
+        "ListStrategies": EXECUTE,
+        "GetExecution": READ_EXECUTIONS,
+        "CancelExecution": EXECUTE,
+        "ListExecutions": READ_EXECUTIONS,
+        "DeleteExecution": EXECUTE,
+    },
+    methods={
+        "executions.cancel": "CancelExecution",
+        "executions.delete": "DeleteExecution",
+        "executions.get": "GetExecution",
+        "executions.list": "ListExecutions",
+        "reasoning.execute": "Reason",
+        "reasoning.list_strategies": "ListStrategies",
+        **dict.fromkeys(_ALIASES, "Reason"),
+    },
+    aliases=_ALIASES,
+)
+
+
+def serve_reasoning(
+    service: ReasoningService,
+    *,
+    max_send_bytes: int = 4 * 1024 * 1024,
+    write_timeout_s: float = 30.0,
+    observer: CallObserver = UNOBSERVED,
+) -> Service:
+    """Return ReasoningService over both wires; the limits are those of `ReasoningServicer`."""
+    servicer = ReasoningServicer(
+        service=service, max_send_bytes=max_send_bytes, write_timeout_s=write_timeout_s, observer=observer
+    )
+    methods = {
+        "executions.cancel": _method("executions.cancel", ExecutionParams, partial(_cancel, service)),
+        "executions.delete": _method("executions.delete", ExecutionParams, partial(_delete, service)),
+        "executions.get": _method("executions.get", ExecutionParams, partial(_get, service)),
+        "executions.list": _method("executions.list", ListExecutionsParams, partial(_list, service)),
+        "reasoning.list_strategies": _method("reasoning.list_strategies", NoParams, partial(_strategies, service)),
+        "reasoning.execute": _executing("reasoning.execute", service, None),
+        **{name: _executing(name, service, strategy) for name, strategy in DECLARATION.aliases.items()},
+    }
+    return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
+
+
+async def read_partial(service: ReasoningService, caller: Principal, execution_id: str) -> dict[str, Any]:
+    """Return what a failed execution has left, as the error of its call shows it."""
+    view = await service.get(caller, execution_id)
+    return result_json(view.result, view.steps)
+
+
+def _method(name: str, params: type, run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]) -> Method:
+    return Method(operation=DECLARATION.operation_of(name), params=params, run=run)
+
+
+def _executing(name: str, service: ReasoningService, alias: str | None) -> Method:
+    """Return the method that executes with the strategy `alias`, or with any."""
+    return Method(
+        operation=DECLARATION.operation_of(name),
+        params=ExecuteParams,
+        run=partial(_execute, service, alias),
+        streaming=Streaming(
+            operation=DECLARATION.operation("ReasonIterations"), open=partial(_open_stream, service, alias)
+        ),
+    )
+
+
+async def _execute(
+    service: ReasoningService, alias: str | None, caller: Principal, params: ExecuteParams
+) -> dict[str, Any]:
+    params.refuse_stream_options()
+    view = await service.execute(caller, params.task(alias), request_id=params.request_id or "")
+    return result_json(view.result, view.steps)
+
+
+def _open_stream(
+    service: ReasoningService, alias: str | None, caller: Principal, params: ExecuteParams, cursor: Cursor | None
+) -> AsyncGenerator[StreamEvent, None]:
+    """Return the events of the execution that `cursor` names, or of a new one."""
+    if cursor is not None:
+        return service.resume(
+            caller,
+            cursor.execution_id,
+            after_sequence=cursor.after_sequence,
+            include_deltas=params.include_deltas,
+            keep_running=params.keep_running,
+        )
+    return service.stream(
+        caller,
+        params.task(alias),
+        request_id=params.request_id or "",
+        include_deltas=params.include_deltas,
+        keep_running=params.keep_running,
+    )
+
+
+async def _strategies(service: ReasoningService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
+    return {
+        "strategies": [strategy_json(info) for info in service.strategies()],
+        "model": service.model_name,
+        "warnings": list(service.model_warnings),
+    }
+
+
+async def _get(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
+    view = await service.get(caller, params.execution_id)
+    return {"execution": execution_json(view.execution), "reasoning": result_json(view.result, view.steps)}
+
+
+async def _cancel(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
+    return {"execution": execution_json(await service.cancel(caller, params.execution_id))}
+
+
+async def _list(service: ReasoningService, caller: Principal, params: ListExecutionsParams) -> dict[str, Any]:
+    page = await service.list_executions(
+        caller,
+        strategy=params.strategy,
+        finish_reason=params.finish_reason,
+        page_size=params.page_size,
+        page_token=params.page_token,
+    )
+    return {
+        "executions": [execution_json(execution) for execution in page.executions],
+        "next_page_token": page.next_page_token,
+    }
+
+
+async def _delete(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
+    await service.delete(caller, params.execution_id)
+    return {}

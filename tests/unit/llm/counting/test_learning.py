@@ -1,0 +1,123 @@
+"""Forks of learning counters: independent of one another, heard by their parent, made again from a snapshot."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.errors import InternalError
+from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Forkable, WordPieceCounter, fork_of
+from reasond_server.llm.counting.learning import TemplateAllowance
+from reasond_server.llm.counting.tokenizers import EncodedCounter
+from reasond_server.llm.model import Message, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROMPT = [Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER, content="wall " * 100)]
+
+
+class OneEach(EncodedCounter):
+    """A tokenizer whose tokens are characters."""
+
+    def _count(self, text: str) -> int:
+        return len(text)
+
+    def _measure_head(self, text: str, tokens: int) -> int:
+        return min(tokens, len(text))
+
+    def _measure_tail(self, text: str, tokens: int) -> int:
+        return min(tokens, len(text))
+
+
+LEARNERS: dict[str, Callable[[], Forkable]] = {"estimate": EstimatingCounter, "encoded": OneEach}
+KINDS = pytest.mark.parametrize("kind", LEARNERS)
+REPORTS = st.lists(st.integers(0, 5000), max_size=6)
+
+
+def count(counter: Any) -> int:
+    return int(counter.count_prompt(PROMPT))
+
+
+def taught(counter: Any, *reports: int) -> Any:
+    for reported in reports:
+        counter.learn(PROMPT, reported)
+    return counter
+
+
+@KINDS
+@given(before=REPORTS, own=REPORTS, others=REPORTS)
+def test_a_fork_knows_what_was_known_then_and_hears_nobody_else(
+    kind: str, before: list[int], own: list[int], others: list[int]
+) -> None:
+    parent = taught(LEARNERS[kind](), *before)
+    fork, sibling = fork_of(parent), fork_of(parent)
+    assert count(fork) == count(parent)
+    taught(parent, *others)
+    taught(sibling, *others)
+    taught(fork, *own)
+    assert count(fork) == count(taught(LEARNERS[kind](), *before, *own))
+
+
+@KINDS
+@given(before=REPORTS, own=REPORTS)
+def test_a_parent_learns_what_its_forks_and_their_forks_learn(kind: str, before: list[int], own: list[int]) -> None:
+    parent = taught(LEARNERS[kind](), *before)
+    taught(fork_of(fork_of(parent)), *own)
+    assert count(parent) == count(taught(LEARNERS[kind](), *before, *own))
+
+
+@KINDS
+@given(before=REPORTS, own=REPORTS, strange=REPORTS)
+def test_a_snapshot_makes_the_same_counter_in_another_process(
+    kind: str, before: list[int], own: list[int], strange: list[int]
+) -> None:
+    told = json.loads(json.dumps(taught(LEARNERS[kind](), *before).snapshot()))
+    elsewhere = taught(LEARNERS[kind](), *strange)
+    again, kept = fork_of(elsewhere), count(elsewhere)
+    assert isinstance(again, Forkable)
+    again.restore(told)
+    assert count(elsewhere) == kept
+    assert count(taught(again, *own)) == count(taught(LEARNERS[kind](), *before, *own))
+    assert count(elsewhere) == count(taught(LEARNERS[kind](), *strange, *own))
+
+
+WRONG: tuple[Any, ...] = (
+    {},
+    [],
+    None,
+    {"seen": -1},
+    {"seen": "3"},
+    {"seen": True},
+    {"ratio": float("nan"), "deviation": 0.1, "reports": 1},
+    {"ratio": 1.0, "deviation": 0.1, "reports": None},
+    {"ratio": 1e9, "deviation": 0.1, "reports": 1},
+)
+
+
+@KINDS
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_what_is_no_snapshot_is_refused_and_changes_nothing(kind: str, wrong: Any) -> None:
+    counter = taught(LEARNERS[kind](), 700)
+    before = counter.snapshot()
+    with pytest.raises(InternalError, match="cannot be restored"):
+        counter.restore(wrong)
+    assert counter.snapshot() == before
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_a_snapshot_of_another_kind_of_counter_is_refused(kind: str) -> None:
+    (other,) = set(LEARNERS) - {kind}
+    with pytest.raises(InternalError):
+        LEARNERS[kind]().restore(taught(LEARNERS[other](), 700).snapshot())
+
+
+@pytest.mark.parametrize(
+    "counter", [ByteCounter(), WordPieceCounter(), OneEach(template=TemplateAllowance(is_configured=True))]
+)
+def test_a_counter_that_learns_nothing_is_its_own_fork(counter: Any) -> None:
+    assert fork_of(counter) is counter

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.errors import ModelFailedError, ModelProtocolError
+from reasond_server.llm.counting import ByteCounter
+from reasond_server.llm.model import Finished, Text
+from reasond_server.llm.openai.answer import AnswerReader, Deadline, StreamedAnswer, WaitLimits
+from reasond_server.llm.openai.backend_options import BackendOptions
+from reasond_server.llm.openai.chat import ChatCompletions
+from reasond_server.llm.openai.faults import UpstreamFaultError, fault_of_lost_connection
+from reasond_server.telemetry.observers import UNOBSERVED
+from tests.faults.backend import request
+from tests.faults.upstream import DONE, GOOD, chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OPTIONS = BackendOptions(name="main", model="m-1", base_url="http://host.example/v1")
+
+
+class Pieces:
+    """An answer in the pieces that a test says, then its end, which may be known with the last, or a break."""
+
+    def __init__(self, *pieces: bytes, breaks: bool = False, ends_with_last: bool = False) -> None:
+        self.headers: dict[str, str] = {}
+        self._ends_with_last = ends_with_last
+        self._pieces = deque(pieces)
+        self._breaks = breaks
+        self._is_told = False
+        self.is_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._ends_with_last and not self._pieces
+
+    def read_ready(self, *, granted: Callable[[], int] = int) -> bytes | None:
+        assert granted() >= 0
+        if not self._pieces and self._breaks:
+            raise fault_of_lost_connection(OPTIONS)
+        self._is_told = not self._is_told
+        if self._is_told:
+            return None
+        return self._pieces.popleft() if self._pieces else b""
+
+    async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        piece = self.read_ready(granted=granted)
+        assert piece is not None
+        return piece
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def answer(pieces: Pieces) -> StreamedAnswer:
+    deadline = Deadline(timeouts=OPTIONS.timeouts, time_left_s=None, monotonic=time.monotonic)
+    return StreamedAnswer(
+        request=request(),
+        warnings=("told",),
+        options=OPTIONS,
+        reader=AnswerReader(decoder=ChatCompletions().build_decoder(OPTIONS), stop=(), options=OPTIONS),
+        upstream=pieces,
+        limits=WaitLimits(timeouts=OPTIONS.timeouts, deadline=deadline, monotonic=time.monotonic),
+        counter=ByteCounter(),
+        observer=UNOBSERVED,
+    )
+
+
+async def test_each_read_is_one_batch_and_the_end_is_the_last() -> None:
+    one = answer(Pieces(*GOOD))
+    assert list(await one.read_events()) == [Text(text="Hello")]
+    assert list(await one.read_events()) == [Text(text=" world")]
+    batches = []
+    while not one.is_over:
+        batches.append(list(await one.read_events()))
+    assert batches[:-1] == [[], [], []]
+    (finished,) = batches[-1]
+    assert isinstance(finished, Finished)
+    assert finished.warnings == ("told",)
+
+
+async def test_an_end_that_came_with_the_last_bytes_is_not_waited_for() -> None:
+    one = answer(Pieces(b"".join(GOOD), ends_with_last=True))
+    text, finished = await one.read_events()
+    assert text == Text(text="Hello world")
+    assert isinstance(finished, Finished)
+    assert one.is_over
+
+
+async def test_what_came_with_an_end_that_tells_no_reason_is_returned_before_that_is_a_fault() -> None:
+    one = answer(Pieces(chunk("Hello") + DONE, ends_with_last=True))
+    assert list(await one.read_events()) == [Text(text="Hello")]
+    with pytest.raises(UpstreamFaultError, match="without telling why"):
+        await one.read_events()
+    cut = answer(Pieces(b"".join(GOOD[:-1]), ends_with_last=True))
+    assert not any(isinstance(event, Finished) for event in await cut.read_events())
+
+
+async def test_what_came_with_a_fault_is_returned_before_it_is_raised() -> None:
+    one = answer(Pieces(chunk("Hello") + b"data: {\n\n"))
+    assert list(await one.read_events()) == [Text(text="Hello")]
+    with pytest.raises(UpstreamFaultError) as caught:
+        await one.read_events()
+    assert isinstance(caught.value.error, ModelProtocolError)
+    assert not one.is_over
+
+
+async def test_a_fault_before_anything_came_is_raised_at_once_and_may_be_tried_again() -> None:
+    with pytest.raises(UpstreamFaultError) as caught:
+        await answer(Pieces(breaks=True)).read_events()
+    assert caught.value.retries > 0
+
+
+async def test_a_connection_that_breaks_matters_only_before_the_finish_was_told() -> None:
+    early = answer(Pieces(chunk("Hello"), breaks=True))
+    await early.read_events()
+    with pytest.raises(UpstreamFaultError) as caught:
+        await early.read_events()
+    assert isinstance(caught.value.error, ModelFailedError)
+    late = answer(Pieces(chunk("Hello", finish="stop"), breaks=True))
+    await late.read_events()
+    assert isinstance((await late.read_events())[-1], Finished)
+
+
+async def test_an_end_without_a_reason_returns_the_held_text_and_then_raises() -> None:
+    one = answer(Pieces(chunk("<thi"), DONE))
+    assert list(await one.read_events()) == []
+    assert list(await one.read_events()) == []
+    assert list(await one.read_events()) == [Text(text="<thi")]
+    with pytest.raises(UpstreamFaultError, match="without telling why"):
+        await one.read_events()
+
+
+def test_closing_lets_go_of_the_answer() -> None:
+    pieces = Pieces()
+    answer(pieces).close()
+    assert pieces.is_closed

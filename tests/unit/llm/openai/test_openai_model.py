@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.errors import ModelUnavailableError
+from reasond_server.llm.counting import ByteCounter
+from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text
+from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy
+from reasond_server.llm.openai.chat import ChatCompletions
+from reasond_server.llm.openai.openai_model import OpenAIModel
+from reasond_server.llm.openai.retrying import BreakerState
+from reasond_server.llm.openai.transport import OpenAITransport
+from reasond_server.llm.profiles import ModelProfile
+from reasond_server.types import Budget, UsageSource
+from tests.faults.backend import backend, request
+from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, refusing, streaming, upstream
+from tests.unit.telemetry.parts import metrics, values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+async def test_a_model_tells_what_its_options_say() -> None:
+    async with backend("http://127.0.0.1:9/v1", profile=ModelProfile(context_window=4096)) as one:
+        assert (one.model.name, one.model.context_window, one.model.warnings) == ("m-1", 4096, ())
+        assert isinstance(one.model.counter, ByteCounter)
+        assert await one.model.count_exactly([]) is None
+
+
+async def test_the_servers_count_is_asked_where_there_is_a_way() -> None:
+    async def count(messages: Sequence[Message]) -> int | None:
+        return len(messages)
+
+    async with upstream(streaming()) as server:
+        options = BackendOptions(name="main", model="m-1", base_url=server.address)
+        model = OpenAIModel(
+            options=options,
+            counter=ByteCounter(),
+            protocol=ChatCompletions(),
+            transport=OpenAITransport(options=options, now=lambda: 0.0),
+            monotonic=lambda: 0.0,
+            random=lambda: 0.0,
+            count=count,
+        )
+        assert await model.count_exactly([Message(role=Role.USER, content="x")] * 3) == 3
+        await model.aclose()
+
+
+async def test_a_server_that_ignores_the_limit_is_closed_there_by_the_meter() -> None:
+    async def endless(conversation: Conversation) -> None:
+        await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n")
+        while not conversation.gone.is_set():
+            await conversation.send(chunk("0123456789"))
+
+    async with upstream(endless) as server, backend(server) as one:
+        metered = MeteredModel(model=one.model, budget=Budget())
+        events = [event async for event in metered.stream(request(max_tokens=25))]
+        assert "".join(event.text for event in events if isinstance(event, Text)) == "0123456789012345678901234"
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason is ModelFinish.LENGTH
+        assert metered.usage.source is UsageSource.ESTIMATED
+        await server.conversations[0].until_gone()
+
+
+async def test_the_time_left_reaches_the_model() -> None:
+    async with upstream(streaming()) as server, backend(server) as one:
+        metered = MeteredModel(model=one.model, budget=Budget(), time_left=lambda: 0.0)
+        with pytest.raises(Exception, match=r"within 0 s|none ended in time"):
+            _ = [event async for event in metered.stream(request())]
+        assert server.calls == 0
+
+
+async def test_calls_that_are_left_with_content_count_for_the_health_of_the_backend() -> None:
+    policy = RetryPolicy(max_attempts=1, breaker_window=4, breaker_ratio=0.5)
+    good = streaming(chunk("enough"), chunk(" and more"))
+    scripts = [refusing("500 Internal Server Error"), *[good] * 4, refusing("500 Internal Server Error"), good]
+    async with upstream(*scripts) as server, backend(server, retries=policy) as one:
+        for _ in scripts:
+            try:
+                async with aclosing(one.model.stream(request())) as events:
+                    await anext(events)
+            except ModelUnavailableError:
+                continue
+        assert one.model.health is BreakerState.CLOSED
+        assert server.calls == len(scripts)
+
+
+async def test_what_the_adapter_does_beside_a_call_is_told() -> None:
+    counted = metrics()
+    scripts = [refusing("503 Service Unavailable"), streaming(chunk("x"), chunk(finish="stop"), DONE)]
+    async with (
+        upstream(*scripts) as server,
+        backend(server, retries=RetryPolicy(max_attempts=2), observer=counted, max_concurrency=1) as one,
+    ):
+
+        async def call() -> None:
+            assert [event async for event in one.model.stream(request())]
+
+        await asyncio.gather(call(), call())
+    found = values(counted)
+    assert found["reasond_model_retries_total main MODEL_UNAVAILABLE"] == 1
+    assert found["reasond_model_usage_mended_total main estimated"] == 2
+    assert found["reasond_model_room_wait_seconds_count main"] >= 1
