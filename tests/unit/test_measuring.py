@@ -34,7 +34,7 @@ GATE = ReaderGate(authenticate=nobody, peers=Peers())
 
 
 def listener(chosen: Settings) -> Any:
-    return listener_of(chosen, measured(chosen).counting, GATE, new_request_id=lambda: "r")
+    return listener_of(chosen, measured(chosen).counting, GATE, new_call_id=lambda: "r")
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.config import Settings
 from reasond_server.core import Core, assemble
-from reasond_server.http_api.app import HttpApp, HttpLimits
-from reasond_server.http_api.methods import Methods
-from reasond_server.http_api.server import HttpServer
+from reasond_server.http_api.http_app import HttpApp, HttpLimits
+from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
@@ -112,7 +112,7 @@ async def serve(
         authenticate=verifier().verify,
         require=require_permission,
         is_ready=lambda: readiness["is_ready"],
-        new_request_id=lambda: f"minted-{next(numbers)}",
+        new_call_id=lambda: f"minted-{next(numbers)}",
         limits=limits or HttpLimits(),
     )
     server = HttpServer(app=app, host="127.0.0.1", port=0, tls=tls, limits=connections)

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from reasond_server.errors import SettingsError
-from reasond_server.http_api.server import HttpServer
+from reasond_server.http_api.http_server import HttpServer
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import Receive, Scope, Send
+    from reasond_server.http_api.exchange import Receive, Scope, Send
 
 
 class Slow:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.http_api.app import HttpLimits
+from reasond_server.http_api.http_app import HttpLimits
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
 

@@ -69,11 +69,11 @@ def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callab
     """Return `handler` with single messages coded inside its behaviour, streamed ones by grpc.aio as they pass."""
     behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
     if not handler.request_streaming and not handler.response_streaming:
-        behaviour = _coded(behaviour, decode, encode)
+        behaviour = _add_codec(behaviour, decode, encode)
     elif not handler.request_streaming:
-        behaviour = _decoded(behaviour, decode)
+        behaviour = _add_decoder(behaviour, decode)
     elif not handler.response_streaming:
-        behaviour = _encoded(behaviour, encode)
+        behaviour = _add_encoder(behaviour, encode)
     return with_behaviour(
         handler,
         behaviour,
@@ -107,21 +107,21 @@ def _input_of(method: str) -> Descriptor | None:
         return None
 
 
-def _coded(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Behaviour:
+def _add_codec(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Behaviour:
     async def serve(raw: bytes, context: Context) -> bytes:
         return encode(await behaviour(decode(raw), context))
 
     return serve
 
 
-def _decoded(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
+def _add_decoder(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
     async def serve(raw: bytes, context: Context) -> object:
         return await behaviour(decode(raw), context)
 
     return serve
 
 
-def _encoded(behaviour: Behaviour, encode: Callable[[Any], bytes]) -> Behaviour:
+def _add_encoder(behaviour: Behaviour, encode: Callable[[Any], bytes]) -> Behaviour:
     async def serve(request: object, context: Context) -> bytes:
         return encode(await behaviour(request, context))
 

@@ -1,4 +1,8 @@
-"""The gRPC server: its listeners, interceptors and services put together, started, drained and stopped."""
+"""The gRPC server: its listeners, interceptors and services put together, started, drained and stopped.
+
+Services are added as generic handlers: grpc.aio waits for the next call with one task for each method that is
+registered by name, and makes all those tasks wait anew for every call. Generic handlers share one waiting task.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,17 @@ from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # sh
 from reasond_server.addresses import is_loopback
 from reasond_server.errors import SettingsError, shown
 from reasond_server.grpc_api.authentication import Authentication
-from reasond_server.grpc_api.codec import Codec
 from reasond_server.grpc_api.guard import ErrorGuard
-from reasond_server.grpc_api.health import HEALTH_SERVICE
-from reasond_server.grpc_api.listening import bind_tcp, bind_unix, require_address
-from reasond_server.grpc_api.options import channel_arguments
-from reasond_server.grpc_api.reflection import add_reflection
-from reasond_server.grpc_api.registering import GenericRegistry
-from reasond_server.grpc_api.tls import CertificateReloader
+from reasond_server.grpc_api.handlers import GenericRegistry
+from reasond_server.grpc_api.listening import (
+    CertificateReloader,
+    bind_tcp,
+    bind_unix,
+    channel_arguments,
+    require_address,
+)
+from reasond_server.grpc_api.message_codec import Codec
+from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.wire.certificates import TlsFiles
 
@@ -30,12 +37,13 @@ if TYPE_CHECKING:
 
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
-    from reasond_server.grpc_api.health import HealthServicer
-    from reasond_server.grpc_api.options import GrpcOptions
-    from reasond_server.grpc_api.registering import GrpcService
+    from reasond_server.grpc_api.handlers import GrpcService
+    from reasond_server.grpc_api.listening import GrpcOptions
+    from reasond_server.grpc_api.standard_services import HealthServicer
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
+
 
 # How long what was cut may take to clean up; what never ends must not keep the process alive.
 _UNWINDING_S: Final = 5.0
@@ -58,14 +66,14 @@ class GrpcServer:
         authenticate: Callable[[str], Awaitable[Principal]],
         peers: Peers | None = None,
         require: Callable[[Principal, Operation], None],
-        new_request_id: Callable[[], str],
+        new_call_id: Callable[[], str],
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._options = options
         self._services = services
         self._health = health
-        self._guard = ErrorGuard(new_request_id=new_request_id, observer=observer, tracing=tracing)
+        self._guard = ErrorGuard(new_call_id=new_call_id, observer=observer, tracing=tracing)
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
         self._authentication = Authentication(
             authenticate=authenticate,

@@ -1,17 +1,17 @@
-"""The ASGI application: what is served at which address."""
+"""The ASGI application: what is served at which address, the agent card, health and readiness among it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.http_api.calls import Gate
 from reasond_server.http_api.endpoint import JsonRpcEndpoint
+from reasond_server.http_api.exchange import exchange_of, send_answer
 from reasond_server.http_api.intake import Intake
 from reasond_server.http_api.jsonrpc import MAX_BATCH
+from reasond_server.http_api.jsonrpc_calls import Gate
 from reasond_server.http_api.metrics_page import METRICS_PATH
-from reasond_server.http_api.pages import Addresses, AgentCardPage, HealthPage, ReadinessPage
-from reasond_server.http_api.reception import Reception
+from reasond_server.http_api.reception import Addresses, Reception
 from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint
 from reasond_server.telemetry.observers import UNOBSERVED
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
     from reasond_server.agents.service import CardView
-    from reasond_server.http_api.asgi import ASGIApp
-    from reasond_server.http_api.methods import Methods
+    from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
+    from reasond_server.http_api.jsonrpc_calls import Methods
     from reasond_server.http_api.metrics_page import MetricsPage
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
+
 
 JSONRPC_PATH: Final = "/api/v1/jsonrpc"
 CARD_PATH: Final = "/.well-known/agent-card.json"
@@ -64,7 +65,7 @@ class HttpApp(Reception):
         authenticate: Callable[[str], Awaitable[Principal]],
         require: Callable[[Principal, Operation], None],
         is_ready: Callable[[], bool],
-        new_request_id: Callable[[], str],
+        new_call_id: Callable[[], str],
         limits: HttpLimits,
         agent_tokens: AgentTokens | None = None,
         peers: Peers | None = None,
@@ -103,4 +104,56 @@ class HttpApp(Reception):
                 observer=observer,
             )
         addresses = Addresses(pages=pages, endpoints=endpoints)
-        super().__init__(addresses.find, new_request_id=new_request_id, observer=observer, tracing=tracing)
+        super().__init__(addresses.find, new_call_id=new_call_id, observer=observer, tracing=tracing)
+
+
+_CARD_AGE_S: Final = 300
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class AgentCardPage:
+    """This server's A2A card, with a strong ETag over its bytes; `card` returns the current one."""
+
+    def __init__(self, card: Callable[[], CardView]) -> None:
+        self._card = card
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the card, or say that the client has it."""
+        del receive
+        view = self._card()
+        etag = f'"{view.etag}"'
+        headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
+        if _matches(exchange_of(scope).headers.getlist(b"if-none-match"), etag):
+            await send_answer(send, 304, headers=headers)
+        else:
+            await send_answer(send, 200, view.card_json.encode(), headers=headers)
+
+
+class HealthPage:
+    """Says 200 as long as the event loop lives."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send that all is well."""
+        del scope, receive
+        await send_answer(send, 200, b'{"status":"ok"}', headers=[_NO_STORE])
+
+
+class ReadinessPage:
+    """Says 200 while `is_ready` does, else 503, so that load balancers send nothing new."""
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send whether new work is welcome."""
+        del scope, receive
+        if self._is_ready():
+            await send_answer(send, 200, b'{"status":"ready"}', headers=[_NO_STORE])
+        else:
+            await send_answer(send, 503, b'{"status":"not ready"}', headers=[_NO_STORE])
+
+
+def _matches(if_none_match: list[str], etag: str) -> bool:
+    """Return whether the client's copy is current (RFC 9110, section 13.1.2: weak comparison)."""
+    tags = {tag.strip().removeprefix("W/") for value in if_none_match for tag in value.split(",")}
+    return bool(tags & {"*", etag})
