@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reasond_server.cli.ports import reserved
+from reasond_server.cli.supervising import reserve_port
 from reasond_server.errors import SettingsError
 
 
@@ -16,7 +16,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def test_a_free_port_is_found_and_shared_by_who_asks_for_it(listener: socket.socket) -> None:
-    with reserved("127.0.0.1:0", setting="[server] grpc_address") as address:
+    with reserve_port("127.0.0.1:0", setting="[server] grpc_address") as address:
         host, _, port = address.rpartition(":")
         assert (host, int(port) > 0) == ("127.0.0.1", True)
         with pytest.raises(OSError, match="in use"):
@@ -34,12 +34,12 @@ def test_a_port_that_somebody_else_shares_is_refused(listener: socket.socket) ->
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     with (
         pytest.raises(SettingsError, match=f"Cannot listen on '{address}'"),
-        reserved(address, setting="[server] grpc_address"),
+        reserve_port(address, setting="[server] grpc_address"),
     ):
         pytest.fail("two servers would share the callers")
 
 
 def test_a_system_that_cannot_share_ports_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "SO_REUSEPORT")
-    with pytest.raises(SettingsError, match="cannot share a port"), reserved("127.0.0.1:0", setting="x"):
+    with pytest.raises(SettingsError, match="cannot share a port"), reserve_port("127.0.0.1:0", setting="x"):
         pytest.fail("no port can be shared")

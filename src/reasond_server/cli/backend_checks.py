@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from reasond_server.backends import read_backend_options
-from reasond_server.cli.configuration import source_of
+from reasond_server.cli.config_commands import source_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import one_line, printable, write
 from reasond_server.config import choose_provider, load

@@ -14,7 +14,7 @@ _REQUEST_ID = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Endpoints:
     """Where a server answers: `grpc` as a target, `http` with its scheme (empty where HTTP is off)."""
 
     grpc: str
@@ -22,13 +22,13 @@ class Place:
     is_encrypted: bool = False
 
 
-def exports(place: Place, token: str) -> str:
+def exports(place: Endpoints, token: str) -> str:
     """Return the line that tells the commands below, and the client, where the server is."""
     tls = " REASOND_TLS=1" if place.is_encrypted else ""
     return f"export REASOND_TARGET={shlex.quote(place.grpc)} REASOND_TOKEN={shlex.quote(token)}{tls}"
 
 
-def calls(query: str, place: Place) -> tuple[tuple[str, str], ...]:
+def calls(query: str, place: Endpoints) -> tuple[tuple[str, str], ...]:
     """Return (program, command) for each way to ask `query`; the token is read from REASOND_TOKEN."""
     found = [
         ("reasond", f"{program('reasond')} ask {shlex.quote(query)}"),
@@ -50,7 +50,7 @@ def program(name: str) -> str:
     return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
-def _grpcurl(query: str, place: Place) -> str:
+def _grpcurl(query: str, place: Endpoints) -> str:
     plain = "" if place.is_encrypted else "-plaintext "
     data = shlex.quote(json.dumps({"task": {"query": query}}, ensure_ascii=False))
     return f'grpcurl {plain}-H "authorization: Bearer $REASOND_TOKEN" -d {data} "$REASOND_TARGET" {_SERVICE}'
@@ -62,7 +62,7 @@ def _python(query: str) -> str:
     return f"{program('python')} -c {shlex.quote(code)}"
 
 
-def _curl(query: str, place: Place) -> str:
+def _curl(query: str, place: Endpoints) -> str:
     body = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": "reasoning.execute", "params": {"query": query}}
     return (
         f'curl -s {place.http}/api/v1/jsonrpc -H "Authorization: Bearer $REASOND_TOKEN" '

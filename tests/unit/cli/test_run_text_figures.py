@@ -10,7 +10,7 @@ from reasond.v1.strategies_pb2 import (
     SelfConsistencyMetrics,
     TreeOfThoughtMetrics,
 )
-from reasond_server.cli.figures import summary
+from reasond_server.cli.run_text import summary
 
 
 def last_of(**specific: object) -> str:
@@ -46,7 +46,7 @@ def test_votes_are_told_with_their_margin_and_an_abstention_as_such() -> None:
     assert not {"\x1b", "\n"} & set(last_of(self_consistency=hostile))
 
 
-def bounded(single_pct: float, resent_pct: float) -> list[str]:
+def build_bounded(single_pct: float, resent_pct: float) -> list[str]:
     figures = BoundedContextMetrics(
         peak_window_tokens=900,
         is_window_exact=True,
@@ -58,7 +58,7 @@ def bounded(single_pct: float, resent_pct: float) -> list[str]:
 
 
 def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> None:
-    lines = bounded(40, 50)
+    lines = build_bounded(40, 50)
     assert lines[0] == "largest window: 900 tokens, counted; 2 calls for carryovers alone"
     assert lines[1].startswith("against one call that holds everything: attention -40.0 %")
     assert lines[2].startswith("against calls that resend everything: attention -50.0 %")
@@ -66,5 +66,5 @@ def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> 
 
 
 def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:
-    (_, line) = bounded(50, 50)
+    (_, line) = build_bounded(50, 50)
     assert line.startswith("against one call that holds everything, or calls that resend everything: attention -50.0 %")

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.calls import Place, calls, exports, program
+from reasond_server.cli.examples import Endpoints, calls, exports, program
 
 if TYPE_CHECKING:
     import pytest
 
 HOSTILE = 'Isn\'t "$HOME" `id` $(id) \\ 100%?'
-PLACE = Place(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
+PLACE = Endpoints(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
 
 
 def test_a_query_reaches_every_program_as_it_is_whatever_it_holds() -> None:
@@ -22,11 +22,11 @@ def test_a_query_reaches_every_program_as_it_is_whatever_it_holds() -> None:
 
 def test_http_that_is_off_has_no_curl_line() -> None:
     assert [name for name, _ in calls("x", PLACE)] == ["reasond", "grpcurl", "Python", "curl"]
-    assert [name for name, _ in calls("x", Place(grpc="unix:/s", http=""))] == ["reasond", "grpcurl", "Python"]
+    assert [name for name, _ in calls("x", Endpoints(grpc="unix:/s", http=""))] == ["reasond", "grpcurl", "Python"]
 
 
 def test_tls_is_part_of_the_calls() -> None:
-    place = Place(grpc="h:1", http="https://h:2", is_encrypted=True)
+    place = Endpoints(grpc="h:1", http="https://h:2", is_encrypted=True)
     assert "-plaintext" not in dict(calls("x", place))["grpcurl"]
     assert "https://h:2/" in dict(calls("x", place))["curl"]
     assert exports(place, "a b") == "export REASOND_TARGET=h:1 REASOND_TOKEN='a b' REASOND_TLS=1"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.cli import backends
+from reasond_server.cli import backend_checks
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.errors import SettingsError
 from tests.unit.llm.openai.odd_server import Manners, odd_server
@@ -28,7 +28,7 @@ def config(folder: Path, base_url: str, more: str = "", *, name: str = "") -> Pa
 
 
 def check(path: Path | None, name: str = "", *, as_json: bool = False, limit_s: float = 10.0) -> ExitCode:
-    return backends.check(name, config=path, environ={}, limit_s=limit_s, as_json=as_json)
+    return backend_checks.check(name, config=path, environ={}, limit_s=limit_s, as_json=as_json)
 
 
 def test_what_is_printed_can_be_pasted_and_then_fits(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.cli import configuration
+from reasond_server.cli import config_commands
 from reasond_server.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ enable_metrics = true
 
 
 def test_a_configuration_that_serves_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
-    assert configuration.check(NO_FILE, environ=KEY, is_dev=False) == 0
+    assert config_commands.check(NO_FILE, environ=KEY, is_dev=False) == 0
     assert capsys.readouterr().out == (
         "ok: /dev/null and 1 of the environment; strategies: "
         "bounded_context, chain_of_thought, react, self_consistency, tree_of_thought\n"
@@ -58,8 +58,8 @@ def test_a_configuration_that_serves_is_ok(capsys: pytest.CaptureFixture[str]) -
 
 def test_without_a_key_only_dev_would_start(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SettingsError, match=r"auth\.keys"):
-        configuration.check(NO_FILE, environ={}, is_dev=False)
-    assert configuration.check(NO_FILE, environ={}, is_dev=True) == 0
+        config_commands.check(NO_FILE, environ={}, is_dev=False)
+    assert config_commands.check(NO_FILE, environ={}, is_dev=True) == 0
     assert "environment" not in capsys.readouterr().out
 
 
@@ -76,7 +76,7 @@ def test_without_a_key_only_dev_would_start(capsys: pytest.CaptureFixture[str]) 
 )
 def test_check_refuses_what_serve_would_refuse(environ: Mapping[str, str], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        configuration.check(NO_FILE, environ={**KEY, **environ}, is_dev=False)
+        config_commands.check(NO_FILE, environ={**KEY, **environ}, is_dev=False)
 
 
 @pytest.mark.parametrize(
@@ -92,17 +92,17 @@ def test_tools_are_loaded_as_a_server_loads_them_and_no_tool_server_is_started(
     path = tmp_path / "config.toml"
     path.write_text(f"[tools]\n{table}\n")
     if not words:
-        assert configuration.check(path, environ={}, is_dev=True) == 0
+        assert config_commands.check(path, environ={}, is_dev=True) == 0
         return
     with pytest.raises(SettingsError, match=words):
-        configuration.check(path, environ={}, is_dev=True)
+        config_commands.check(path, environ={}, is_dev=True)
 
 
 def test_check_names_all_that_is_wrong_at_once_with_the_example_of_seed_000(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(SEED_000.replace("react", "reakt"), "utf-8")
     with pytest.raises(SettingsError) as refused:
-        configuration.check(file, environ={}, is_dev=False)
+        config_commands.check(file, environ={}, is_dev=False)
     head, *problems = refused.value.message.splitlines()
     beginnings = (
         "[reasoning] enabled_strategies names 'reakt', which is not installed",
@@ -117,14 +117,14 @@ def test_check_names_all_that_is_wrong_at_once_with_the_example_of_seed_000(tmp_
 
 def test_no_strategy_at_all_is_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     environ = {**KEY, "REASOND__REASONING__ENABLED_STRATEGIES": "[]"}
-    assert configuration.check(NO_FILE, environ=environ, is_dev=False) == 0
+    assert config_commands.check(NO_FILE, environ=environ, is_dev=False) == 0
     assert "strategies: none" in capsys.readouterr().out
 
 
 def test_show_prints_every_key_and_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"REASOND__AUTH__KEYS": f'[{{ id = "one", secret = "{KEY["SIGNING"]}" }}]'}
     for has_origin, as_json in ((False, False), (True, False), (False, True), (True, True)):
-        configuration.show(NO_FILE, environ=environ, has_origin=has_origin, as_json=as_json)
+        config_commands.show(NO_FILE, environ=environ, has_origin=has_origin, as_json=as_json)
     out = capsys.readouterr().out
     assert KEY["SIGNING"] not in out
     assert out.count('"***"') == 4
@@ -135,11 +135,11 @@ def test_origins_say_where_each_value_comes_from(tmp_path: Path, capsys: pytest.
     file = tmp_path / "own.toml"
     file.write_text("[server]\ndrain_delay_s = 1.5\n", "utf-8")
     environ = {"REASOND__SERVER__MAX_JSONRPC_BATCH": "7"}
-    configuration.show(file, environ=environ, has_origin=True, as_json=True)
+    config_commands.show(file, environ=environ, has_origin=True, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["server.drain_delay_s"] == {"value": 1.5, "origin": f"file {file}"}
     assert found["server.max_jsonrpc_batch"] == {"value": 7, "origin": "environment REASOND__SERVER__MAX_JSONRPC_BATCH"}
     assert found["server.tls"] == {"value": "off", "origin": "default"}
-    configuration.show(file, environ=environ, has_origin=True, as_json=False)
+    config_commands.show(file, environ=environ, has_origin=True, as_json=False)
     line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("server.drain_delay_s"))
     assert line.split("  # ") == [line.split("  # ")[0], f"file {file}"]

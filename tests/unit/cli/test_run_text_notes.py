@@ -15,8 +15,7 @@ from reasond.v1.strategies_pb2 import (
     ToolResult,
     TreeStep,
 )
-from reasond_server.cli.notes import note_of
-from reasond_server.cli.steps import Progress
+from reasond_server.cli.run_text import RunLines, note_of
 from reasond_server.cli.terminal import columns
 
 CALL = ToolCall(call_id="c1", tool="calculator", arguments_json='{"expression": "2+2"}')
@@ -94,7 +93,7 @@ def test_a_window_shows_what_it_carried_and_why_it_fell_back() -> None:
 
 
 def test_votes_are_counted_over_the_samples_of_a_run() -> None:
-    progress = Progress()
+    progress = RunLines()
     progress.start(ExecutionStarted(strategy="self_consistency", config_json='{"samples": 5}'))
     answers = ["4", "5", "4"]
     lines = [
@@ -106,7 +105,7 @@ def test_votes_are_counted_over_the_samples_of_a_run() -> None:
 
 
 def test_nodes_are_counted_as_nodes() -> None:
-    progress = Progress()
+    progress = RunLines()
     progress.start(ExecutionStarted(strategy="tree_of_thought", config_json='{"max_depth": 4}'))
     assert progress.lines(Iteration(index=6, tree=NODE))[0].startswith("node 7 ")
 
@@ -130,7 +129,7 @@ def test_no_text_of_any_kind_of_step_breaks_the_line_or_commands_the_terminal(wi
             )
         ),
     ]
-    progress = Progress()
+    progress = RunLines()
     for step in steps:
         figures, *notes = progress.lines(step, width=width)
         for line in [*notes, figures if not notes else ""]:

@@ -12,13 +12,12 @@ from reasond.v1.strategies_pb2 import (
     SavingsBaseline,
     Thought,
 )
-from reasond_server.cli.figures import finish_reason_of, seconds, summary
-from reasond_server.cli.steps import Progress, bar
+from reasond_server.cli.run_text import RunLines, bar, finish_reason_of, seconds, summary
 
 BOUNDED = '{"chunk_size": 2048, "max_iterations": 5}'
 
 
-def started(config: str = BOUNDED, strategy: str = "bounded_context") -> ExecutionStarted:
+def start_of(config: str = BOUNDED, strategy: str = "bounded_context") -> ExecutionStarted:
     return ExecutionStarted(
         strategy=strategy, strategy_source=StrategySource.STRATEGY_SOURCE_AGENT, model="demo", config_json=config
     )
@@ -39,16 +38,16 @@ def reading(segment: int, carryover: str, *, is_exact: bool = True) -> Iteration
     )
 
 
-def line_of(progress: Progress, step: Iteration) -> str:
+def line_of(progress: RunLines, step: Iteration) -> str:
     """Return the one line of a step where there is room enough."""
     (line,) = progress.lines(step)
     return line
 
 
 def test_the_first_line_names_strategy_source_model_and_window() -> None:
-    line = Progress().start(started())
+    line = RunLines().start(start_of())
     assert line == "bounded_context (chosen by the agent), model demo, windows of 2,048 tokens"
-    assert Progress().start(started("{}", "other")) == "other (chosen by the agent), model demo"
+    assert RunLines().start(start_of("{}", "other")) == "other (chosen by the agent), model demo"
 
 
 @pytest.mark.parametrize(
@@ -61,12 +60,12 @@ def test_the_first_line_names_strategy_source_model_and_window() -> None:
 )
 def test_the_first_line_says_in_plain_words_who_chose(source: StrategySource.ValueType, words: str) -> None:
     one = ExecutionStarted(strategy="s", strategy_source=source, model="m")
-    assert Progress().start(one) == f"s ({words}), model m"
+    assert RunLines().start(one) == f"s ({words}), model m"
 
 
 def test_a_reading_step_shows_segment_window_tokens_time_and_what_was_newly_noted() -> None:
-    progress = Progress()
-    progress.start(started())
+    progress = RunLines()
+    progress.start(start_of())
     assert line_of(progress, reading(1, "First.\nSecond.")) == (
         "read 1/3      ██████░░  1,500/2,048  in  1,400  out   100     7 ms  noted: Second."
     )
@@ -75,8 +74,8 @@ def test_a_reading_step_shows_segment_window_tokens_time_and_what_was_newly_note
 
 
 def test_what_does_not_fit_beside_the_figures_gets_a_line_of_its_own_and_what_is_short_does_not() -> None:
-    progress = Progress()
-    progress.start(started())
+    progress = RunLines()
+    progress.start(start_of())
     note = "The only Remedy is a most serene and quiet Air, found on the tops of the highest Mountains."
     figures, below = progress.lines(reading(1, note), width=80)
     assert figures == "read 1/3      ██████░░  1,500/2,048  in  1,400  out   100     7 ms"
@@ -91,15 +90,15 @@ def test_what_does_not_fit_beside_the_figures_gets_a_line_of_its_own_and_what_is
 
 
 def test_an_estimated_window_says_so_and_terminals_without_unicode_get_ascii() -> None:
-    progress = Progress(is_ascii=True)
-    progress.start(started())
+    progress = RunLines(is_ascii=True)
+    progress.start(start_of())
     assert "######--" in (line := line_of(progress, reading(1, "a", is_exact=False)))
     assert "~1,500/2,048" in line
 
 
 def test_reasoning_steps_are_counted_apart_from_reading() -> None:
-    progress = Progress()
-    progress.start(started())
+    progress = RunLines()
+    progress.start(start_of())
     line_of(progress, reading(1, "a"))
     step = Iteration(index=1, answer_found=True, bounded_context=BoundedContextStep(text="\nBecause.\nMore."))
     line = line_of(progress, step)
@@ -108,17 +107,17 @@ def test_reasoning_steps_are_counted_apart_from_reading() -> None:
 
 
 def test_steps_of_other_strategies_have_no_window() -> None:
-    progress = Progress()
-    progress.start(started("{}", "chain_of_thought"))
+    progress = RunLines()
+    progress.start(start_of("{}", "chain_of_thought"))
     line = line_of(progress, Iteration(usage=Usage(input_tokens=1, output_tokens=2), thought=Thought(text="So.")))
     assert line == "step 1/1      in      1  out     2     0 ms  So."
-    progress.start(started("{}", "unknown"))
+    progress.start(start_of("{}", "unknown"))
     assert line_of(progress, Iteration(index=1)) == "step 2        in      0  out     0     0 ms"
 
 
 def test_what_a_model_wrote_cannot_command_the_terminal_or_break_the_line() -> None:
-    progress = Progress()
-    progress.start(started("{}", "chain_of_thought"))
+    progress = RunLines()
+    progress.start(start_of("{}", "chain_of_thought"))
     line = line_of(progress, Iteration(thought=Thought(text="a\x1b[2J\rb" + "c" * 1000)))
     assert not {"\x1b", "\r", "\n"} & set(line)
     assert len(line) < 200
