@@ -18,7 +18,7 @@ from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
-from reasond_server.runs.run import Stop
+from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -145,7 +145,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "code": frozenset(CODES),
         "route": frozenset(PATHS),
         "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
-        "reason": frozenset({*reasons, *map(str, Stop)}),
+        "reason": frozenset({*reasons, *STOP_REASONS.values()}),
         "strategy": frozenset(strategies),
         "finish_reason": frozenset(finish.value for finish in FinishReason),
         "baseline": frozenset(baseline.value for baseline in SavingsBaseline),

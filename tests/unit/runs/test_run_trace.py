@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reasond_server.runs.traced_runs import link_to
 from reasond_server.telemetry.propagation import TraceContext
 from reasond_server.telemetry.scope import Scope, current, enter
 from tests.spans import Spans, ids, said
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from reasond_server.logs.store import ExecutionStore
-    from reasond_server.runs.run import Assignment
+    from reasond_server.reasoning.strategy_work import ReasoningWork
     from reasond_server.runs.runner import Runner
 
 CALLER = TraceContext(trace_id="a" * 32, span_id="b" * 16, is_sampled=True)
@@ -28,7 +26,7 @@ OTHER = TraceContext(trace_id="c" * 32, span_id="d" * 16, is_sampled=True)
 def traced_assign(servers: Servers, context: TraceContext = CALLER) -> None:
     """Let every assignment to come be of a caller that stands at `context`."""
     make = servers._assign
-    servers._assign = lambda *args, **keys: replace(make(*args, **keys), trace=context.text)
+    servers._assign = lambda *args, **keys: make(*args, **{"trace": context.text, **keys})
 
 
 def place(span: ReadableSpan) -> tuple[str, str]:
@@ -47,7 +45,7 @@ async def test_who_takes_a_run_over_continues_its_trace_and_replays_without_span
     await servers.die(dead)
     servers.tracing = second.sink.tracing
     other = servers.server(EchoModel())
-    await other._upkeep.round()
+    await other._recoverer.upkeep.round()
     await end_of(other, execution)
     assert second.tree() == ["invoke_workflow replayable", ["step", ["chat echo"]]]
     run = second.one("invoke_workflow")
@@ -80,10 +78,10 @@ async def test_a_request_that_begins_again_points_at_the_trace_of_the_cancelled_
     runner = servers.server(model)
     keys = {"request_id": "r", "digest": "d"}
     execution = await held_after(servers, runner, model, 1, **keys)
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     run.cancel()
-    await run.ended()
+    await run.wait_for_end()
     model.gate.set()
     traced_assign(servers, OTHER)
     again = await runner.start(servers.assignment(Script(words=("one", "two", "six")), **keys))
@@ -99,11 +97,12 @@ async def test_an_rpc_that_follows_a_run_of_another_one_points_at_it(servers: Se
     servers.tracing = tracing = spans.sink.tracing
     runner = servers.server(model)
     execution = await held_after(servers, runner, model, 0)
+    live = runner.find_live(execution.execution_id)
+    assert live is not None
     enter(scope := Scope())
-    link_to(runner.live(execution.execution_id))
+    live.trace.link_rpc()
     scope.span = rpc = tracing.serve("resume", {}, caller=None)
-    link_to(runner.live(execution.execution_id))
-    link_to(None)
+    live.trace.link_rpc()
     rpc.end()
     model.gate.set()
     await end_of(runner, execution)
@@ -115,14 +114,13 @@ async def test_a_task_for_an_agent_is_named_after_it(servers: Servers, model: Ec
     spans = Spans()
     servers.tracing = spans.sink.tracing
     runner = servers.server(model)
-    assignment = servers.assignment()
-    execution = await runner.start(replace(assignment, task=replace(assignment.task, agent="clerk")))
+    execution = await runner.start(servers.assignment(agent="clerk"))
     await end_of(runner, execution)
     assert said(spans.one("invoke_agent clerk"))["gen_ai.agent.name"] == "clerk"
 
 
 async def test_lines_of_a_run_have_its_ids_and_those_of_its_rpc_are_left_alone(
-    store: ExecutionStore, assign: Callable[..., Assignment], time: ManualClock, runner: Runner
+    store: ExecutionStore, assign: Callable[..., ReasoningWork], time: ManualClock, runner: Runner
 ) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -133,7 +131,7 @@ async def test_lines_of_a_run_have_its_ids_and_those_of_its_rpc_are_left_alone(
 
     del store, time
     enter(rpc := Scope(call_id="rpc-1", trace=CALLER))
-    execution = await runner.start(replace(assign(Script(before_step=look)), trace=CALLER.text))
+    execution = await runner.start(assign(Script(before_step=look), trace=CALLER.text))
     await end_of(runner, execution)
     assert set(seen) == {(execution.execution_id, "rpc-1")}
     assert current() is rpc

@@ -4,33 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.runs.replay.plan import Plan, PlanError, decode_plan, encode_plan, nonces, without_plan
-from reasond_server.types import Budget, StrategySource, Task
+from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, nonces
 
 TEXTS = st.text(max_size=50)
 JSON = st.dictionaries(TEXTS, st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, st.lists, max_leaves=5))
-TASKS = st.builds(
-    Task,
-    query=TEXTS,
-    material=TEXTS,
-    strategy=st.none() | TEXTS,
-    config=JSON,
-    agent=st.none() | TEXTS,
-    agent_capabilities=st.lists(TEXTS, max_size=3).map(tuple),
-    budget=st.builds(
-        Budget,
-        max_total_tokens=st.none() | st.integers(1),
-        max_model_calls=st.none() | st.integers(1),
-        max_tool_calls=st.none() | st.integers(0),
-        max_elapsed_s=st.none() | st.floats(0.001, 1e6),
-    ),
-)
 PLANS = st.builds(
     Plan,
-    task=TASKS,
-    strategy=TEXTS,
-    source=st.sampled_from(StrategySource),
-    config=JSON,
+    work=st.fixed_dictionaries({"task": JSON, "config": JSON}),
     nonce=st.text("abc", min_size=16, max_size=28),
     limit_s=st.none() | st.floats(0, 1e6),
     keep_running=st.booleans(),
@@ -52,7 +32,7 @@ def test_a_plan_of_another_version_is_refused(text: str) -> None:
 
 def test_without_a_plan_there_is_a_reason() -> None:
     with pytest.raises(PlanError, match="nobody asked"):
-        decode_plan(without_plan("nobody asked"))
+        decode_plan(encode_obstacle("nobody asked"))
 
 
 def test_the_marks_of_a_run_are_the_same_again_and_all_differ() -> None:

@@ -8,7 +8,7 @@ from reasond_server.errors import (
     StoreUnavailableError,
 )
 from reasond_server.llm.model import CALLERS_TIME
-from reasond_server.runs.endings import ending_of_error
+from reasond_server.runs.work import ending_of_error
 from reasond_server.types import FinishReason, Usage
 
 

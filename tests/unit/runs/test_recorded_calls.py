@@ -7,23 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.errors import ModelFailedError, ModelRateLimitedError
+from reasond_server.errors import ModelRateLimitedError
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, ReasoningText, Role, Text, ToolSpec
-from reasond_server.runs.replay.recorded import (
-    Hearing,
+from reasond_server.runs.recorded_calls import (
+    AnswerParts,
     RecordedCall,
     ReplayError,
     decode_call,
     decode_count,
-    decode_result,
     digest_of_messages,
     digest_of_request,
     encode_call,
     encode_count,
-    encode_result,
     usage_in,
 )
-from reasond_server.types import ToolCall, ToolResult, Usage, UsageSource
+from reasond_server.types import ToolCall, Usage, UsageSource
 
 ANY = st.text(st.characters(), max_size=30)
 USAGES = st.builds(
@@ -68,13 +66,6 @@ def test_a_count_is_read_as_it_was_written(count: int | None) -> None:
     assert usage_in(encode_count(count)) == Usage()
 
 
-def test_the_result_of_a_tool_is_read_as_it_was_written() -> None:
-    result = ToolResult(call_id="c", result_json="[1]", is_error=True)
-    assert decode_result(encode_result(result)) == result
-    error = decode_result(encode_result(ModelFailedError("no")))
-    assert isinstance(error, ModelFailedError)
-
-
 def test_a_record_of_another_version_is_refused() -> None:
     row = json.loads(encode_count(1))
     with pytest.raises(ReplayError, match="another version"):
@@ -83,10 +74,10 @@ def test_a_record_of_another_version_is_refused() -> None:
 
 @given(st.lists(st.sampled_from([Text(text="a"), Text(text="b"), ReasoningText(text="r")])))
 def test_joined_pieces_say_the_same_in_the_same_order(events: list[Text | ReasoningText]) -> None:
-    hearing = Hearing()
+    parts = AnswerParts()
     for event in events:
-        hearing.hear(event)
-    heard = [event for event in hearing.events() if isinstance(event, Text | ReasoningText)]
+        parts.add(event)
+    heard = [event for event in parts.join() if isinstance(event, Text | ReasoningText)]
     for kind in (Text, ReasoningText):
         assert "".join(e.text for e in heard if isinstance(e, kind)) == "".join(
             e.text for e in events if isinstance(e, kind)

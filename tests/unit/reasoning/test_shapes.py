@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from reasond_server.errors import InternalError
-from reasond_server.runs.payloads import require_outcome, require_step
-from reasond_server.runs.shapes import ShapeError, settled
+from reasond_server.reasoning.payloads import require_outcome, require_step
+from reasond_server.reasoning.shapes import ShapeError, settled
 from reasond_server.strategies.strategy import Outcome, Step
 from reasond_server.types import (
     BoundedContextMetrics,

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, error_of
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
-from reasond_server.types import ToolCall, ToolResult, Usage, UsageSource
+from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent
 
-_VERSION = 1
+VERSION = 1
 
 
 class ReplayError(InternalError):
@@ -37,7 +37,7 @@ class RecordedCall:
     is_clamped: bool = False
 
 
-class Hearing:
+class AnswerParts:
     """Collects the events of a call, text in one piece."""
 
     def __init__(self) -> None:
@@ -45,23 +45,23 @@ class Hearing:
         self._kind: type[Text | ReasoningText] | None = None
         self._pieces: list[str] = []
 
-    def hear(self, event: ModelEvent) -> None:
-        """Take note of `event`."""
+    def add(self, event: ModelEvent) -> None:
+        """Add `event`."""
         if isinstance(event, Text | ReasoningText):
             if self._kind is not type(event):
-                self._join()
+                self._join_text()
                 self._kind = type(event)
             self._pieces.append(event.text)
         else:
-            self._join()
+            self._join_text()
             self._done.append(event)
 
-    def events(self) -> Sequence[ModelEvent]:
-        """Return what was heard."""
-        self._join()
+    def join(self) -> Sequence[ModelEvent]:
+        """Return what was added."""
+        self._join_text()
         return tuple(self._done)
 
-    def _join(self) -> None:
+    def _join_text(self) -> None:
         if self._kind is not None:
             self._done.append(self._kind(text="".join(self._pieces)))
             self._kind, self._pieces = None, []
@@ -70,15 +70,15 @@ class Hearing:
 def encode_call(call: RecordedCall) -> str:
     """Return `call` as JSON text."""
     row: dict[str, Any] = {
-        "v": _VERSION,
+        "v": VERSION,
         "events": [_event_row(event) for event in call.events],
         "usage": _usage_row(call.usage),
     }
     if call.error is not None:
-        row["error"] = _error_row(call.error)
+        row["error"] = error_row(call.error)
     if call.is_clamped:
         row["clamped"] = True
-    return _json(row)
+    return _write_row(row)
 
 
 def decode_call(body: str) -> RecordedCall:
@@ -87,11 +87,11 @@ def decode_call(body: str) -> RecordedCall:
     Raises:
         ReplayError: another version of this program wrote it.
     """
-    row = _row(body)
+    row = read_row(body)
     return RecordedCall(
         events=tuple(_event_of(each) for each in row["events"]),
         usage=_usage_of(row["usage"]),
-        error=_error_of(row["error"]) if "error" in row else None,
+        error=read_error(row["error"]) if "error" in row else None,
         is_clamped=row.get("clamped", False),
     )
 
@@ -112,26 +112,13 @@ def usage_in(body: str) -> Usage:
 
 def encode_count(count: int | None) -> str:
     """Return the answer to a question for an exact count."""
-    return _json({"v": _VERSION, "count": count})
+    return _write_row({"v": VERSION, "count": count})
 
 
 def decode_count(body: str) -> int | None:
     """Return the answer that `body` holds. Raises as `decode_call`."""
-    count: int | None = _row(body)["count"]
+    count: int | None = read_row(body)["count"]
     return count
-
-
-def encode_result(result: ToolResult | ReasondError) -> str:
-    """Return what came of a tool call."""
-    if isinstance(result, ReasondError):
-        return _json({"v": _VERSION, "error": _error_row(result)})
-    return _json({"v": _VERSION, "result": asdict(result)})
-
-
-def decode_result(body: str) -> ToolResult | ReasondError:
-    """Return what came of the tool call in `body`. Raises as `decode_call`."""
-    row = _row(body)
-    return _error_of(row["error"]) if "error" in row else ToolResult(**row["result"])
 
 
 def digest_of_request(request: ChatRequest) -> str:
@@ -209,7 +196,8 @@ def _usage_of(row: dict[str, Any]) -> Usage:
     return Usage(**{**row, "source": UsageSource(row["source"])})
 
 
-def _error_row(error: ReasondError) -> dict[str, Any]:
+def error_row(error: ReasondError) -> dict[str, Any]:
+    """Return what is kept of an error."""
     return {
         "reason": error.reason,
         "message": error.message,
@@ -219,18 +207,24 @@ def _error_row(error: ReasondError) -> dict[str, Any]:
     }
 
 
-def _error_of(row: dict[str, Any]) -> ReasondError:
+def read_error(row: dict[str, Any]) -> ReasondError:
+    """Return the error that `error_row` made `row` of."""
     error = error_of(row["reason"], row["message"])
     error.remedy, error.metadata, error.retry_after_s = row["remedy"], row["metadata"], row["retry_after_s"]
     return error
 
 
-def _row(body: str) -> dict[str, Any]:
+def read_row(body: str) -> dict[str, Any]:
+    """Return the object in the `body` of a record.
+
+    Raises:
+        ReplayError: another version of this program wrote it.
+    """
     row: dict[str, Any] = json.loads(body)
-    if row.get("v") != _VERSION:
+    if row.get("v") != VERSION:
         raise ReplayError("the record of a call was written by another version of the server and cannot be read")
     return row
 
 
-def _json(row: dict[str, Any]) -> str:
+def _write_row(row: dict[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"))

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import InternalError, ModelFailedError
-from reasond_server.runs.payloads import (
+from reasond_server.reasoning.payloads import (
     MAX_DEPTH,
-    carriable,
     depth_of,
     require_outcome,
     require_step,
     require_wrote,
 )
+from reasond_server.runs.driving import make_carriable
 from reasond_server.strategies.strategy import Outcome, Step, Wrote
 from reasond_server.types import CustomMetrics, CustomStep, FinishReason, ReactStep, Thought, ToolCall, ToolResult
 
@@ -129,6 +129,6 @@ def test_an_outcome_that_no_strategy_may_give_is_refused(changes: dict[str, Any]
 
 @pytest.mark.parametrize("wait_s", [-1.0, float("nan"), float("inf"), 31 * 86_400.0])
 def test_an_error_is_made_so_that_it_can_be_sent(wait_s: float) -> None:
-    error = carriable(ModelFailedError(f"a{LONE}", remedy=LONE, metadata={LONE: 5}, retry_after_s=wait_s))  # type: ignore[dict-item]  # what a third party may do
+    error = make_carriable(ModelFailedError(f"a{LONE}", remedy=LONE, metadata={LONE: 5}, retry_after_s=wait_s))  # type: ignore[dict-item]  # what a third party may do
     assert (error.message, error.remedy, error.metadata, error.retry_after_s) == ("a?", "?", {"?": "5"}, None)
-    assert carriable(ModelFailedError("x", retry_after_s=3.0)).retry_after_s == 3.0
+    assert make_carriable(ModelFailedError("x", retry_after_s=3.0)).retry_after_s == 3.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError
-from reasond_server.runs.shapes import ShapeError, is_unicode, settled
+from reasond_server.reasoning.shapes import ShapeError, is_unicode, settled
 from reasond_server.types import (
     BoundedContextMetrics,
     BoundedContextStep,
@@ -26,7 +26,6 @@ from reasond_server.types import (
 )
 
 if TYPE_CHECKING:
-    from reasond_server.errors import ReasondError
     from reasond_server.strategies.strategy import Outcome, Step, Wrote
     from reasond_server.types import StepDetail, StrategyMetrics
 
@@ -44,7 +43,6 @@ _METRICS: Final = (
 )
 _NOT_ITS_OWN: Final = (FinishReason.FAILED, FinishReason.CANCELLED)
 
-_LONGEST_WAIT_S: Final = 30 * 86_400.0
 _PLAIN_INT: Final = 2**63
 
 ValueT = TypeVar("ValueT")
@@ -106,15 +104,6 @@ def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics 
     return outcome if metrics is outcome.metrics else replace(outcome, metrics=metrics)
 
 
-def carriable(error: ReasondError) -> ReasondError:
-    """Return `error` with texts that can be encoded, metadata of texts, and a finite wait or none."""
-    error.message, error.remedy = _encodable(error.message), _encodable(error.remedy)
-    error.metadata = {_encodable(name): _encodable(value) for name, value in error.metadata.items()}
-    if error.retry_after_s is not None and not 0 <= error.retry_after_s <= _LONGEST_WAIT_S:
-        error.retry_after_s = None
-    return error
-
-
 def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
     """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
     if value is None or (value is before and not isinstance(value, CustomMetrics)):
@@ -164,7 +153,3 @@ def _flat_copy(data: object) -> dict[str, object] | None:
 def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:
     """Return whether a strategy kept to the types that it declares, which nothing else enforces."""
     return isinstance(value, kinds)
-
-
-def _encodable(text: object) -> str:
-    return str(text).encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,11 @@
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reasond_server.errors import (
     InternalError,
@@ -14,8 +17,10 @@ from reasond_server.errors import (
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, Role, Text, ToolSpec
 from reasond_server.logs.store import Record
-from reasond_server.runs.replay.journal import Journal, JournaledModel, JournaledToolbox
-from reasond_server.runs.replay.recorded import ReplayError
+from reasond_server.reasoning.run_tools import JournaledToolbox
+from reasond_server.runs.effects import Effects
+from reasond_server.runs.recorded_calls import ReplayError, digest_of_texts
+from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, ToolResult, Usage
 
@@ -35,8 +40,8 @@ class Memory:
     async def flush(self) -> None:
         self.flushed.append(len(self.records))
 
-    def journal(self, records: Sequence[Record] = ()) -> Journal:
-        return Journal(records=records, write=self.records.append, recorder=self)
+    def journal(self, records: Sequence[Record] = ()) -> RunJournal:
+        return RunJournal(records=records, write=self.records.append, sink=self)
 
 
 class Cash:
@@ -71,10 +76,17 @@ def request(text: str = "why?", max_tokens: int = 50) -> ChatRequest:
 
 
 def journaled(
-    *replies: str | Reply, journal: Journal, budget: Budget | None = None
+    *replies: str | Reply, journal: RunJournal, budget: Budget | None = None
 ) -> tuple[JournaledModel, MeteredModel]:
     metered = MeteredModel(model=ScriptedModel(list(replies)), budget=budget or Budget())
     return JournaledModel(model=metered, journal=journal), metered
+
+
+def journaled_tools(
+    cash: Cash, journal: RunJournal, wait_for_lease: Callable[[], Awaitable[None]] | None = None
+) -> JournaledToolbox:
+    effects = Effects(nonce="n" * 28, tenant="acme", journal=journal, wait_for_lease=wait_for_lease)
+    return JournaledToolbox(toolbox=cash, effects=effects)
 
 
 async def heard(model: JournaledModel, asked: ChatRequest) -> list[ModelEvent]:
@@ -201,28 +213,28 @@ async def test_a_journaled_model_shows_what_the_model_is() -> None:
 
 async def test_a_tool_call_is_on_record_before_it_has_an_effect_and_after() -> None:
     memory, cash = Memory(), Cash()
-    tools = JournaledToolbox(toolbox=cash, journal=memory.journal())
+    tools = journaled_tools(cash, memory.journal())
     result = await tools.call(CALL)
     assert memory.flushed == [1, 2]
     assert [record.key.partition(":")[0] for record in memory.records] == ["tool-started", "tool-result"]
     again = Cash()
-    assert await JournaledToolbox(toolbox=again, journal=memory.journal(memory.records)).call(CALL) == result
+    assert await journaled_tools(again, memory.journal(memory.records)).call(CALL) == result
     assert (again.calls, again.restored) == (0, [result])
 
 
 async def test_a_tool_call_whose_outcome_is_not_known_is_not_made_twice() -> None:
     memory, cash = Memory(), Cash()
-    await JournaledToolbox(toolbox=Cash(), journal=memory.journal()).call(CALL)
+    await journaled_tools(Cash(), memory.journal()).call(CALL)
     started = memory.records[:1]
     with pytest.raises(ToolOutcomeUnknownError, match="tool 'pay' was at work"):
-        await JournaledToolbox(toolbox=cash, journal=memory.journal(started)).call(CALL)
+        await journaled_tools(cash, memory.journal(started)).call(CALL)
     assert cash.calls == 0
 
 
 async def test_a_tool_that_may_be_repeated_is() -> None:
     memory, cash = Memory(), Cash(repeats=True)
-    await JournaledToolbox(toolbox=Cash(), journal=memory.journal()).call(CALL)
-    tools = JournaledToolbox(toolbox=cash, journal=memory.journal(memory.records[:1]))
+    await journaled_tools(Cash(), memory.journal()).call(CALL)
+    tools = journaled_tools(cash, memory.journal(memory.records[:1]))
     assert tools.is_idempotent("pay")
     assert [spec.name for spec in tools.specs] == ["pay"]
     assert (await tools.call(CALL)).result_json == "1"
@@ -230,11 +242,11 @@ async def test_a_tool_that_may_be_repeated_is() -> None:
 
 async def test_a_tool_call_that_was_refused_is_refused_again() -> None:
     memory, cash = Memory(), Cash()
-    refusing = JournaledToolbox(toolbox=Cash(TokenBudgetExhaustedError("no more")), journal=memory.journal())
+    refusing = journaled_tools(Cash(TokenBudgetExhaustedError("no more")), memory.journal())
     with pytest.raises(TokenBudgetExhaustedError):
         await refusing.call(CALL)
     with pytest.raises(TokenBudgetExhaustedError, match="no more"):
-        await JournaledToolbox(toolbox=cash, journal=memory.journal(memory.records)).call(CALL)
+        await journaled_tools(cash, memory.journal(memory.records)).call(CALL)
     assert cash.calls == 0
 
 
@@ -242,7 +254,7 @@ async def test_a_run_that_is_over_calls_no_tools() -> None:
     journal, cash = Memory().journal(), Cash()
     journal.close()
     with pytest.raises(InternalError, match="the run is over"):
-        await JournaledToolbox(toolbox=cash, journal=journal).call(CALL)
+        await journaled_tools(cash, journal).call(CALL)
     assert cash.calls == 0
 
 
@@ -261,7 +273,7 @@ async def test_a_tool_call_is_held_before_it_is_on_record_and_again_before_it_is
     async def hold() -> None:
         told.append(f"{len(memory.records)} on record, {cash.calls} made")
 
-    await JournaledToolbox(toolbox=cash, journal=journal, hold=hold).call(CALL)
+    await journaled_tools(cash, journal, hold).call(CALL)
     assert told == ["0 on record, 0 made", "1 on record, 0 made"]
 
 
@@ -272,7 +284,7 @@ async def test_a_run_that_ends_while_a_tool_call_is_held_does_not_make_it() -> N
         journal.close()
 
     with pytest.raises(InternalError, match="the run is over"):
-        await JournaledToolbox(toolbox=cash, journal=journal, hold=hold).call(CALL)
+        await journaled_tools(cash, journal, hold).call(CALL)
     assert cash.calls == 0
 
 
@@ -282,7 +294,7 @@ async def test_a_journal_knows_while_a_tool_is_at_work() -> None:
     seen = []
 
     def failing() -> None:
-        with journal.acting(), journal.acting():
+        with journal.act(), journal.act():
             seen.append(journal.is_acting)
             raise ZeroDivisionError
 
@@ -296,14 +308,14 @@ async def test_calls_that_are_held_back_begin_when_they_are_released() -> None:
     memory, idle = Memory(), list[str]()
     journal = memory.journal()
     model, _ = journaled("because", journal=journal)
-    tools = JournaledToolbox(toolbox=Cash(), journal=journal)
-    journal.hold(when_idle=lambda: idle.append("idle"))
+    tools = journaled_tools(Cash(), journal)
+    journal.hold_calls(when_idle=lambda: idle.append("idle"))
     assert idle == ["idle"]
     calls = [asyncio.create_task(heard(model, request())), asyncio.create_task(tools.call(CALL))]
     await asyncio.wait(calls, timeout=0)
     await asyncio.sleep(0)
     assert memory.records == []
-    journal.release()
+    journal.release_calls()
     await asyncio.gather(*calls)
     assert sorted(record.key.partition(":")[0] for record in memory.records) == ["model", "tool-result", "tool-started"]
     assert idle == ["idle"]
@@ -317,7 +329,7 @@ async def test_who_holds_calls_back_hears_when_the_last_one_under_way_is_on_reco
     calls = [asyncio.create_task(heard(model, request(str(index)))) for index in range(2)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    journal.hold(when_idle=lambda: idle.append(len(memory.records)))
+    journal.hold_calls(when_idle=lambda: idle.append(len(memory.records)))
     for gate in gates:
         assert idle == []
         gate.set()
@@ -335,15 +347,27 @@ async def test_a_call_that_fails_or_is_broken_off_is_no_longer_under_way() -> No
     call = asyncio.create_task(heard(model, request("again")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    journal.hold(when_idle=lambda: idle.append(len(memory.records)))
+    journal.hold_calls(when_idle=lambda: idle.append(len(memory.records)))
     assert idle == []
     call.cancel()
     await asyncio.wait([call])
     assert idle == [1]
 
 
-def test_tool_calls_are_counted_exactly_however_many_there_were() -> None:
+def test_effects_are_counted_exactly_however_many_there_were() -> None:
     journal = Memory().journal()
     for time in (1, 2):
-        keys = [journal.next_key("tool-started", f"call {number}") for number in range(2000)]
-        assert keys == [f"tool-started:call {number}:{time}" for number in range(2000)]
+        keys = [journal.next_effect("tool", f"call {number}") for number in range(2000)]
+        assert keys == [f"call {number}:{time}" for number in range(2000)]
+
+
+@given(asked=st.lists(st.integers(min_value=0, max_value=400), max_size=1200))
+def test_no_two_alike_calls_have_one_key_and_the_same_askings_get_the_same_keys_again(asked: list[int]) -> None:
+    lives = [Memory().journal(), Memory().journal()]
+    first, second = ([life.next_key("model", digest_of_texts(str(each))) for each in asked] for life in lives)
+    assert first == second
+    assert len(set(first)) == len(first)
+    counted = Counter(asked)
+    assert set(first) == {
+        f"model:{digest_of_texts(str(each))}:{number}" for each in counted for number in range(1, counted[each] + 1)
+    }
