@@ -15,7 +15,7 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
-from reasond_server.runs.run import Stop
+from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.mcp import build_tool_name
@@ -138,7 +138,7 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
         "code": frozenset(CODES),
         "route": frozenset(PATHS),
         "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
-        "reason": frozenset({*reasons, *map(str, Stop)}),
+        "reason": frozenset({*reasons, *STOP_REASONS.values()}),
         "strategy": frozenset(strategies),
         "finish_reason": frozenset(finish.value for finish in FinishReason),
         "baseline": frozenset(baseline.value for baseline in SavingsBaseline),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reasond_server.addresses import split_address
 from reasond_server.backends import find_backend_problems
-from reasond_server.cli.configuration import check_strategies, source_of
+from reasond_server.cli.config_commands import check_strategies, source_of
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load, require_servable

@@ -175,9 +175,9 @@ async def test_a_client_that_leaves_cancels_its_call(serve_site: ServeSite, capl
     connection.close()
     alice = Principal(subject="alice", tenant="sub:alice", permissions=frozenset())
     (execution,) = (await site.core.reasoning.list_executions(alice)).executions
-    run = site.core.runner.live(execution.execution_id)
+    run = site.core.runner.find_live(execution.execution_id)
     assert run is not None
-    await asyncio.wait_for(run.ended(), 5)
+    await asyncio.wait_for(run.wait_for_end(), 5)
     assert site.model.open_calls == 0
     await site.server.stop(5)
     (record,) = [record for record in caplog.records if record.name == "reasond.http"]
