@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
-from reasond_server.agents.cards import server_card
-from reasond_server.agents.service import AgentService
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card
 from reasond_server.backends import find_backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
@@ -262,7 +262,7 @@ class Server:
             methods=Methods(
                 [service.methods for service in services], read_partial=partial(read_partial, core.reasoning)
             ),
-            card=agents.own_card,
+            card=agents.build_own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
             require=require_permission,
@@ -308,7 +308,7 @@ class Server:
         target = self._grpc_target()
         own = target if target.startswith("unix:") else f"{grpc_scheme}://{target}"
         strategies = {strategy.name: strategy.description for strategy in self._registry}
-        return server_card(
+        return build_server_card(
             name="reasond",
             version=version("reasond-server"),
             grpc_url=server.public_grpc_url or own,

@@ -186,7 +186,7 @@ async def test_a_client_that_leaves_cancels_its_call(serve_site: ServeSite, capl
 
 async def test_the_agent_card_is_public_and_has_a_strong_tag(site: Site) -> None:
     response = await site.client.get("/.well-known/agent-card.json")
-    view = site.agents.own_card()
+    view = site.agents.build_own_card()
     assert response.text == view.card_json
     assert response.headers["content-type"] == "application/json"
     assert response.headers["etag"] == f'"{view.etag}"'
@@ -208,7 +208,7 @@ async def test_a_client_that_has_the_card_is_told_so(site: Site) -> None:
 async def test_head_tells_the_headers_of_the_card_without_it(site: Site) -> None:
     response = await site.client.head("/.well-known/agent-card.json")
     assert (response.status_code, response.content) == (200, b"")
-    assert int(response.headers["content-length"]) == len(site.agents.own_card().card_json.encode())
+    assert int(response.headers["content-length"]) == len(site.agents.build_own_card().card_json.encode())
     refused = await site.client.post("/healthz")
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
 

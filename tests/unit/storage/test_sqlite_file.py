@@ -9,7 +9,7 @@ from sqlite3 import Connection
 import pytest
 
 from reasond_server.errors import InternalError, SettingsError, StoreUnavailableError
-from reasond_server.storage.sqlite import SqliteFile
+from reasond_server.storage.sqlite_file import SqliteFile
 
 PAGE = 4096
 FILL = "INSERT INTO forgotten (tenant, execution_id, forget_time) VALUES ('acme', printf('%0900d', {}), 0)"
