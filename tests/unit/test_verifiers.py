@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from tests.unit.access.parts import MAIN, NOW, claims, signed
 from tests.unit.access.test_jwks import document
 from tests.unit.access.test_jwks_http import answering, ok
-from tests.unit.access.test_keys import PRIVATE, jwk_of, pem_of
+from tests.unit.access.test_token_keys import PRIVATE, jwk_of, pem_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,3 +142,8 @@ async def test_minted_tokens_name_their_claims_as_the_server_reads_them(tmp_path
     )
     principal = await verification.verifier.verify(token)
     assert (principal.tenant, principal.permissions) == ("acme", frozenset({"admin"}))
+
+
+def test_hashing_is_not_loaded_before_there_are_agents_with_secrets() -> None:
+    code = "import sys, reasond_server.verifiers; sys.exit('argon2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=50).returncode == 0

@@ -39,6 +39,19 @@ class ExecutionState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SUSPENDED = "suspended"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the log has its last event."""
+        return self is not ExecutionState.RUNNING and self is not ExecutionState.SUSPENDED
+
+    @classmethod
+    def after(cls, reason: FinishReason) -> ExecutionState:
+        """Return the state of an execution that ended for `reason`."""
+        if reason is FinishReason.FAILED:
+            return cls.FAILED
+        return cls.CANCELLED if reason is FinishReason.CANCELLED else cls.SUCCEEDED
 
 
 class Event:
@@ -112,6 +125,10 @@ class Result(Event):
     error: ExecutionFailure | None = None
 
 
+LastEvent = Result
+"""What ends a log: each kind of work has one such event."""
+
+
 @value
 class LoggedEvent:
     """An event at its place in the log; `sequence` counts from 1 without gaps."""
@@ -133,7 +150,10 @@ class StreamEvent(NamedTuple):
 
 @value
 class Execution:
-    """An execution without its content; the owner is the tenant that started it."""
+    """An execution without its content; the owner is the tenant that started it.
+
+    `kind` says what works on it. A suspended execution goes on at `wake_time`; without one it waits for a call.
+    """
 
     execution_id: str
     tenant: str
@@ -148,3 +168,5 @@ class Execution:
     expire_time: datetime | None = None
     last_sequence: int = 0
     usage: Usage = NOTHING
+    kind: str = "reasoning"
+    wake_time: datetime | None = None

@@ -20,8 +20,8 @@ from reasond_server.wire.json_kinds import WRITERS, JsonObject, kind_json, milli
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from reasond_server.agents.agent_service import CardView
     from reasond_server.agents.directory import RegisteredAgent
-    from reasond_server.agents.service import CardView
     from reasond_server.reasoning.service import StrategyInfo
     from reasond_server.types import Execution, Metrics, StreamEvent, ToolCall, ToolResult
 
