@@ -6,7 +6,6 @@ import pytest
 
 from reasond_server.logs.redaction import redact
 from reasond_server.logs.stored.codec import decode_event, encode_event
-from reasond_server.testing.logs import START
 from reasond_server.types import (
     AnswerVotes,
     BoundedContextStep,
@@ -37,6 +36,7 @@ from reasond_server.types import (
 )
 from reasond_server.types.executions import NOT_RECORDED
 from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Word, fields_of
+from tests.stores.logs import START
 
 SECRET = "the secret"
 DETAILS: list[StepDetail] = [
