@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from reasond_server.context.carryover_call import SUMMARY_REQUEST
-from reasond_server.context.windows import WindowLimits
+from reasond_server.context.window_plan import WindowLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
 from reasond_server.llm.openai.building import build_model

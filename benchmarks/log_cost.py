@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import circumstances, new_event_loop
 from reasond_server.stores import MEMORY_URL, migrate_stores, open_stores
-from reasond_server.testing.logs import HandWrittenLog, started, step
 from tests.engines.postgres import is_postgres_here, running_postgres
+from tests.stores.logs import HandWrittenLog, started, step
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

@@ -23,7 +23,7 @@ from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_
 
 from benchmarks.machine import circumstances
 from reasond_server.telemetry.logs import as_json, human_formatter, json_formatter, with_scope
-from reasond_server.telemetry.propagation import parsed
+from reasond_server.telemetry.propagation import parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
-    enter(Scope(call_id="c" * 32, execution_id="d" * 32, trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
+    enter(Scope(call_id="c" * 32, execution_id="d" * 32, trace=parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01")))
     compared = forms()
     taken: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(rounds):

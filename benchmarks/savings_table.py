@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from reasond_server.context.savings import SavingsMeter
+from reasond_server.context.window_accounts import SavingsMeter
 from reasond_server.types import Savings, Usage
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.strategy import Outcome, RunContext
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
-from reasond_server.strategies.tree_of_thought.thinking import Thought, ThoughtCalls, ThoughtEvaluator
+from reasond_server.strategies.tree_of_thought.thoughts import ThoughtCalls, ThoughtEvaluator, TreeThought
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Budget, SelfConsistencyMetrics, Task
 
@@ -126,13 +126,15 @@ async def best_of_n(task: Task, model: MeteredModel) -> str:
     )
     judge, root = (
         ThoughtEvaluator(calls=calls, is_comparing=False),
-        Node(node_id="n0", number=0, payload=Thought(text="")),
+        Node(node_id="n0", number=0, payload=TreeThought(text="")),
     )
     best, answer = -1.0, ""
     try:
         while True:
             chain = await ended(ChainOfThought(), task, model, {"max_tokens": CHAIN_TOKENS})
-            candidate = Candidate(payload=Thought(text=f"left: {chain.answer}", answer=chain.answer), key=chain.answer)
+            candidate = Candidate(
+                payload=TreeThought(text=f"left: {chain.answer}", answer=chain.answer), key=chain.answer
+            )
             score = (await judge.judge(root, [candidate])).verdicts[0].score or 0.0
             if score > best:
                 best, answer = score, chain.answer

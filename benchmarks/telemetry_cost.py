@@ -34,7 +34,7 @@ from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent,
 from reasond_server.llm.traced_model import TracedModel
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.logs import configure
-from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.series import Vocabulary
 from reasond_server.testing import running_server
 from reasond_server.types import Budget
@@ -115,7 +115,7 @@ class Chatty(InstantModel):
 def models() -> Mapping[str, ChatModel]:
     """Return the same model, bare and as it is wrapped; nothing of the traces is kept, or all of it."""
     model = Chatty()
-    metrics = Metrics(vocabulary=Vocabulary(words={}), version="1")
+    metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
     dark, light = (sink_of(TracingOptions(endpoint="http://127.0.0.1:9", sample_ratio=ratio)) for ratio in (0.0, 1.0))
     if dark is None or light is None:
         raise SystemExit("OpenTelemetry is not installed")

@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.config.keys import key_docs
-from reasond_server.config.listing import toml_value
+from reasond_server.config.reference import key_docs, toml_value
 from scripts.pages import ROOT, cell, table, write_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from reasond_server.config.keys import KeyDoc
+    from reasond_server.config.reference import KeyDoc
 
 PATH = Path("docs") / "guides" / "configuration.md"
 MARKED = re.compile(r"(?P<start><!-- table: (?P<section>[a-z_.]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)

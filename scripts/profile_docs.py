@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.config.listing import toml_value
+from reasond_server.config.reference import toml_value
 from reasond_server.llm.profiles import PROFILES, ModelProfile
 from scripts.pages import ROOT, cell, table, write_or_check
 

@@ -1,4 +1,4 @@
-"""Every error that reasond raises on purpose; knows no status code of any wire.
+"""Every error that reasond raises on purpose, and all that holds of each reason.
 
     ReasondError
     ├── RequestError                  the caller can mend it
@@ -43,85 +43,21 @@
     ├── InternalError                 INTERNAL
     └── SettingsError                 the operator's configuration; never crosses a wire
 
-`reason` is the name of a value of `ErrorReason` in proto/reasond/v1/errors.proto without its prefix.
+Everything about a reason stands in its class, as plain names and numbers: both transports, the spans, the metrics and
+the page docs/api/errors.md read it there. No wire is imported.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import Final, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Self
+from reasond_server import reasons
+from reasond_server.reasons import SOON_S, Reason
 
-_MAX_SHOWN_CHARACTERS = 120
-
-
-def _without_user(text: str) -> str:
-    """Return `text` without user and password, where it is a URL that has them."""
-    scheme, found, rest = text.partition("://")
-    place = rest.rfind("@")
-    return f"{scheme}://***{rest[place:]}" if found and place >= 0 and not any(map(str.isspace, rest[:place])) else text
-
-
-def shown(value: object) -> str:
-    """Return `value` as error messages show it: `repr`, at most 120 characters, no control characters.
-
-    What stands before the host of a URL is left out: it may be a password.
-    """
-    if isinstance(value, str):
-        value = _without_user(value)
-    if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARACTERS:
-        value = value[:_MAX_SHOWN_CHARACTERS]
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """One thing that is wrong with a request: the path of the field and what would be right."""
-
-    field: str
-    description: str
-
-
-class ReasondError(Exception):
-    """Base of all errors; `message` says what is wrong, `remedy` what to do about it.
-
-    `metadata` holds limits and names for programs. `retry_after_s` (seconds) is set only where waiting
-    helps. `execution_id` names the execution whose partial result was kept.
-    """
-
-    reason: ClassVar[str] = "INTERNAL"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        remedy: str = "",
-        violations: Sequence[Violation] = (),
-        metadata: Mapping[str, str] | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
-        self.violations = tuple(violations)
-        self.metadata = dict(metadata or {})
-        self.retry_after_s = retry_after_s
-        self.execution_id: str | None = None
-
-    def again(self) -> Self:
-        """Return an error that says the same and was never raised: one that was keeps alive what its frames hold."""
-        error = type(self).__new__(type(self), *self.args)
-        error.__dict__.update(self.__dict__)
-        return error
-
-    @property
-    def full_message(self) -> str:
-        """What is wrong and what to do, as one text."""
-        return f"{self.message.rstrip('.')}. {self.remedy}" if self.remedy else self.message
+# Whoever raises or reads an error finds all of it here.
+ReasondError = reasons.ReasondError
+Violation = reasons.Violation
+shown = reasons.shown
 
 
 class RequestError(ReasondError):
@@ -137,55 +73,91 @@ class RequestError(ReasondError):
 class InvalidRequestError(RequestError):
     """A field of the request is missing or out of range."""
 
-    reason = "INVALID_REQUEST"
+    declaration = Reason(
+        "INVALID_REQUEST",
+        "INVALID_ARGUMENT",
+        -32602,
+        is_bare=True,
+        remedy="Mend the fields that the violations name; the same request will fail again.",
+    )
 
 
 class InvalidConfigError(RequestError):
     """The configuration of a strategy is not valid, or above a ceiling of the operator."""
 
-    reason = "INVALID_CONFIG"
+    declaration = Reason(
+        "INVALID_CONFIG",
+        "INVALID_ARGUMENT",
+        -32602,
+        is_bare=True,
+        remedy="Mend the fields that the violations name. `ListStrategies` returns each strategy's schema with its"
+        " ranges; a ceiling below the range was set by the operator.",
+    )
 
 
 class ParseError(RequestError):
     """The body is not JSON."""
 
-    reason = "PARSE_ERROR"
+    declaration = Reason(
+        "PARSE_ERROR", "INVALID_ARGUMENT", -32700, remedy="Send JSON in UTF-8, without NaN and without lone surrogates."
+    )
 
 
 class InvalidJsonRpcError(RequestError):
     """The body is JSON but not a JSON-RPC request."""
 
-    reason = "INVALID_JSONRPC"
+    declaration = Reason(
+        "INVALID_JSONRPC",
+        "INVALID_ARGUMENT",
+        -32600,
+        remedy='Send an object, or an array of at most 20, with `"jsonrpc": "2.0"` and a `method`.',
+    )
 
 
 class MethodNotFoundError(RequestError):
     """There is no such JSON-RPC method."""
 
-    reason = "METHOD_NOT_FOUND"
+    declaration = Reason(
+        "METHOD_NOT_FOUND", "UNIMPLEMENTED", -32601, remedy="Check the spelling against the list of methods."
+    )
 
 
 class RequestIdReusedError(RequestError):
     """The request id stands for another request already."""
 
-    reason = "REQUEST_ID_REUSED"
+    declaration = Reason(
+        "REQUEST_ID_REUSED",
+        "ALREADY_EXISTS",
+        remedy="Use a new request id, or send the request that the id stands for.",
+    )
 
 
 class EtagMismatchError(RequestError):
     """The resource changed since its etag was read."""
 
-    reason = "ETAG_MISMATCH"
+    declaration = Reason(
+        "ETAG_MISMATCH", "ABORTED", remedy="Read the resource again, apply the change to it, and send its new etag."
+    )
 
 
 class TurnLeasedError(RequestError):
     """Another caller is working on the turn."""
 
-    reason = "TURN_LEASED"
+    declaration = Reason(
+        "TURN_LEASED",
+        "ABORTED",
+        remedy="Wait for the other caller to finish, or follow the turn instead of starting it.",
+    )
 
 
 class ToolOutcomeUnknownError(RequestError):
     """It is not known whether a tool ran; a person has to decide."""
 
-    reason = "TOOL_OUTCOME_UNKNOWN"
+    declaration = Reason(
+        "TOOL_OUTCOME_UNKNOWN",
+        "ABORTED",
+        remedy="Find out whether the tool ran, then say so; it is never run again by itself.",
+    )
 
 
 class StrategyError(ReasondError):
@@ -195,19 +167,36 @@ class StrategyError(ReasondError):
 class StrategyNotFoundError(StrategyError):
     """The strategy is unknown or disabled here."""
 
-    reason = "STRATEGY_NOT_FOUND"
+    declaration = Reason(
+        "STRATEGY_NOT_FOUND",
+        "NOT_FOUND",
+        -32001,
+        is_bare=True,
+        remedy="Choose one of the strategies that the message lists, or have the operator enable it.",
+    )
 
 
 class StrategyNotSupportedError(StrategyError):
     """The agent does not offer the strategy."""
 
-    reason = "STRATEGY_NOT_SUPPORTED"
+    declaration = Reason(
+        "STRATEGY_NOT_SUPPORTED",
+        "FAILED_PRECONDITION",
+        -32002,
+        is_bare=True,
+        remedy="Choose a strategy that the agent offers, or another agent.",
+    )
 
 
 class StrategyRequiredError(StrategyError):
     """No strategy is named at any level."""
 
-    reason = "STRATEGY_REQUIRED"
+    declaration = Reason(
+        "STRATEGY_REQUIRED",
+        "FAILED_PRECONDITION",
+        -32602,
+        remedy="Name a strategy in the request, or have the operator set `default_strategy`.",
+    )
 
 
 class AccessError(ReasondError):
@@ -217,25 +206,49 @@ class AccessError(ReasondError):
 class TokenMissingError(AccessError):
     """The call carries no token."""
 
-    reason = "TOKEN_MISSING"
+    declaration = Reason(
+        "TOKEN_MISSING",
+        "UNAUTHENTICATED",
+        is_bare=True,
+        denial="authentication",
+        remedy="Send `authorization: Bearer <token>` as metadata or header; JSON-RPC also takes `auth_token`.",
+    )
 
 
 class TokenInvalidError(AccessError):
     """The token is malformed, forged or not meant for this server."""
 
-    reason = "TOKEN_INVALID"
+    declaration = Reason(
+        "TOKEN_INVALID",
+        "UNAUTHENTICATED",
+        is_bare=True,
+        denial="authentication",
+        remedy="Get a token from this server's issuer; the message says which check failed.",
+    )
 
 
 class TokenExpiredError(AccessError):
     """The token has expired."""
 
-    reason = "TOKEN_EXPIRED"
+    declaration = Reason(
+        "TOKEN_EXPIRED",
+        "UNAUTHENTICATED",
+        is_bare=True,
+        denial="authentication",
+        remedy="Get a fresh token and call again.",
+    )
 
 
 class PermissionMissingError(AccessError):
     """The token lacks a permission."""
 
-    reason = "PERMISSION_MISSING"
+    declaration = Reason(
+        "PERMISSION_MISSING",
+        "PERMISSION_DENIED",
+        is_bare=True,
+        denial="permission",
+        remedy="Ask the issuer for a token with the permission that the message names.",
+    )
 
 
 class LimitError(ReasondError):
@@ -245,43 +258,83 @@ class LimitError(ReasondError):
 class RateLimitedError(LimitError):
     """Too many requests."""
 
-    reason = "RATE_LIMITED"
+    declaration = Reason(
+        "RATE_LIMITED",
+        "RESOURCE_EXHAUSTED",
+        is_quota=True,
+        remedy="Wait as long as `RetryInfo` (`retry_after_ms`) says, then retry.",
+    )
 
 
 class TokenBudgetExhaustedError(LimitError):
     """The budget does not cover the next model call."""
 
-    reason = "TOKEN_BUDGET_EXHAUSTED"
+    declaration = Reason(
+        "TOKEN_BUDGET_EXHAUSTED",
+        "RESOURCE_EXHAUSTED",
+        is_quota=True,
+        remedy="Raise the budget or shorten the task. Waiting helps only where `RetryInfo` is present.",
+    )
 
 
 class OverloadedError(LimitError):
     """As many executions run as may; nothing was spent."""
 
-    reason = "OVERLOADED"
+    declaration = Reason(
+        "OVERLOADED",
+        "UNAVAILABLE",
+        is_fault=True,
+        denial="overload",
+        retry_after_s=SOON_S,
+        remedy="Retry after `RetryInfo`; nothing was spent.",
+    )
 
 
 class DrainingError(LimitError):
     """The server is shutting down; nothing was spent."""
 
-    reason = "DRAINING"
+    declaration = Reason(
+        "DRAINING",
+        "UNAVAILABLE",
+        is_fault=True,
+        denial="draining",
+        retry_after_s=SOON_S,
+        remedy="Retry after `RetryInfo`, which reaches another server or the restarted one; nothing was spent.",
+    )
 
 
 class SlowConsumerError(LimitError):
     """The client read its stream too slowly."""
 
-    reason = "SLOW_CONSUMER"
+    declaration = Reason(
+        "SLOW_CONSUMER",
+        "RESOURCE_EXHAUSTED",
+        remedy="Resume with the execution id and the last sequence that you handled, and read faster.",
+    )
 
 
 class StoreFullError(LimitError):
     """The store has no room for another execution."""
 
-    reason = "STORE_FULL"
+    declaration = Reason(
+        "STORE_FULL",
+        "RESOURCE_EXHAUSTED",
+        denial="store",
+        remedy="Delete executions that are no longer needed, or have the operator raise the limits under `[store]`.",
+    )
 
 
 class StoreUnavailableError(LimitError):
     """The store cannot be reached; nothing was spent."""
 
-    reason = "STORE_UNAVAILABLE"
+    declaration = Reason(
+        "STORE_UNAVAILABLE",
+        "UNAVAILABLE",
+        is_fault=True,
+        denial="store",
+        retry_after_s=SOON_S,
+        remedy="Retry after `RetryInfo`; nothing was spent. If it lasts, the operator looks at the store.",
+    )
 
 
 class LookupFailedError(ReasondError):
@@ -291,19 +344,29 @@ class LookupFailedError(ReasondError):
 class ExecutionNotFoundError(LookupFailedError):
     """There is no such execution for this caller."""
 
-    reason = "EXECUTION_NOT_FOUND"
+    declaration = Reason(
+        "EXECUTION_NOT_FOUND",
+        "NOT_FOUND",
+        remedy="Check the id and the token's subject; executions are forgotten when their retention ends.",
+    )
 
 
 class CursorExpiredError(LookupFailedError):
     """The log of the execution is no longer kept."""
 
-    reason = "CURSOR_EXPIRED"
+    declaration = Reason(
+        "CURSOR_EXPIRED", "OUT_OF_RANGE", remedy="Start the task again; the events after the cursor are no longer kept."
+    )
 
 
 class AgentNotFoundError(LookupFailedError):
     """There is no such agent for this caller."""
 
-    reason = "AGENT_NOT_FOUND"
+    declaration = Reason(
+        "AGENT_NOT_FOUND",
+        "NOT_FOUND",
+        remedy="Check the name against `ListAgents`; registrations end with their time to live.",
+    )
 
 
 class ModelError(ReasondError):
@@ -313,25 +376,41 @@ class ModelError(ReasondError):
 class ContextExhaustedError(ModelError):
     """The task does not fit the model's context."""
 
-    reason = "CONTEXT_EXHAUSTED"
+    declaration = Reason(
+        "CONTEXT_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        remedy="Shorten the query, raise the window, or put the long text into `material`.",
+    )
 
 
 class ModelUnavailableError(ModelError):
     """The model cannot be reached; nothing was spent."""
 
-    reason = "MODEL_UNAVAILABLE"
+    declaration = Reason(
+        "MODEL_UNAVAILABLE",
+        "UNAVAILABLE",
+        is_fault=True,
+        remedy="Retry; nothing was spent. If it lasts, the operator checks `[llm]`.",
+    )
 
 
 class ModelRateLimitedError(ModelError):
     """The model's provider refused for now; nothing was spent."""
 
-    reason = "MODEL_RATE_LIMITED"
+    declaration = Reason(
+        "MODEL_RATE_LIMITED",
+        "RESOURCE_EXHAUSTED",
+        is_quota=True,
+        remedy="Wait as long as `RetryInfo` says, then retry; nothing was spent.",
+    )
 
 
 class ModelTimeoutError(ModelError):
     """The model did not begin to answer in time; nothing was spent."""
 
-    reason = "MODEL_TIMEOUT"
+    declaration = Reason(
+        "MODEL_TIMEOUT", "DEADLINE_EXCEEDED", is_fault=True, remedy="Retry with a longer deadline; nothing was spent."
+    )
 
 
 UNSPENT: Final = (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError, ContextExhaustedError)
@@ -341,25 +420,35 @@ UNSPENT: Final = (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutErro
 class ModelFailedError(ModelError):
     """The model failed after tokens were spent."""
 
-    reason = "MODEL_FAILED"
+    declaration = Reason(
+        "MODEL_FAILED",
+        "ABORTED",
+        is_fault=True,
+        remedy="Read the partial result with `GetExecution`, then decide whether to pay for another attempt.",
+    )
 
 
 class ModelProtocolError(ModelError):
     """The model's provider broke its own protocol."""
 
-    reason = "MODEL_PROTOCOL"
+    declaration = Reason(
+        "MODEL_PROTOCOL",
+        "INTERNAL",
+        is_fault=True,
+        remedy="Report it to the operator: the endpoint does not speak the protocol it claims.",
+    )
 
 
 class ContentFilteredError(ModelError):
     """The model's provider withheld the text."""
 
-    reason = "CONTENT_FILTERED"
+    declaration = Reason(
+        "CONTENT_FILTERED", "FAILED_PRECONDITION", remedy="Rephrase the task; the same one will be withheld again."
+    )
 
 
 class InternalError(ReasondError):
     """A fault of the server; its cause is in the log under the request id."""
-
-    reason = "INTERNAL"
 
 
 class SettingsError(ReasondError):
@@ -369,9 +458,15 @@ class SettingsError(ReasondError):
 
 
 def error_of(reason: str, message: str) -> ReasondError:
-    """Return an error of the class that `reason` names, as it was kept with an execution."""
-    classes = {one.reason: one for one in _leaves(ReasondError) if one is not SettingsError}
-    return classes.get(reason, InternalError)(message)
+    """Return an error of the class that `reason` names, as it was kept with an execution: to wait changes nothing."""
+    error = error_classes().get(reason, InternalError)(message)
+    error.retry_after_s = None
+    return error
+
+
+def error_classes() -> dict[str, type[ReasondError]]:
+    """Return the class of each reason, in the order of this module."""
+    return {kind.reason: kind for kind in _leaves(ReasondError) if kind is not SettingsError}
 
 
 def _leaves(base: type[ReasondError]) -> list[type[ReasondError]]:

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from reasond import AsyncClient
+from reasond_server.stores import migrate_stores
 from reasond_server.testing import running_server
 from tests.compat.questions import (
     ENDED,
@@ -68,7 +69,7 @@ class Left:
 
 @pytest.fixture(params=sorted(STORES.glob("*/*.sql")), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def left(request: pytest.FixtureRequest, tmp_path: Path) -> Left:
-    """Every store that there is, loaded into a fresh file or database."""
+    """Every store that there is, loaded into a fresh file or database and migrated."""
     path: Path = request.param
     statements = path.read_text("utf-8")
     if path.stem == "sqlite":
@@ -80,6 +81,7 @@ def left(request: pytest.FixtureRequest, tmp_path: Path) -> Left:
         url = request.getfixturevalue("postgres").new_database()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(statements.encode())
+    migrate_stores(url=url, data_dir="")
     shown = json.loads(path.with_suffix(".json").read_text("utf-8"))
     return Left(url=url, shown=shown, notes=tmp_path / "notes")
 

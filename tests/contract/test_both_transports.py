@@ -15,11 +15,10 @@ from grpc_status import rpc_status
 from reasond import AsyncClient
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.app import Listening
-from reasond_server.errors import ModelFailedError, ModelUnavailableError
+from reasond_server.errors import ModelFailedError, ModelUnavailableError, error_classes
 from reasond_server.testing import Reply, ScriptedModel, running_server
-from reasond_server.wire.errors import ERROR_ROWS
 
-ROWS = {row.reason: row for row in ERROR_ROWS}
+REASONS = {name: kind.declaration for name, kind in error_classes().items()}
 BOOK = (
     "The mill stands at the river.\n\n" * 40 + "The key lies under the third stone.\n\n" + "Nothing happened.\n\n" * 400
 )
@@ -97,7 +96,7 @@ def failure_of(error: grpc.aio.AioRpcError) -> Answer:
         detail.Unpack(info)
         detail.Unpack(bad)
     assert info.domain == "reasond"
-    assert error.code().name == ROWS[info.reason].grpc_status
+    assert error.code().name == REASONS[info.reason].grpc_status
     violations = [(_plain(one.field), one.description) for one in bad.field_violations]
     return Answer(body={}, reason=info.reason, message=status.message, violations=violations)
 
@@ -119,7 +118,7 @@ async def over_jsonrpc(server: Listening, params: dict[str, Any], token: str) ->
     if "error" not in body:
         return Answer(body=body["result"])
     error = body["error"]
-    assert error["code"] == ROWS[error["data"]["reason"]].jsonrpc_code
+    assert error["code"] == REASONS[error["data"]["reason"]].jsonrpc_code
     violations = [(one["field"], one["description"]) for one in error["data"].get("violations", [])]
     return Answer(body={}, reason=error["data"]["reason"], message=error["message"], violations=violations)
 

@@ -10,13 +10,13 @@ import os
 import sys
 
 from reasond_server.telemetry.exposition import FOLDER_VARIABLE, Exposition
-from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import Snapshot
 from reasond_server.telemetry.series import Vocabulary
 
 
 def main() -> None:
-    metrics = Metrics(vocabulary=Vocabulary(words={}), version="1")
+    metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
 
     def sample() -> None:
         metrics.sample(Snapshot(is_ready=True, running=2))

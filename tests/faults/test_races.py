@@ -145,5 +145,5 @@ async def test_whoever_comes_first_every_log_is_whole_and_nobody_waits_for_ever(
                     await settled(service, execution_id)
             except ReasondError as error:
                 pytest.fail(f"seed {seed}: {error!r}")
-    assert core.runner._runs == {}
+    assert core.runner.runs.by_id == {}
     assert {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
-from reasond_server.access.keys import SigningKey, StaticKeys
-from reasond_server.access.tokens import TokenMinter, bearer_token
-from reasond_server.access.verifying import TokenRules, TokenVerifier
+from reasond_server.access.token_keys import SigningKey, StaticKeys
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier
+from reasond_server.access.tokens import TokenMinter, parse_bearer_token
 from reasond_server.config import load
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import neutralize, restore
 from reasond_server.errors import ReasondError, SettingsError, TokenInvalidError
-from reasond_server.http_api.counting import holds_more_values
-from reasond_server.http_api.credentials import take_token
-from reasond_server.http_api.failures import error_object
-from reasond_server.http_api.jsonrpc import dispatch
+from reasond_server.http_api.jsonrpc import dispatch, holds_more_values
+from reasond_server.http_api.jsonrpc_calls import error_object, take_token
 from reasond_server.http_api.params import ExecuteParams, read_params
 from reasond_server.llm.openai.sse import SseReader
 from reasond_server.reasoning.requests import check_task, digest_of
@@ -56,13 +54,13 @@ class Calls:
             task = read_params(ExecuteParams, arguments).task(None)
             check_task(task, request_id="r")
         except ReasondError as error:
-            return {"error": error_object(error, request_id="r")}
+            return {"error": error_object(error, call_id="r")}
         assert len(digest_of(task)) == 64
         task.query.encode("utf-8")
         return {"result": {"characters": len(task.query)}}
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return error_object(error, request_id="r")
+        return error_object(error, call_id="r")
 
 
 def jsonrpc(data: bytes) -> None:
@@ -135,10 +133,10 @@ def _events(pieces: list[bytes]) -> tuple[list[Any], bool]:
 def token_header(data: bytes) -> None:
     """Nobody gets in but by a good signature, as who it was signed for; no refusal quotes what was sent."""
     text = data.decode("latin-1")
-    verifier = TokenVerifier(keys=StaticKeys([KEY.verifying]), rules=RULES, now=lambda: NOW)
+    verifier = TokenVerifier(keys=StaticKeys([KEY.verifying_key]), rules=RULES, now=lambda: NOW)
     refusal = ""
     try:
-        token = bearer_token(text.split("\n"))
+        token = parse_bearer_token(text.split("\n"))
         principal = _LOOP.run_until_complete(verifier.verify(token))
     except TokenInvalidError as error:
         refusal = error.full_message

@@ -33,11 +33,11 @@ OBSERVED = """
 import asyncio, importlib.util, io, logging
 from reasond_server.telemetry.exposition import Exposition
 from reasond_server.telemetry.logs import human_formatter, json_formatter
-from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import Snapshot
 from reasond_server.telemetry.series import Vocabulary
 
-metrics = Metrics(vocabulary=Vocabulary(words={}), version="1")
+metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
 metrics.call_ended("grpc", "Reason", "OK", 0.03)
 exposition = Exposition(registry=metrics.registry, before=lambda: metrics.sample(Snapshot()))
 for accept in ("text/plain", "application/openmetrics-text"):
@@ -52,7 +52,7 @@ from concurrent import futures
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from reasond_server.telemetry.exporting import TracingOptions, sink_of
-from reasond_server.telemetry.propagation import parsed
+from reasond_server.telemetry.propagation import parse_traceparent
 
 came = []
 
@@ -66,7 +66,7 @@ trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Receiver(), server)
 port = server.add_insecure_port("127.0.0.1:0")
 server.start()
 sink = sink_of(TracingOptions(endpoint=f"http://127.0.0.1:{port}", environ={"OTEL_EXPORTER_OTLP_HEADERS": "x-key=1"}))
-tracing, caller = sink.tracing, parsed(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")
+tracing, caller = sink.tracing, parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")
 served = tracing.serve("serve", {"one": 1}, caller=None, links=[caller])
 run = tracing.run("run", {}, parent=served.context, links=[caller])
 tracing.call("call", {"many": ("a", "b")}, parent=run).end()

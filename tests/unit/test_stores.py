@@ -21,7 +21,7 @@ from reasond_server.stores import (
     migrate_stores,
     open_stores,
 )
-from reasond_server.testing.logs import HandWrittenLog
+from tests.stores.logs import HandWrittenLog
 from tests.unit.logs.stored.conftest import Time
 
 NOWHERE = "postgresql://ann:s3cret@127.0.0.1:1/mine"

@@ -1,14 +1,14 @@
 """The operator's configuration: config.toml and the environment become frozen models; nothing is started here.
 
-`models` says which keys exist, `sources` reads them, `checks` refuses what must not start, `listing` shows them.
+`settings` says which keys exist, `sources` reads them, `checks` refuses what must not start, `reference` shows them.
 """
 
-from reasond_server.config.auth import AuthKeySettings, AuthSettings, RoleSettings
+from reasond_server.config.auth import AuthKey, AuthKeySettings, AuthSettings, RoleSettings
 from reasond_server.config.checks import choose_provider, require_servable
-from reasond_server.config.keys import KeyDoc, key_docs
-from reasond_server.config.limits import LimitsSettings
-from reasond_server.config.listing import render_example, settings_as_rows
-from reasond_server.config.models import (
+from reasond_server.config.operation import LimitsSettings, LogsSettings, StoreSettings, TracingSettings
+from reasond_server.config.reference import KeyDoc, key_docs, render_example, settings_as_rows
+from reasond_server.config.section import BackendSettings
+from reasond_server.config.settings import (
     AgentsSettings,
     LlmSettings,
     PerformanceSettings,
@@ -16,11 +16,7 @@ from reasond_server.config.models import (
     ServerSettings,
     Settings,
 )
-from reasond_server.config.observing import LogsSettings, TracingSettings
-from reasond_server.config.sections import BackendSettings
-from reasond_server.config.signing import AuthKey
 from reasond_server.config.sources import LoadedSettings, load
-from reasond_server.config.storing import StoreSettings
 from reasond_server.config.tools import ToolsSettings
 
 __all__ = [

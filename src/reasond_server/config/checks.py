@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from reasond_server.addresses import is_loopback
 from reasond_server.config.problems import settings_error
 from reasond_server.errors import Violation
-from reasond_server.violations import nearest
+from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.config.models import ServerSettings, Settings
-    from reasond_server.config.sections import BackendSettings
+    from reasond_server.config.section import BackendSettings
+    from reasond_server.config.settings import ServerSettings, Settings
     from reasond_server.config.tools import ToolsSettings
 
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
@@ -48,7 +48,7 @@ def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation]
                 description=f"{address!r} can be reached from other machines, which --dev forbids; "
                 "bind to 127.0.0.1 or start without --dev and with a key in auth.keys",
             )
-            for name, address in (*_bound(settings.server), *_bound_metrics(settings))
+            for name, address in (*_list_addresses(settings.server), *_list_metrics_address(settings))
             if not is_loopback(address)
         ]
     elif not settings.auth.keys and not settings.auth.jwks_url:
@@ -75,7 +75,7 @@ def cross_check(settings: Settings) -> Iterator[Violation]:
     yield from _workers_problems(settings)
 
 
-def _bound(server: ServerSettings) -> Iterator[tuple[str, str]]:
+def _list_addresses(server: ServerSettings) -> Iterator[tuple[str, str]]:
     """Yield key and value of the addresses that are set."""
     for name in _ADDRESSES:
         address = getattr(server, name)
@@ -83,7 +83,7 @@ def _bound(server: ServerSettings) -> Iterator[tuple[str, str]]:
             yield f"server.{name}", address
 
 
-def _bound_metrics(settings: Settings) -> Iterator[tuple[str, str]]:
+def _list_metrics_address(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the same of the metrics, if they have an address."""
     if settings.metrics.address:
         yield "metrics.address", settings.metrics.address
@@ -96,7 +96,7 @@ def _bind_problems(settings: Settings) -> Iterator[Violation]:
         yield Violation(
             field="server.grpc_address", description="is empty and server.grpc_unix_socket as well; set one"
         )
-    for name, address in (*_bound(server), *_bound_metrics(settings)):
+    for name, address in (*_list_addresses(server), *_list_metrics_address(settings)):
         if server.tls == "off" and not is_loopback(address):
             yield Violation(
                 field=name,
@@ -147,7 +147,7 @@ def _limits_problems(settings: Settings) -> Iterator[Violation]:
         if name not in enabled:
             yield Violation(
                 field=f"limits.weights.{name}",
-                description=f"is no enabled strategy{nearest(name, enabled)}",
+                description=f"is no enabled strategy{suggest_nearest(name, enabled)}",
             )
 
 

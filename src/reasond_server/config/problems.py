@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reasond_server.config.keys import nearest
+from reasond_server.config.reference import nearest
 from reasond_server.errors import SettingsError, Violation, shown
 from reasond_server.violations import words_of
 
@@ -30,9 +30,9 @@ def settings_error(problems: Sequence[Violation], origins: Mapping[str, str]) ->
     return SettingsError(f"The configuration has {count}:{lines}", violations=located)
 
 
-def explained(error: ErrorDetails) -> Violation:
+def explain(error: ErrorDetails) -> Violation:
     """Return `error` of Pydantic as one of ours."""
-    key = dotted(error["loc"])
+    key = join_key(error["loc"])
     if error["type"] == "extra_forbidden":
         return Violation(field=key, description=f"is no known key; {nearest(key)}")
     if error["loc"][-1] == "[key]":
@@ -49,7 +49,7 @@ def explained(error: ErrorDetails) -> Violation:
     )
 
 
-def dotted(parts: Sequence[str | int]) -> str:
+def join_key(parts: Sequence[str | int]) -> str:
     """Return `parts` as a dotted key; indices stand in brackets, odd names in quotes."""
     key = ""
     for part in parts:

@@ -1,7 +1,9 @@
-"""Reads the configuration: the file, then the environment over it, each value with where it came from."""
+"""Reads the configuration, from the file and the environment over it, each value with its origin; watches the file."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import tomllib
 from dataclasses import dataclass
@@ -10,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from reasond_server.config.auth import read_auth_keys
 from reasond_server.config.checks import cross_check
-from reasond_server.config.keys import is_text_key, key_docs
-from reasond_server.config.models import Settings
-from reasond_server.config.problems import dotted, explained, settings_error
-from reasond_server.config.signing import read_auth_keys
+from reasond_server.config.problems import explain, join_key, settings_error
+from reasond_server.config.reference import is_text_key, key_docs
+from reasond_server.config.settings import Settings
 from reasond_server.errors import SettingsError, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from reasond_server.config.signing import AuthKey
+    from reasond_server.config.auth import AuthKey
 
+_log = logging.getLogger("reasond.config")
 _PREFIX = "REASOND__"
 _FILE_VARIABLE = "REASOND_CONFIG"
 _DEFAULT_FILE = "config.toml"
@@ -59,14 +62,14 @@ def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     Raises:
         SettingsError: with everything that is wrong, or where the file cannot be read.
     """
-    file = _chosen_file(path, environ)
+    file = _choose_file(path, environ)
     tree = {} if file is None else _read_file(file)
     origins = dict.fromkeys(_leaves(tree, ()), f"file {file}")
     problems = list(_overlay(tree, origins, environ))
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        problems += map(explained, error.errors(include_url=False))
+        problems += map(explain, error.errors(include_url=False))
         # Without its cause: Pydantic's error holds the values that were read, secrets among them.
         raise settings_error(problems, origins) from None
     folder = file.parent if file else Path()
@@ -78,7 +81,49 @@ def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     return LoadedSettings(settings=settings, origins=defaults | origins, auth_keys=auth_keys, file=file)
 
 
-def _chosen_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+class FileWatch:
+    """Reads `file` again when it was written, replaced or linked anew; one that is wrong changes nothing.
+
+    `apply` is handed the new settings; it takes over what it can.
+    """
+
+    def __init__(self, *, file: Path, environ: Mapping[str, str], apply: Callable[[Settings], None]) -> None:
+        self._file = file
+        self._environ = environ
+        self._apply = apply
+        self._stamp = self._look()
+
+    async def run(self, *, every_s: float = 2.0) -> None:
+        """Look every `every_s` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            self.check()
+
+    def check(self) -> bool:
+        """Take over the file if it has changed; return whether that was so."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            loaded = load(self._file, self._environ)
+        except SettingsError as error:
+            _log.error("the changed configuration file cannot be used, what was read before stays: %s", error.message)
+            return False
+        self._apply(loaded.settings)
+        _log.info("configuration file read again: revoked tokens and inactive subjects hold; other keys need a restart")
+        return True
+
+    def _look(self) -> tuple[int, ...]:
+        """Return what changes with every writing of the file."""
+        try:
+            found = self._file.stat()
+        except OSError:
+            return ()
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _choose_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     """Return the file to read, None if there is none."""
     if path is not None:
         return path
@@ -151,7 +196,7 @@ def _leaves(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
         if isinstance(value, dict):
             yield from _leaves(value, (*path, name))
         else:
-            yield dotted((*path, name))
+            yield join_key((*path, name))
 
 
 def _overlay(tree: dict[str, Any], origins: dict[str, str], environ: Mapping[str, str]) -> Iterator[Violation]:
@@ -160,7 +205,7 @@ def _overlay(tree: dict[str, Any], origins: dict[str, str], environ: Mapping[str
         if not variable.startswith(_PREFIX):
             continue
         parts = variable.removeprefix(_PREFIX).lower().split("__")
-        key = dotted(parts)
+        key = join_key(parts)
         node: Any = tree
         for part in parts[:-1]:
             node = node.setdefault(part, {}) if isinstance(node, dict) else None

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
-from reasond_server.config.sections import BaseUrl, Section
+from reasond_server.config.section import BaseUrl, Section, freeze
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
@@ -32,16 +32,6 @@ def _host(value: str) -> str:
     return name
 
 
-def _frozen_secrets(table: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
-    """Return a read-only copy of `table`."""
-    return MappingProxyType(dict(table))
-
-
-def _frozen_servers(servers: Mapping[str, McpServerSettings]) -> Mapping[str, McpServerSettings]:
-    """Return a read-only copy of `servers`."""
-    return MappingProxyType(dict(servers))
-
-
 Host = Annotated[str, AfterValidator(_host)]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 ServerName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
@@ -49,8 +39,8 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]
 
 Secret = Annotated[SecretStr, Field(strict=False)]
-Variables = Annotated[Mapping[VariableName, Secret], AfterValidator(_frozen_secrets)]
-Headers = Annotated[Mapping[HeaderName, Secret], AfterValidator(_frozen_secrets)]
+Variables = Annotated[Mapping[VariableName, Secret], AfterValidator(freeze)]
+Headers = Annotated[Mapping[HeaderName, Secret], AfterValidator(freeze)]
 
 
 class HttpGetSettings(Section):
@@ -139,7 +129,7 @@ class ToolsSettings(Section):
         description="Most bytes of results that are kept for one run, to be read by handle; the oldest go first.",
     )
     http_get: HttpGetSettings = Field(default_factory=HttpGetSettings)
-    mcp: Annotated[Mapping[ServerName, McpServerSettings], AfterValidator(_frozen_servers)] = Field(
+    mcp: Annotated[Mapping[ServerName, McpServerSettings], AfterValidator(freeze)] = Field(
         default_factory=lambda: MappingProxyType({}),
         max_length=32,
         description="MCP servers by name, each a table of command, args and env, or of url and headers, and of "

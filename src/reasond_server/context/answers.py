@@ -56,7 +56,7 @@ def normalize_answer(answer: str) -> str:
     if len(text) > _MAX_CHARACTERS:
         return text.casefold()
     for _ in range(_MAX_PASSES):
-        simpler = _simpler(text)
+        simpler = _simplify(text)
         if simpler == text:
             break
         text = simpler
@@ -69,7 +69,7 @@ def answer_of_text(text: str) -> str:
     That is what the last `\boxed{…}` holds, else what follows the last "answer is", else the whole if it has at most
     200 characters.
     """
-    boxed = _last_boxed(text)
+    boxed = _find_last_boxed(text)
     if boxed:
         return boxed
     marked = _MARKED.findall(text)
@@ -79,9 +79,9 @@ def answer_of_text(text: str) -> str:
     return whole if len(whole) <= _MAX_PLAIN_ANSWER else ""
 
 
-def _simpler(text: str) -> str:
+def _simplify(text: str) -> str:
     """Take one layer of wrapping off, or bring what is left to its form."""
-    text = _without_latex(text).strip()
+    text = _strip_latex(text).strip()
     for opening, closing in _WRAPS:
         inner = text[len(opening) : -len(closing)]
         is_wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing)
@@ -89,33 +89,33 @@ def _simpler(text: str) -> str:
             return inner.strip()
     folded = _LEAD.sub("", text.casefold()).strip()
     trimmed = _CHOICE.sub(r"\1", folded.rstrip(".!?;, ") or folded)
-    return _number(trimmed) or _quantity(trimmed) or _LISTED.sub(", ", trimmed)
+    return _spell_number(trimmed) or _spell_quantity(trimmed) or _LISTED.sub(", ", trimmed)
 
 
-def _without_latex(text: str) -> str:
+def _strip_latex(text: str) -> str:
     text = _THOUSANDS_LATEX.sub(",", _LATEX_SPACE.sub(" ", text))
     text = _LATEX_FRACTION.sub(r"(\1)/(\2)", text)
     text = re.sub(r"^\(([^()]*)\)/\(([^()]*)\)$", r"\1/\2", text.strip())
     return " ".join(_LATEX_ESCAPE.sub(r"\1", _LATEX_TEXT.sub(r"\1", text)).split())
 
 
-def _number(text: str) -> str:
+def _spell_number(text: str) -> str:
     """Return the one spelling of a number; empty for what is none, or a monstrous one."""
     found = _VALUE.fullmatch(_CURRENCY.sub(r"\1", text))
-    return "" if found is None else _spelled(found)
+    return "" if found is None else _spell(found)
 
 
-def _quantity(text: str) -> str:
+def _spell_quantity(text: str) -> str:
     """Return a number with its unit; empty for anything else."""
     found = _QUANTITY.fullmatch(text)
-    value = _spelled(found) if found else ""
+    value = _spell(found) if found else ""
     if found is None or not value:
         return ""
     unit = found["unit"].replace(" ", "")
     return f"{value} {'%' if unit == 'percent' else unit}"
 
 
-def _spelled(found: re.Match[str]) -> str:
+def _spell(found: re.Match[str]) -> str:
     top, bottom = found["top"].replace(",", ""), (found["bottom"] or "1").replace(",", "")
     power = int(found["exponent"] or found["power"] or 0)
     if max(len(top), len(bottom)) > _MAX_DIGITS or abs(power) > _MAX_EXPONENT:
@@ -124,10 +124,10 @@ def _spelled(found: re.Match[str]) -> str:
     if not divisor:
         return ""
     value = Fraction(top) / divisor * Fraction(10) ** power
-    return _decimal(-value if found["sign"] == "-" else value)
+    return _spell_decimal(-value if found["sign"] == "-" else value)
 
 
-def _decimal(value: Fraction) -> str:
+def _spell_decimal(value: Fraction) -> str:
     """Return the decimal expansion if it ends, else the reduced fraction."""
     twos = fives = 0
     rest = value.denominator
@@ -143,7 +143,7 @@ def _decimal(value: Fraction) -> str:
     return f"{sign}{digits[: len(digits) - places]}{'.' if places else ''}{digits[len(digits) - places :]}"
 
 
-def _last_boxed(text: str) -> str:
+def _find_last_boxed(text: str) -> str:
     r"""Return what the last `\boxed{…}` holds, braces inside it counted."""
     start = text.rfind(_BOXED)
     if start < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.replies import Fragment, Parsed, TagParser
+from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
@@ -33,17 +33,29 @@ class Reply:
     A call with a closing tag counts as STOP, however it went on.
     """
 
-    parsed: Parsed
+    parsed: ParsedReply
     finish: ModelFinish
     usage: Usage
     calls: Sequence[ToolCall] = ()
 
+    @property
+    def is_only_hidden_reasoning(self) -> bool:
+        """Whether hidden reasoning is all that the model wrote."""
+        parsed = self.parsed
+        has_text = bool(parsed.text.strip() or parsed.content.strip())
+        return not has_text and bool(self.usage.reasoning_tokens or parsed.thinking.strip())
 
-class Hearing:
+    @property
+    def reasoning_tokens(self) -> int:
+        """The tokens of hidden reasoning: as reported, or all output where none are told apart."""
+        return self.usage.reasoning_tokens or self.usage.output_tokens
+
+
+class ReplyListener:
     """What is heard of one call: `request` is what the model is given, `take` what it answers, `close` its end.
 
     The closing tags of `kinds` are the stop strings. A provider that ignores those is heard to the end of the call, for
-    its usage; one that goes on writing makes the hearing `is_done`: the call is to be closed then, and its usage is
+    its usage; one that goes on writing makes the listener `is_done`: the call is to be closed then, and its usage is
     counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
     """
 
@@ -110,7 +122,7 @@ class Hearing:
         Raises:
             ModelProtocolError: the model ended without saying how.
         """
-        finished = self._closed_by_us(counter) if self._finished is None else self._finished
+        finished = self._end_for_model(counter) if self._finished is None else self._finished
         if self._parser.is_done:
             reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
             return (), Reply(parsed=self._parser.result, finish=reason, usage=finished.usage, calls=tuple(self._calls))
@@ -126,7 +138,7 @@ class Hearing:
             calls=tuple(self._calls),
         )
 
-    def _closed_by_us(self, counter: TokenCounter) -> Finished:
+    def _end_for_model(self, counter: TokenCounter) -> Finished:
         """Return how a call ended that the model did not end."""
         if not self._parser.is_done:
             raise ModelProtocolError("the model's stream ended without a reason")
@@ -151,13 +163,13 @@ async def hear(
     tool_choice: str = "auto",
     label: str = "",
 ) -> AsyncGenerator[Fragment | Reply, None]:
-    """Call `model` and yield fragments as they become certain, then one Reply; see `Hearing`.
+    """Call `model` and yield fragments as they become certain, then one Reply; see `ReplyListener`.
 
     Raises:
         ModelProtocolError: the model ended without saying how.
         ReasondError: as `model.stream`.
     """
-    hearing = Hearing(
+    listener = ReplyListener(
         messages=messages,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -166,16 +178,16 @@ async def hear(
         tool_choice=tool_choice,
         label=label,
     )
-    events = model.stream(hearing.request)
+    events = model.stream(listener.request)
     try:
         async for event in events:
-            for fragment in hearing.take(event):
+            for fragment in listener.take(event):
                 yield fragment
-            if hearing.is_done:
+            if listener.is_done:
                 break
     finally:
         await events.aclose()
-    rest, reply = hearing.close(model.counter)
+    rest, reply = listener.close(model.counter)
     for fragment in rest:
         yield fragment
     yield reply

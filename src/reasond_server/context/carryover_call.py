@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.context.calls import Reply, hear
-from reasond_server.context.carryover_fields import read_notes
+from reasond_server.context.carryover import read_notes
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.errors import UNSPENT, ModelError, TokenBudgetExhaustedError
 from reasond_server.llm.model import Message, ModelFinish, Role
@@ -21,7 +21,7 @@ from reasond_server.types import Usage, UsageSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.context.replies import Parsed
+    from reasond_server.context.replies import ParsedReply
     from reasond_server.llm.model import ChatModel
 
 SUMMARY_REQUEST = "The window is full. Write the notes for the next one now, briefly: <continue>the fields</continue>."
@@ -33,18 +33,18 @@ FEWEST_SUMMARY_TOKENS = 32
 class Summary:
     """What came of the call: `notes`, or None and why not. `usage` is None where no call was made or charged."""
 
-    notes: Parsed | None = None
+    notes: ParsedReply | None = None
     failure: str = ""
     usage: Usage | None = None
     is_exact: bool = True
 
 
-def most_summary_tokens(*, chunk_size: int, carryover_size: int) -> int:
+def bound_summary(*, chunk_size: int, carryover_size: int) -> int:
     """Return the most tokens a summary may have: 0.15 (C - m), which keeps its share of the latency small."""
     return 3 * (chunk_size - carryover_size) // 20
 
 
-def summary_prompt(messages: Sequence[Message], written: Parsed) -> Sequence[Message]:
+def build_summary_prompt(messages: Sequence[Message], written: ParsedReply) -> Sequence[Message]:
     """Return the window's `messages`, what was written in it, and the request."""
     tag = f"<{written.kind.value}>" if written.kind is not None else ""
     said = f"{written.text}{tag}{written.content}"
@@ -60,7 +60,7 @@ async def summarize(
     *,
     model: ChatModel,
     messages: Sequence[Message],
-    written: Parsed,
+    written: ParsedReply,
     chunk_size: int,
     most_tokens: int,
     temperature: float,
@@ -73,7 +73,7 @@ async def summarize(
         return Summary(failure="the window left nothing to summarize")
     if most_tokens < FEWEST_SUMMARY_TOKENS:
         return Summary(failure="chunk_size leaves no room for a summary")
-    prompt = summary_prompt(messages, written)
+    prompt = build_summary_prompt(messages, written)
     heard: list[str] = []
     counted, is_exact = model.counter.count_prompt(prompt), model.counter.is_exact
     try:
@@ -99,11 +99,11 @@ async def summarize(
         )
         failure = f"the summary call failed ({error.reason})"
         return Summary(failure=failure, usage=usage if is_charged else None, is_exact=is_exact)
-    failure = _flaw(reply)
+    failure = _find_flaw(reply)
     return Summary(notes=None if failure else reply.parsed, failure=failure, usage=reply.usage, is_exact=is_exact)
 
 
-def _flaw(reply: Reply) -> str:
+def _find_flaw(reply: Reply) -> str:
     """Return why a reply is no summary; empty where it is one."""
     parsed = reply.parsed
     if reply.finish is ModelFinish.CONTENT_FILTER:

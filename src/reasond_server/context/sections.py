@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reasond_server.context.fences import fence, fence_rule
+from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.llm.model import Message, Role
 
 if TYPE_CHECKING:
@@ -61,6 +61,6 @@ def build_prompt(
         attributes = f' segment="{passage.segment}" of="{passage.segment_count}"'
         sections.append(fence("passage", passage.text, nonce=nonce, attributes=attributes))
     return (
-        Message(role=Role.SYSTEM, content=instructions + fence_rule(nonce)),
+        Message(role=Role.SYSTEM, content=instructions + write_fence_rule(nonce)),
         Message(role=Role.USER, content="\n".join(sections)),
     )

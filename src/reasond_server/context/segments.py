@@ -37,7 +37,7 @@ def split_text(text: str, *, limit: int, counter: TokenCounter) -> Sequence[str]
     start = 0
     guess = limit * _FIRST_GUESS
     while start < len(text):
-        longest = _longest_segment(text, start, guess=guess, limit=limit, counter=counter)
+        longest = _find_longest(text, start, guess=guess, limit=limit, counter=counter)
         if not longest:
             raise ContextExhaustedError(f"a single character does not fit a segment of {limit} tokens")
         segment = longest if start + len(longest) == len(text) else _cut(text, start, longest, limit, counter)
@@ -48,7 +48,7 @@ def split_text(text: str, *, limit: int, counter: TokenCounter) -> Sequence[str]
     return segments
 
 
-def _longest_segment(text: str, start: int, *, guess: int, limit: int, counter: TokenCounter) -> str:
+def _find_longest(text: str, start: int, *, guess: int, limit: int, counter: TokenCounter) -> str:
     """Return the longest segment that fits at `start`, without ever counting the whole rest of the text."""
     while True:
         piece = text[start : start + guess]
@@ -60,7 +60,7 @@ def _longest_segment(text: str, start: int, *, guess: int, limit: int, counter: 
 
 def _cut(text: str, start: int, longest: str, limit: int, counter: TokenCounter) -> str:
     """Return the beginning of `longest` up to its best boundary."""
-    for end in _boundaries(text, start, start + len(longest)):
+    for end in _list_boundaries(text, start, start + len(longest)):
         segment = text[start:end]
         # Fewer characters can be more tokens, where the cut goes through one.
         if counter.count_text(segment) <= limit:
@@ -68,7 +68,7 @@ def _cut(text: str, start: int, longest: str, limit: int, counter: TokenCounter)
     return longest
 
 
-def _boundaries(text: str, start: int, end: int) -> Iterator[int]:
+def _list_boundaries(text: str, start: int, end: int) -> Iterator[int]:
     """Yield places to cut between the middle and `end`, best first."""
     middle = start + (end - start) // 2
     for boundary in (_PARAGRAPH, _SENTENCE, _WORD):
@@ -78,13 +78,13 @@ def _boundaries(text: str, start: int, end: int) -> Iterator[int]:
         if last is not None:
             yield last
     place = end
-    while place > max(start + 1, end - _MAX_CLUSTER) and _belong_together(text, start, place):
+    while place > max(start + 1, end - _MAX_CLUSTER) and _are_shown_as_one(text, start, place):
         place -= 1
-    if not _belong_together(text, start, place):
+    if not _are_shown_as_one(text, start, place):
         yield place
 
 
-def _belong_together(text: str, start: int, place: int) -> bool:
+def _are_shown_as_one(text: str, start: int, place: int) -> bool:
     """Return whether the characters before and after `place` are shown as one."""
     before, after = text[place - 1], text[place]
     if _is_flag_letter(before) and _is_flag_letter(after):

@@ -69,7 +69,7 @@ def neutralize(text: str) -> str:
     text = _BRACKET.sub(_NEUTRAL_BRACKET, _CONTROL.sub(_NEUTRAL, text))
     if is_ascii:
         return _ASCII_TAG.sub(_NEUTRAL, text)
-    return _OPENING.sub(lambda found: _NEUTRAL if _names_tag(text, found.end()) else found[0], text)
+    return _OPENING.sub(lambda found: _NEUTRAL if _is_tag_at(text, found.end()) else found[0], text)
 
 
 def restore(text: str) -> str:
@@ -82,14 +82,14 @@ def restore(text: str) -> str:
     text = _BRACKET_BACK.sub("[", _CONTROL_BACK.sub("<", text))
     if text.isascii():
         return _ASCII_NEUTRAL.sub("<", text)
-    return re.sub(_NEUTRAL, lambda found: "<" if _names_tag(text, found.end()) else found[0], text)
+    return re.sub(_NEUTRAL, lambda found: "<" if _is_tag_at(text, found.end()) else found[0], text)
 
 
-def _names_tag(text: str, at: int) -> bool:
+def _is_tag_at(text: str, at: int) -> bool:
     """Return whether a reserved name, as a reader would see it, stands at `at`."""
     folded = ""
     while at < len(text) and len(folded) < _FOLDED_SIZE:
-        part = _folded(text[at])
+        part = _fold(text[at])
         at += 1
         if part.isspace():
             if folded.strip("/"):
@@ -101,7 +101,7 @@ def _names_tag(text: str, at: int) -> bool:
     return _FOLDED_TAG.match(folded) is not None
 
 
-def _folded(char: str) -> str:
+def _fold(char: str) -> str:
     """Return `char` as it compares with ASCII letters; nothing for what cannot be seen."""
     if char.isascii():
         return char.lower()

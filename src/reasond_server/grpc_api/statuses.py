@@ -13,7 +13,7 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.wire.errors import INTERNAL_MESSAGE, row_of
+from reasond_server.reasons import INTERNAL_MESSAGE
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -26,31 +26,33 @@ MAX_STATUS_BYTES: Final = 4096
 _WRAPPING_BYTES: Final = 12
 _MAX_MESSAGE_BYTES: Final = 1536
 _MAX_TEXT_CHARACTERS: Final = 256
-_QUOTA_REASONS: Final = frozenset({"RATE_LIMITED", "TOKEN_BUDGET_EXHAUSTED", "MODEL_RATE_LIMITED"})
 _CODES: Final = {code.name: code for code in grpc.StatusCode}
+
+CODES: Final = tuple(_CODES)
+"""The names of the status codes."""
 
 
 def code_of(error: ReasondError) -> grpc.StatusCode:
     """Return the gRPC status code of `error`."""
-    return _CODES[row_of(error).grpc_status]
+    return _CODES[error.declaration.grpc_status]
 
 
-def status_of(error: ReasondError, *, request_id: str) -> status_pb2.Status:
+def status_of(error: ReasondError, *, call_id: str) -> status_pb2.Status:
     """Return `error` as it crosses the wire: at most 4 KiB, violations cut first, then metadata.
 
     A fault of the server keeps its text to itself: the caller gets "internal error" and the request id.
     """
-    row = row_of(error)
-    is_fault = row.reason == "INTERNAL"
-    info = error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata={"request_id": _clip(request_id)})
+    reason = error.declaration
+    is_internal = reason.name == "INTERNAL"
+    info = error_details_pb2.ErrorInfo(reason=reason.name, domain=DOMAIN, metadata={"request_id": _clip(call_id)})
     if error.execution_id:
         info.metadata["execution_id"] = _clip(error.execution_id)
-    text = INTERNAL_MESSAGE if is_fault else clipped_message(error.full_message)
+    text = INTERNAL_MESSAGE if is_internal else clipped_message(error.full_message)
     status = status_pb2.Status(code=code_of(error).value[0], message=text)
-    if is_fault:
+    if is_internal:
         _add(status, info)
         return status
-    others = _standing_details(error, row.grpc_status)
+    others = _standing_details(error)
     violations = error_details_pb2.BadRequest()
     room = MAX_STATUS_BYTES - status.ByteSize() - sum(_packed_size(other) for other in others)
     _fill_metadata(info, error, room)
@@ -89,7 +91,7 @@ def _clip(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[: _MAX_TEXT_CHARACTERS - 1]}…"
 
 
-def _standing_details(error: ReasondError, grpc_status: str) -> list[Message]:
+def _standing_details(error: ReasondError) -> list[Message]:
     """Return the details of fixed size that programs act on."""
     details: list[Message] = []
     if error.retry_after_s is not None:
@@ -97,11 +99,11 @@ def _standing_details(error: ReasondError, grpc_status: str) -> list[Message]:
         delay.FromMilliseconds(max(0, round(error.retry_after_s * 1000)))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     description = _clip(error.message)
-    if error.reason in _QUOTA_REASONS:
+    if error.declaration.is_quota:
         subject = _clip(error.metadata.get("subject", ""))
         quota = error_details_pb2.QuotaFailure.Violation(subject=subject, description=description)
         details.append(error_details_pb2.QuotaFailure(violations=[quota]))
-    if grpc_status == "FAILED_PRECONDITION":
+    if error.declaration.grpc_status == "FAILED_PRECONDITION":
         condition = error_details_pb2.PreconditionFailure.Violation(type=error.reason, description=description)
         details.append(error_details_pb2.PreconditionFailure(violations=[condition]))
     return details

@@ -80,7 +80,7 @@ class CallerAccount:
         try:
             reservation = await self.ledger.reserve(self.caller, least=least, most=most)
         except TokenBudgetExhaustedError as error:
-            self.observer.denied("budget")
+            self.observer.caller_refused("budget")
             self.on_refused(error)
             raise
         self.observer.tokens_reserved(reservation.tokens)

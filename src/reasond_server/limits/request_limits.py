@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from reasond_server.errors import RateLimitedError
+from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 Cleanup: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """What is left to await after a slot was released; what need not wait is done."""
 
-_CONCURRENCY_WAIT_S: Final = 1.0
 # Slots of earlier lives have lapsed, or were moved before.
 _LIVES: Final = 16
 
@@ -43,7 +43,7 @@ class Denial:
 
 def deny_concurrency(most: int) -> Denial:
     """Return the denial of an execution beyond `most` at once."""
-    return Denial(limit=f"{most} executions at once", retry_after_s=_CONCURRENCY_WAIT_S, kind="concurrency")
+    return Denial(limit=f"{most} executions at once", retry_after_s=SOON_S, kind="concurrency")
 
 
 class RequestRates(Protocol):
@@ -215,7 +215,7 @@ class RequestGate:
                 await release_slot(self._admission, caller, slot)
             raise
         if denial is not None:
-            self._observer.denied(denial.kind)
+            self._observer.caller_refused(denial.kind)
             raise _build_error(denial.limit, denial.retry_after_s)
         return ExecutionPermit(gate=self, caller=caller, slot=slot, name=slot)
 

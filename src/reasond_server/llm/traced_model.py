@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import ReasondError
 from reasond_server.llm.model import ChatModel, Finished, Text, WrappedModel
-from reasond_server.telemetry.content import shortened
-from reasond_server.telemetry.propagation import Telling
+from reasond_server.telemetry.propagation import OutgoingTrace
+from reasond_server.telemetry.redaction import shorten
 from reasond_server.telemetry.scope import current
 from reasond_server.telemetry.spans import CHAT
 
@@ -62,7 +62,7 @@ class TracedModel(WrappedModel[ChatModel]):
             async with aclosing(self._model.stream(request)) as events:
                 # The request is sent, and sent again, before the first event. Not longer: while a generator is
                 # suspended its consumer would tell of this call as if it were its own.
-                with Telling(span.context if tracing.tells_models else None):
+                with OutgoingTrace(span.context if tracing.tells_models else None):
                     event = await anext(events, None)
                 while event is not None:
                     if isinstance(event, Finished):
@@ -111,11 +111,8 @@ def _note_end(span: OpenSpan, finished: Finished) -> None:
 
 
 def _to_json(said: Sequence[tuple[str, str]]) -> str:
-    """Return the last messages as JSON by the convention; the beginning of each."""
+    """Return the beginnings of the last messages as JSON, by OpenTelemetry's convention."""
     return json.dumps(
-        [
-            {"role": role, "parts": [{"type": "text", "content": shortened(text)}]}
-            for role, text in said[-_MAX_MESSAGES:]
-        ],
+        [{"role": role, "parts": [{"type": "text", "content": shorten(text)}]} for role, text in said[-_MAX_MESSAGES:]],
         ensure_ascii=False,
     )

@@ -22,16 +22,16 @@ LARGEST_LOG_BYTES = 64 * 1024 * 1024
 
 @value
 class Head:
-    """What of a log decides whether it takes more: its entries, events and bytes so far, and its lease."""
+    """What of a log decides whether it takes more: its entries, events and bytes so far, its lease and its state."""
 
     version: int
     fence: int
     last_sequence: int
     size: int
-    has_ended: bool
+    state: ExecutionState
 
 
-_BEGINNING = Head(version=0, fence=1, last_sequence=0, size=0, has_ended=False)
+_BEGINNING = Head(version=0, fence=1, last_sequence=0, size=0, state=ExecutionState.RUNNING)
 
 
 def events_of(part: Append) -> list[LoggedEvent]:
@@ -55,10 +55,11 @@ def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> Reas
     if (head is None) is (part.creation is None):
         return not_found(execution_id) if head is None else id_taken(execution_id)
     head = head or _BEGINNING
-    if part.fence != head.fence:
-        return LeaseLostError(f"the lease of {execution_id} with fence {part.fence} was taken: it is {head.fence} now")
-    if head.has_ended or part.version != head.version:
-        state = "has ended" if head.has_ended else "runs"
+    if part.fence != head.fence or head.state is ExecutionState.SUSPENDED:
+        state = head.state.value
+        return LeaseLostError(f"fence {part.fence} writes {execution_id} no more: it is {state} at fence {head.fence}")
+    if head.state is not ExecutionState.RUNNING or part.version != head.version:
+        state = "runs" if head.state is ExecutionState.RUNNING else "has ended"
         return InternalError(
             f"version {part.version} is not that of the log of {execution_id}, which {state} at {head.version}"
         )
@@ -107,6 +108,8 @@ def _first_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_re
             return "an event after the result"
     if part.execution.last_sequence != last:
         return f"an execution whose last event is {part.execution.last_sequence}"
-    if has_result is (part.execution.state is ExecutionState.RUNNING):
-        return f"an execution that is {part.execution.state.value}"
+    state = part.execution.state
+    is_suspended = state is ExecutionState.SUSPENDED
+    if has_result is (is_suspended or state is ExecutionState.RUNNING) or (is_suspended and not part.entries):
+        return f"an execution that is {state.value}"
     return ""

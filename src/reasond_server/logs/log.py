@@ -7,13 +7,12 @@ see committed events only.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from reasond_server.errors import ExecutionNotFoundError, StoreFullError, StoreUnavailableError
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Append, LeaseLostError, Record
-from reasond_server.types import Execution, ExecutionState, FinishReason, LoggedEvent, Result
+from reasond_server.types import Execution, ExecutionState, LoggedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors import ReasondError
     from reasond_server.logs.store import Creation
-    from reasond_server.types import Event, Usage
+    from reasond_server.types import Event, FinishReason, Usage
 
 MAX_PENDING = 64
 MAX_PENDING_BYTES = 1024 * 1024
@@ -122,7 +121,16 @@ class RunLog:
         """The execution as it will be once all is committed."""
         known = self._execution
         if known.last_sequence != self._last_sequence or known.usage is not self._usage:
-            self._execution = known = _grown(known, last_sequence=self._last_sequence, usage=self._usage)
+            self._execution = known = _changed(
+                known,
+                state=known.state,
+                last_sequence=self._last_sequence,
+                usage=self._usage,
+                finish_reason=known.finish_reason,
+                end_time=known.end_time,
+                expire_time=known.expire_time,
+                wake_time=known.wake_time,
+            )
         return known
 
     @property
@@ -138,7 +146,12 @@ class RunLog:
     @property
     def has_ended(self) -> bool:
         """Whether the last event was appended, committed or not."""
-        return self._execution.state is not ExecutionState.RUNNING
+        return self._execution.end_time is not None
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the execution was suspended: once that is committed, the log is over in this process."""
+        return self._execution.state is ExecutionState.SUSPENDED
 
     @property
     def is_created(self) -> bool:
@@ -155,8 +168,8 @@ class RunLog:
         """Whether the store does not know the beginning or the end of what callers may know."""
         return not self.is_created or self.has_ended
 
-    def append(self, event: Event, *, now: datetime, usage: Usage, expire_time: datetime | None = None) -> None:
-        """Append `event`; a Result ends the log, which is kept until `expire_time`."""
+    def append(self, event: Event, *, now: datetime, usage: Usage) -> None:
+        """Append `event`, which is not the last one."""
         sequence = self._last_sequence + 1
         shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
         size = stored_size = size_of(shown)
@@ -164,15 +177,37 @@ class RunLog:
             stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
             stored_size = size_of(stored)
         self._last_sequence, self._usage = sequence, usage
-        if isinstance(event, Result):
-            self._execution = _ended(
-                self._execution, event, now=now, expire_time=expire_time, last_sequence=sequence, usage=usage
-            )
         self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))
 
+    def end(
+        self, event: Event, *, now: datetime, usage: Usage, finish_reason: FinishReason, expire_time: datetime
+    ) -> None:
+        """Append the last event: the execution ended for `finish_reason`, and its log is kept until `expire_time`."""
+        self._execution = _changed(
+            self._execution,
+            state=ExecutionState.after(finish_reason),
+            last_sequence=self._last_sequence + 1,
+            usage=usage,
+            finish_reason=finish_reason,
+            end_time=now,
+            expire_time=expire_time,
+        )
+        self.append(event, now=now, usage=usage)
+
+    def suspend(self, event: Event, *, now: datetime, usage: Usage, wake_time: datetime | None) -> None:
+        """Append `event` and give the lease up with it, until `wake_time` or a call: the store takes nothing more."""
+        self._execution = _changed(
+            self._execution,
+            state=ExecutionState.SUSPENDED,
+            last_sequence=self._last_sequence + 1,
+            usage=usage,
+            wake_time=wake_time,
+        )
+        self.append(event, now=now, usage=usage)
+
     def record(self, record: Record, *, usage: Usage) -> None:
-        """Append a record of a call; nothing happens to a log that has ended."""
-        if not self.has_ended:
+        """Append a record of a call; nothing happens to a log that has ended or is suspended."""
+        if self._execution.state is ExecutionState.RUNNING:
             self._usage = usage
             size = size_of(record)
             self._add(_Pending(entry=record, event=None, size=size, stored_size=size))
@@ -310,12 +345,8 @@ class RunLog:
     def _give_up(self, error: ReasondError) -> None:
         self._drop()
         self._last_sequence = self.committed
-        self._execution = replace(
-            self.execution,
-            state=ExecutionState.RUNNING,
-            finish_reason=None,
-            end_time=None,
-            expire_time=None,
+        self._execution = _changed(
+            self._execution, state=ExecutionState.RUNNING, last_sequence=self.committed, usage=self._usage
         )
         if self.error is None:
             self.error = error
@@ -360,47 +391,32 @@ def _above(sequence: int, events: Sequence[LoggedEvent], *, last: int) -> Sequen
     return tuple(events[sequence + 1 - events[0].sequence :])
 
 
-def _grown(known: Execution, *, last_sequence: int, usage: Usage) -> Execution:
+def _changed(
+    known: Execution,
+    *,
+    state: ExecutionState,
+    last_sequence: int,
+    usage: Usage,
+    finish_reason: FinishReason | None = None,
+    end_time: datetime | None = None,
+    expire_time: datetime | None = None,
+    wake_time: datetime | None = None,
+) -> Execution:
     """Return `known` after another event; `replace` would take three times as long, for every one of them."""
     return Execution(
         execution_id=known.execution_id,
         tenant=known.tenant,
-        state=known.state,
+        state=state,
         strategy=known.strategy,
         strategy_source=known.strategy_source,
         model=known.model,
         create_time=known.create_time,
-        end_time=known.end_time,
-        expire_time=known.expire_time,
-        finish_reason=known.finish_reason,
-        last_sequence=last_sequence,
-        request_id=known.request_id,
-        usage=usage,
-    )
-
-
-def _ended(
-    known: Execution, result: Result, *, now: datetime, expire_time: datetime | None, last_sequence: int, usage: Usage
-) -> Execution:
-    """Return `known` after its last event, for as little."""
-    return Execution(
-        execution_id=known.execution_id,
-        tenant=known.tenant,
-        state=_state_after(result.finish_reason),
-        strategy=known.strategy,
-        strategy_source=known.strategy_source,
-        model=known.model,
-        create_time=known.create_time,
-        end_time=now,
+        end_time=end_time,
         expire_time=expire_time,
-        finish_reason=result.finish_reason,
+        finish_reason=finish_reason,
         last_sequence=last_sequence,
         request_id=known.request_id,
         usage=usage,
+        kind=known.kind,
+        wake_time=wake_time,
     )
-
-
-def _state_after(reason: FinishReason | None) -> ExecutionState:
-    if reason is FinishReason.FAILED:
-        return ExecutionState.FAILED
-    return ExecutionState.CANCELLED if reason is FinishReason.CANCELLED else ExecutionState.SUCCEEDED

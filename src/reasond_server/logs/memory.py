@@ -56,8 +56,36 @@ class _Log:
 
     @property
     def is_running(self) -> bool:
-        """Whether the log has not ended."""
+        """Whether the execution has neither ended nor been suspended."""
         return self.execution.state is ExecutionState.RUNNING
+
+    def may_be_taken(self, *, now: datetime, now_s: float) -> bool:
+        """Return whether `recover` returns it."""
+        if self.is_running:
+            return self.lease_until <= now_s
+        if self.execution.state is not ExecutionState.SUSPENDED:
+            return False
+        wake_time = self.execution.wake_time
+        return self.is_cancel_requested or (wake_time is not None and wake_time <= now)
+
+    def take(self, lease: Lease, *, now_s: float) -> Recovery:
+        """Give the log to the owner of `lease`."""
+        was_suspended = not self.is_running
+        if was_suspended:
+            self.execution = replace(self.execution, state=ExecutionState.RUNNING, wake_time=None)
+        self.owner, self.lease_until = lease.owner, now_s + lease.seconds
+        self.fence += 1
+        return Recovery(
+            execution=self.execution,
+            plan=self.plan,
+            events=tuple(self.events),
+            records=tuple(self.records),
+            version=self.version,
+            fence=self.fence,
+            is_cancel_requested=self.is_cancel_requested,
+            is_keep_requested=self.is_keep_requested,
+            was_suspended=was_suspended,
+        )
 
     def head(self) -> Head:
         """Return what decides whether the log takes more."""
@@ -66,7 +94,7 @@ class _Log:
             fence=self.fence,
             last_sequence=len(self.events),
             size=self.size,
-            has_ended=not self.is_running,
+            state=self.execution.state,
         )
 
 
@@ -177,6 +205,7 @@ class MemoryExecutionStore:
             if log.execution.tenant == tenant
             and (not wanted.strategy or log.execution.strategy == wanted.strategy)
             and (wanted.finish_reason is None or log.execution.finish_reason is wanted.finish_reason)
+            and (not wanted.kind or log.execution.kind == wanted.kind)
             and (before is None or _place(log.execution) < before)
         ]
         return sorted(found, key=_place, reverse=True)[:size]
@@ -205,26 +234,20 @@ class MemoryExecutionStore:
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
-        now = self._monotonic()
-        orphans = sorted(
-            (log for log in self._logs.values() if log.is_running and log.lease_until <= now),
+        now, now_s = self._now(), self._monotonic()
+        found = sorted(
+            (log for log in self._logs.values() if log.may_be_taken(now=now, now_s=now_s)),
             key=lambda log: (log.lease_until, log.execution.execution_id),
-        )[:limit]
-        for log in orphans:
-            log.owner, log.lease_until = lease.owner, now + lease.seconds
-            log.fence += 1
-        return [
-            Recovery(
-                execution=log.execution,
-                plan=log.plan,
-                events=tuple(log.events),
-                records=tuple(log.records),
-                version=log.version,
-                fence=log.fence,
-                is_keep_requested=log.is_keep_requested,
-            )
-            for log in orphans
-        ]
+        )
+        return [log.take(lease, now_s=now_s) for log in found[:limit]]
+
+    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+        """See ExecutionStore."""
+        self._forget_expired()
+        log = self._log(tenant, execution_id)
+        if log.execution.state is not ExecutionState.SUSPENDED:
+            return None
+        return log.take(lease, now_s=self._monotonic())
 
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
@@ -279,7 +302,9 @@ class MemoryExecutionStore:
         self._size += part.size
         if part.execution.expire_time is not None:
             self._expire_at(part.execution.expire_time, name)
-        if not log.is_running:
+        if part.execution.state is ExecutionState.SUSPENDED:
+            log.owner = ""
+        elif part.execution.state.has_ended:
             self._end(log, keeps_records=part.keeps_records)
         return None
 

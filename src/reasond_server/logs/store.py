@@ -39,6 +39,7 @@ class ExecutionFilter:
 
     strategy: str = ""
     finish_reason: FinishReason | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Lease:
 class Record:
     """A call that was completed, kept so that a recovered run need not make it again; no client sees it.
 
-    `key` tells which call of its run it was, `body` is JSON text; `runs.replay.journal` knows both.
+    `key` tells which call of its run it was, `body` is JSON text; `runs.run_journal` knows both.
     """
 
     key: str
@@ -79,6 +80,9 @@ class Append:
     among the entries continue the sequence without a gap; records have none. Records and plan are dropped when a
     Result is appended, unless `keeps_records`.
 
+    With a suspended execution, which needs an entry, the lease is given up in the same transaction: the log takes
+    nothing more until `wake` or `recover`. Plan and records stay.
+
     `size` is what the entries take in memory, roughly (`logs.sizes`).
 
     With a `creation` there is no log yet: it is made with fence 1, and begins with the entries. The execution has no
@@ -96,10 +100,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """An execution whose writer is gone, now leased to the caller, with all that is needed to go on.
+    """An execution that nobody wrote, now running and leased to the caller, with all that is needed to go on.
 
-    `plan` is what `create` was given; `version` the number of entries in the log; `is_keep_requested` tells whether
-    `request_keep` was called for it. `damage` says, in words for an operator, why nobody can go on: then `events` are
+    `plan` is what `create` was given; `version` the number of entries in the log; `was_suspended` tells whether it was
+    suspended until now; `is_cancel_requested` and `is_keep_requested` tell whether `request_cancel` and `request_keep`
+    were called for it. `damage` says, in words for an operator, why nobody can go on: then `events` are
     those that could be read before it, and there are neither plan nor records.
     """
 
@@ -109,7 +114,9 @@ class Recovery:
     records: Sequence[Record]
     version: int
     fence: int
+    is_cancel_requested: bool = False
     is_keep_requested: bool = False
+    was_suspended: bool = False
     damage: str = ""
 
 
@@ -184,7 +191,7 @@ class ExecutionStore(Protocol):
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """Append in one transaction; return for each part of `batch` None, or why it was refused.
 
-        - LeaseLostError: `fence` is not that of the present lease.
+        - LeaseLostError: `fence` is not that of the present lease, or the log is suspended.
         - ExecutionNotFoundError: it was deleted.
         - StoreFullError: the log is as large as one may get, or the disk is full; a log that is as large as it may
           get still takes a Result. With a `creation`: there is no room and nothing that has ended to forget.
@@ -229,15 +236,27 @@ class ExecutionStore(Protocol):
         ...
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
-        """Take over up to `limit` running executions whose lease has run out, raising their fences.
+        """Take over up to `limit` executions that nobody writes, raising their fences.
 
-        No two callers get the same one. One that a later release wrote is not returned at first, so that a process of
-        that release can have it; one that nobody can read is returned with its `damage`.
+        These are running ones whose lease has run out, and suspended ones whose `wake_time` has come or whose
+        cancellation was requested. No two callers get the same one. One that a later release wrote is not returned at
+        first, so that a process of that release can have it; one that nobody can read is returned with its `damage`.
+        """
+        ...
+
+    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+        """Take a suspended execution, raising its fence: it runs again. Raises as `find`.
+
+        None where it is not suspended: another caller was first, or it has ended. If the answer of a call was lost, the
+        execution may be leased to a caller that does not know it: `recover` finds it when that lease has run out.
         """
         ...
 
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
-        """Ask the execution's writer, in whatever process, to stop it. Raises as `find`."""
+        """Ask the execution's writer, in whatever process, to stop it. Raises as `find`.
+
+        A suspended one has no writer: the next `recover`, of any process, returns it.
+        """
         ...
 
     async def request_keep(self, tenant: str, execution_id: str) -> None:

@@ -89,9 +89,10 @@ class LogWriter:
             )
         trouble = self._trouble
         if trouble is not None and now_s - self._trouble_s < _TROUBLE_S:
-            raise type(trouble)(
-                trouble.message, remedy=trouble.remedy, metadata=trouble.metadata, retry_after_s=trouble.retry_after_s
-            )
+            error = trouble.again()
+            # Whose entries the store did not take is nobody else's business.
+            error.execution_id = None
+            raise error
 
     async def caught_up(self) -> None:
         """Wait while 128 logs wait for the store: more would fill the memory.
@@ -151,7 +152,7 @@ class LogWriter:
         loop = asyncio.get_running_loop()
         since_s = loop.time()
         outcomes = await self._outcomes([part for _, part in batch])
-        self._observer.committed(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
+        self._observer.commit_ended(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
         for (log, part), error in zip(batch, outcomes, strict=True):
             if error is None:
                 log.was_committed()

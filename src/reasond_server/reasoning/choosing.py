@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
+from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
-from reasond_server.awake import awake_for
+from reasond_server.awake import limit_awake_time
 from reasond_server.errors import InternalError, StoreUnavailableError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.reasoning.selection import Selection, Wish, select
@@ -70,13 +70,12 @@ class Chooser:
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
         """Return the agent that the task names."""
         try:
-            async with awake_for(self._within_s):
+            async with limit_awake_time(self._within_s):
                 return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
         except TimeoutError:
             raise StoreUnavailableError(
                 f"Looking the agent up took longer than {self._within_s * 1000:g} ms",
                 remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
-                retry_after_s=1.0,
             ) from None
 
     def _selection(self, caller: Principal, task: Task, agent: RegisteredAgent | None) -> Selection:
@@ -86,7 +85,7 @@ class Chooser:
             offered=None if agent is None else agent.strategies,
             # Capabilities that name no strategy say nothing about strategies, so they narrow nothing.
             narrowed_to=strategies_of(task.agent_capabilities) or None,
-            allowed=allowed_strategies(caller),
+            allowed=find_allowed_strategies(caller),
             default=self._default_strategy,
         )
         selection = select(wish, self._registry)

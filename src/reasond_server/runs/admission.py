@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from reasond_server.telemetry.observers import RunObserver
 
-_RETRY_AFTER_S = 1.0
-
 
 class Leavable(Protocol):
     """A right that is given back once."""
@@ -109,7 +107,7 @@ class Admission:
         if self._running < self._max_running and not self._queues:
             return self.force()
         if self.queued >= self._max_queued:
-            raise self._overloaded(f"and {self.queued} more wait" if self._max_queued else "")
+            raise self._overload_error(f"and {self.queued} more wait" if self._max_queued else "")
         timeout_s = self._queue_timeout_s if within_s is None else min(within_s, self._queue_timeout_s)
         return await self._wait(tenant, timeout_s)
 
@@ -157,7 +155,7 @@ class Admission:
             # A loop that stood still hears of both at once.
             if not _has_come(waiter):
                 outcome = "timeout"
-                raise self._overloaded(f"and no place became free within {timeout_s:g} s") from None
+                raise self._overload_error(f"and no place became free within {timeout_s:g} s") from None
             outcome = "admitted"
         except DrainingError:
             outcome = "draining"
@@ -192,13 +190,12 @@ class Admission:
             del self._queues[tenant]
         return waiter
 
-    def _overloaded(self, waiting: str) -> OverloadedError:
+    def _overload_error(self, waiting: str) -> OverloadedError:
         text = f"{self._running} executions are running, as many as max_concurrent_requests allows"
         return OverloadedError(
             f"{text}, {waiting}" if waiting else text,
             remedy="Retry after the time given, or raise [reasoning.performance] max_concurrent_requests.",
             metadata={"max_concurrent_requests": str(self._max_running)},
-            retry_after_s=_RETRY_AFTER_S,
         )
 
 
@@ -209,6 +206,4 @@ def _has_come(waiter: asyncio.Future[None]) -> bool:
 
 def draining() -> DrainingError:
     """Make the error that tells a caller to ask another instance."""
-    return DrainingError(
-        "The server is shutting down", remedy="Retry; another instance answers.", retry_after_s=_RETRY_AFTER_S
-    )
+    return DrainingError("The server is shutting down", remedy="Retry; another instance answers.")

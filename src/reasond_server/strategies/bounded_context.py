@@ -10,19 +10,18 @@ from pydantic import Field
 
 from reasond_server.clock import new_nonce
 from reasond_server.context.calls import Reply, hear
-from reasond_server.context.carryover import Carryover, Compressed, compress
+from reasond_server.context.carryover import Carryover, Compression, compress
 from reasond_server.context.carryover_call import Summary, summarize
-from reasond_server.context.endings import Ending, Judge, is_eaten
-from reasond_server.context.fitting import fitted_windows
-from reasond_server.context.journal import Journal
-from reasond_server.context.repetition import RepetitionGuard
 from reasond_server.context.tags import restore
-from reasond_server.context.windows import (
+from reasond_server.context.window_accounts import WindowAccounts
+from reasond_server.context.window_endings import EndingJudge, RepetitionGuard, WindowEnding
+from reasond_server.context.window_plan import (
     MAX_CHUNK_SIZE,
     MAX_SEGMENTS,
     MIN_CARRYOVER_SIZE,
     WindowLimits,
     WindowPlan,
+    fit_windows,
     plan_windows,
 )
 from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
@@ -33,9 +32,8 @@ from reasond_server.types import BoundedContextStep, CarryoverMode, CostClass, F
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.context.fitting import Fitted
     from reasond_server.context.replies import Fragment
-    from reasond_server.context.windows import Window
+    from reasond_server.context.window_plan import FittedWindow, Window
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
     from reasond_server.types import Task
@@ -80,7 +78,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
 
     For every call prompt + carryover + generated <= C: by the server's count where it tells one, else by the
     model's counter; where that only estimates, by its upper estimate (`is_window_exact` false).
-    `context.windows` states the arithmetic, `context.fitting` what happens where a server counts more.
+    `context.window_plan` states the arithmetic, and what happens where a server counts more.
 
     When to use: material or reasoning that does not fit one window, or a bound on memory and attention. Not
     for what fits: one pass of `chain_of_thought` costs fewer tokens.
@@ -155,10 +153,10 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
         else:
             plan = _plan(task, config, model, nonce)
         progress = _Progress(plan=plan, config=config, counter=model.counter)
-        fitting = fitted_windows(
+        fitting = fit_windows(
             plan,
             model=model,
-            notes=progress.notes,
+            notes=progress.render_notes,
             must_end=lambda: progress.is_repeating,
             must_repeat=lambda: progress.is_unread,
         )
@@ -167,23 +165,25 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                 started_s = context.monotonic()
                 progress.adopt(fitted)
                 try:
-                    async with aclosing(_called(fitted, config, model)) as heard:
+                    async with aclosing(_call(fitted, config, model)) as heard:
                         async for piece in heard:
                             if isinstance(piece, Reply):
                                 reply = piece
                             else:
                                 yield Wrote(text=piece.text)
                 except TokenBudgetExhaustedError:
-                    if progress.journal.is_empty:
+                    if progress.accounts.is_empty:
                         raise
-                    yield progress.outcome(Ending(answer=progress.best, finish_reason=FinishReason.BUDGET_EXHAUSTED))
+                    yield progress.build_outcome(
+                        WindowEnding(answer=progress.best, finish_reason=FinishReason.BUDGET_EXHAUSTED)
+                    )
                     return
                 ending = progress.judge(fitted.window, reply)
-                summary = None if ending else await _summarized(fitted, reply, config, model)
+                summary = None if ending else await _summarize(fitted, reply, config, model)
                 elapsed_s = context.monotonic() - started_s
-                yield progress.step(fitted.window, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
+                yield progress.build_step(fitted.window, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
                 if ending is not None:
-                    yield progress.outcome(ending)
+                    yield progress.build_outcome(ending)
                     return
 
 
@@ -191,13 +191,13 @@ class _Progress:
     """What one run knows between two windows."""
 
     def __init__(self, *, plan: WindowPlan, config: BoundedContextConfig, counter: TokenCounter) -> None:
-        self.journal = Journal(plan)
+        self.accounts = WindowAccounts(plan)
         self.is_repeating = False
         self.is_unread = False
         self._config = config
         self._counter = counter
         self._carryover = Carryover(mode=config.carryover_mode)
-        self._judge = Judge()
+        self._judge = EndingJudge()
         self._guard = RepetitionGuard()
         self._is_window_exact = True
         self._shows_text = False
@@ -207,35 +207,35 @@ class _Progress:
         """The last answer that was marked."""
         return self._judge.best
 
-    def notes(self, counter: TokenCounter) -> str:
+    def render_notes(self, counter: TokenCounter) -> str:
         """Return the carryover within its size by `counter`."""
-        return self._carryover.rendered(counter=counter, limit=self._config.carryover_size)
+        return self._carryover.render(counter=counter, limit=self._config.carryover_size)
 
-    def adopt(self, fitted: Fitted) -> None:
+    def adopt(self, fitted: FittedWindow) -> None:
         """Take over what holds for the window that comes."""
         self._counter = fitted.counter
         self._is_window_exact = fitted.is_exact
         self._shows_text = fitted.window.reading is not None or (
             fitted.window.shows_material and bool(fitted.plan.material)
         )
-        self.journal.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
+        self.accounts.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
 
-    def judge(self, window: Window, reply: Reply) -> Ending | None:
+    def judge(self, window: Window, reply: Reply) -> WindowEnding | None:
         """Decide whether `reply` ends the run; None to go on."""
         return self._judge.judge(window, reply)
 
-    def step(
-        self, window: Window, reply: Reply, *, ending: Ending | None, summary: Summary | None, elapsed_s: float
+    def build_step(
+        self, window: Window, reply: Reply, *, ending: WindowEnding | None, summary: Summary | None, elapsed_s: float
     ) -> Step:
         """Book the window, make what it carries over, and return its step."""
         written = reply.parsed.written
         is_generated = ending is None and bool(written)
-        made = self._compressed(reply, summary) if is_generated else None
+        made = self._compress(reply, summary) if is_generated else None
         self.is_unread = self._shows_text and ending is None and not written
-        self.journal.warn(_AGAIN if self.is_unread else "")
+        self.accounts.warn(_AGAIN if self.is_unread else "")
         notes = made.text if made else ""
         if ending is None and made is None:
-            notes = self.notes(self._counter)
+            notes = self.render_notes(self._counter)
         if is_generated and window.reading is None:
             self._watch(written, notes)
         is_answered = ending is not None and ending.is_answered
@@ -253,19 +253,19 @@ class _Progress:
             reading=window.reading,
             carryover_report=made.report if made else None,
         )
-        return Step(detail=detail, answer_found=is_answered, metrics=self.journal.metrics)
+        return Step(detail=detail, answer_found=is_answered, metrics=self.accounts.metrics)
 
-    def outcome(self, ending: Ending) -> Outcome:
+    def build_outcome(self, ending: WindowEnding) -> Outcome:
         """Make the end of the run."""
-        self.journal.warn(ending.warning)
+        self.accounts.warn(ending.warning)
         return Outcome(
             answer=restore(ending.answer),
             finish_reason=ending.finish_reason,
-            metrics=self.journal.metrics,
-            warnings=self.journal.warnings,
+            metrics=self.accounts.metrics,
+            warnings=self.accounts.warnings,
         )
 
-    def _compressed(self, reply: Reply, summary: Summary | None) -> Compressed:
+    def _compress(self, reply: Reply, summary: Summary | None) -> Compression:
         """Replace the carryover and return how it was made."""
         made = compress(
             self._carryover,
@@ -278,14 +278,14 @@ class _Progress:
         )
         self._carryover = made.carryover
         if reason := made.report.fallback_reason:
-            self.journal.warn(f"Facts and tail were carried over without a summary of the window: {reason}.")
+            self.accounts.warn(f"Facts and tail were carried over without a summary of the window: {reason}.")
         return made
 
     def _watch(self, written: str, notes: str) -> None:
         """Note whether the run goes in circles."""
-        if self._guard.repeats(text=written, notes=notes) and not self.is_repeating:
+        if self._guard.note_repetition(text=written, notes=notes) and not self.is_repeating:
             self.is_repeating = True
-            self.journal.warn("The reasoning repeated itself: the model was asked to answer before max_iterations.")
+            self.accounts.warn("The reasoning repeated itself: the model was asked to answer before max_iterations.")
 
     def _book(
         self,
@@ -302,23 +302,27 @@ class _Progress:
         # A server that ignores limits, or counts otherwise than it answers, does not make a promise of ours true.
         is_kept = all(usage.total_tokens <= self._config.chunk_size for usage in usages)
         self._is_window_exact = self._is_window_exact and is_kept and (summary is None or summary.is_exact)
-        return self.journal.book(
+        return self.accounts.book(
             reply.usage,
             summary=summary.usage if summary else None,
             is_exact=self._is_window_exact,
             is_answered=is_answered,
             is_generated=is_generated,
             is_reading=window.reading is not None,
-            is_eaten=is_eaten(reply),
+            is_only_hidden_reasoning=reply.is_only_hidden_reasoning,
             elapsed_s=elapsed_s,
         )
 
 
-def _called(fitted: Fitted, config: BoundedContextConfig, model: ChatModel) -> AsyncGenerator[Fragment | Reply, None]:
+def _call(
+    fitted: FittedWindow, config: BoundedContextConfig, model: ChatModel
+) -> AsyncGenerator[Fragment | Reply, None]:
     return hear(model=model, messages=fitted.messages, max_tokens=fitted.max_tokens, temperature=config.temperature)
 
 
-async def _summarized(fitted: Fitted, reply: Reply, config: BoundedContextConfig, model: ChatModel) -> Summary | None:
+async def _summarize(
+    fitted: FittedWindow, reply: Reply, config: BoundedContextConfig, model: ChatModel
+) -> Summary | None:
     """Return the summary of a window that its limit cut, made by a call of its own; None where none is due."""
     is_cut = reply.finish is ModelFinish.LENGTH and not reply.parsed.is_closed
     if config.carryover_mode is CarryoverMode.TAIL or not is_cut:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import LEAST_TOKENS, Hearing, measure_room
-from reasond_server.context.endings import is_eaten, reasoning_tokens
+from reasond_server.context.calls import LEAST_TOKENS, ReplyListener, measure_room
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
@@ -44,7 +43,7 @@ class ChainOfThoughtConfig(StrategyConfig):
 
 
 @value
-class _Ending:
+class _JudgedReply:
     """What a reply amounts to."""
 
     thought: str
@@ -87,73 +86,73 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             ContextExhaustedError: the prompt leaves no room in the model's context window.
         """
         config, model = context.config, context.model
-        messages = await _prompt(task, context.new_nonce())
+        messages = await _prepare_prompt(task, context.new_nonce())
         max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
-        hearing = Hearing(
+        listener = ReplyListener(
             messages=messages, max_tokens=max_tokens, temperature=config.temperature, kinds=(TagKind.ANSWER,)
         )
-        events = model.stream(hearing.request)
+        events = model.stream(listener.request)
         try:
             async for event in events:
-                if text := _shown(hearing.take(event), config):
+                if text := _pick_visible(listener.take(event), config):
                     yield Wrote(text=text)
-                if hearing.is_done:
+                if listener.is_done:
                     break
         finally:
             await events.aclose()
-        rest, reply = hearing.close(model.counter)
-        if text := _shown(rest, config):
+        rest, reply = listener.close(model.counter)
+        if text := _pick_visible(rest, config):
             yield Wrote(text=text)
-        ending = _ending(reply)
+        ending = _judge(reply)
         metrics = ChainOfThoughtMetrics(
             temperature=config.temperature, max_tokens=max_tokens, finish_reason=reply.finish.value, model=model.name
         )
         thought = Thought(text=ending.thought if config.show_reasoning else "", answer=ending.answer)
         yield Step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
-        if is_eaten(reply):
-            warnings = (*warnings, _eaten(reply))
+        if reply.is_only_hidden_reasoning:
+            warnings = (*warnings, _describe_waste(reply))
         elif not (ending.answer or ending.thought):
             warnings = (*warnings, "The model wrote nothing.")
         answer = restore(ending.answer)
         yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
 
 
-async def _prompt(task: Task, nonce: str) -> Sequence[Message]:
+async def _prepare_prompt(task: Task, nonce: str) -> Sequence[Message]:
     """Return the prompt; one that takes long to build is built beside the event loop."""
     if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(_built, task, nonce)
-    return _built(task, nonce)
+        return await asyncio.to_thread(_build_prompt, task, nonce)
+    return _build_prompt(task, nonce)
 
 
-def _built(task: Task, nonce: str) -> Sequence[Message]:
+def _build_prompt(task: Task, nonce: str) -> Sequence[Message]:
     return build_prompt(instructions=_RULES, question=task.query, nonce=nonce, material=task.material)
 
 
-def _eaten(reply: Reply) -> str:
+def _describe_waste(reply: Reply) -> str:
     return (
-        f"Hidden reasoning took {reasoning_tokens(reply)} of the {reply.usage.output_tokens} tokens that the model "
+        f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the model "
         "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
     )
 
 
-def _shown(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
+def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
     """Return the text that may be seen; what comes of one event of the model is told at once."""
     if not config.show_reasoning:
         fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
     return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])
 
 
-def _ending(reply: Reply) -> _Ending:
+def _judge(reply: Reply) -> _JudgedReply:
     """Judge a reply: where its answer is and whether it is whole."""
     parsed = reply.parsed
     before, content = parsed.text.strip(), parsed.content.strip()
     thinking = parsed.thinking.strip()
     thought = "\n\n".join(part for part in (thinking, before) if part)
     if reply.finish is ModelFinish.CONTENT_FILTER:
-        return _Ending(thought=thought, answer=content, finish_reason=FinishReason.CONTENT_FILTERED)
+        return _JudgedReply(thought=thought, answer=content, finish_reason=FinishReason.CONTENT_FILTERED)
     if content:
         whole = FinishReason.ANSWERED if parsed.is_closed else FinishReason.TRUNCATED
-        return _Ending(thought=thought, answer=content, finish_reason=whole)
+        return _JudgedReply(thought=thought, answer=content, finish_reason=whole)
     if reply.finish is ModelFinish.STOP and before:
-        return _Ending(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
-    return _Ending(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)
+        return _JudgedReply(thought=thinking, answer=before, finish_reason=FinishReason.ANSWERED_UNTAGGED)
+    return _JudgedReply(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)

@@ -29,7 +29,7 @@ _TEXT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scraped:
+class Scrape:
     """All metrics as they are sent."""
 
     body: bytes
@@ -43,23 +43,23 @@ class Exposition:
     """
 
     def __init__(self, *, registry: CollectorRegistry, before: Callable[[], None], folder: str = "") -> None:
-        self._source = _Source(registry=registry, folder=folder)
+        self._source = _SeriesSource(registry=registry, folder=folder)
         self._before = before
         self._writing: dict[bool, asyncio.Future[bytes]] = {}
 
-    async def scrape(self, accept: Sequence[str]) -> Scraped:
+    async def scrape(self, accept: Sequence[str]) -> Scrape:
         """Return everything in the format that the values of the header Accept ask for, by default as text."""
         is_open = wants_openmetrics(accept)
         writing = self._writing.get(is_open)
         if writing is None:
             self._before()
-            writing = asyncio.ensure_future(asyncio.to_thread(self._written, is_open=is_open))
+            writing = asyncio.ensure_future(asyncio.to_thread(self._write, is_open=is_open))
             self._writing[is_open] = writing
             writing.add_done_callback(lambda _: self._writing.pop(is_open, None))
         body = await asyncio.shield(writing)
-        return Scraped(body=body, content_type=_OPENMETRICS_TYPE if is_open else _TEXT_TYPE)
+        return Scrape(body=body, content_type=_OPENMETRICS_TYPE if is_open else _TEXT_TYPE)
 
-    def _written(self, *, is_open: bool) -> bytes:
+    def _write(self, *, is_open: bool) -> bytes:
         source: Any = self._source
         if not is_open:
             return as_text(source)
@@ -67,7 +67,7 @@ class Exposition:
         return written
 
 
-class _Source:
+class _SeriesSource:
     """What there is to write, without the time that each series was made at, which nearly doubles their number."""
 
     def __init__(self, *, registry: CollectorRegistry, folder: str) -> None:

@@ -24,7 +24,7 @@ from reasond_server.telemetry.redaction import (
     SECRET_FIELDS,
     has_marks,
     is_secret,
-    redacted,
+    redact,
     shown_text,
     shown_value,
 )
@@ -49,7 +49,7 @@ _LEVELS: Final = {level: name.lower() for level, name in logging._levelToName.it
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def tell(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, object]) -> None:
+def emit_line(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, object]) -> None:
     """Log a line that every call has: without looking for the caller's place in the code, and by the shortest way.
 
     Where the line can only become one of our own JSON lines, no record is made of it; whatever else somebody has set up
@@ -120,7 +120,7 @@ def human_formatter(*, has_colors: bool = False) -> LineFormatter:
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415 - see above
 
     console = ConsoleRenderer(colors=has_colors, pad_event_to=0, event_key="message", timestamp_key="time")
-    return LineFormatter([with_scope, cleaned, for_a_person, console])
+    return LineFormatter([with_scope, clean, for_a_person, console])
 
 
 class _QuietHandler(logging.StreamHandler[TextIO]):
@@ -221,7 +221,7 @@ def with_scope(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDic
     return event
 
 
-def cleaned(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+def clean(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     """Cut secrets out of every text, and texts to a length that a log can take."""
     return {name: shown_value(value) for name, value in event.items()}
 
@@ -255,13 +255,13 @@ def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventD
     clock = datetime.fromisoformat(str(event.pop("time"))).astimezone().strftime("%H:%M:%S")
     traceback = str(event.pop("traceback", ""))
     fields = {
-        _escaped(name): _escaped(str(value))
+        _escape(name): _escape(str(value))
         for name, value in event.items()
         if name not in _HIDDEN and value != "" and not (name in _TOLD and str(value) in words)
     }
-    line: EventDict = {"time": clock, "level": event["level"], "message": _escaped(message), **fields}
+    line: EventDict = {"time": clock, "level": event["level"], "message": _escape(message), **fields}
     if traceback:
-        line["exception"] = "\n".join(f"    {_escaped(one)}" for one in traceback.splitlines())
+        line["exception"] = "\n".join(f"    {_escape(one)}" for one in traceback.splitlines())
     return line
 
 
@@ -276,8 +276,8 @@ def _traceback_of(record: logging.LogRecord) -> str:
     text = record.exc_text or ""
     if record.exc_info and record.exc_info[0] is not None:
         text = logging.Formatter().formatException(record.exc_info)
-    return shown_text(redacted(text)[-MAX_TEXT_CHARACTERS:])
+    return shown_text(redact(text)[-MAX_TEXT_CHARACTERS:])
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -33,6 +33,16 @@ class Snapshot:
     is_limits_degraded: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFacts:
+    """CPU seconds, resident bytes, open files, start in seconds since 1970; None where the system has no /proc."""
+
+    cpu_s: float
+    resident_bytes: int | None
+    open_files: int | None
+    started_s: float
+
+
 class CallObserver(Protocol):
     """What the transports tell; `transport` is "grpc" or "jsonrpc", and "http" where another page refuses."""
 
@@ -95,7 +105,7 @@ class RunObserver(Protocol):
         """Note that a wait for a place is over: "admitted", "timeout", "draining" or "gone"."""
         ...
 
-    def committed(self, entries: int, duration_s: float) -> None:
+    def commit_ended(self, entries: int, duration_s: float) -> None:
         """Note a commit of `entries` events and records, of all runs that had any."""
         ...
 
@@ -143,7 +153,7 @@ class BackendObserver(Protocol):
 class LimitObserver(Protocol):
     """What the limits of callers tell."""
 
-    def denied(self, kind: str) -> None:
+    def caller_refused(self, kind: str) -> None:
         """Note a refusal: "rate", "concurrency" or "budget"."""
         ...
 
@@ -217,7 +227,7 @@ class Unobserved:
     def queue_left(self, outcome: str, waited_s: float) -> None:
         """See RunObserver."""
 
-    def committed(self, entries: int, duration_s: float) -> None:
+    def commit_ended(self, entries: int, duration_s: float) -> None:
         """See RunObserver."""
 
     def commit_failed(self, reason: str) -> None:
@@ -241,7 +251,7 @@ class Unobserved:
     def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
         """See BackendObserver."""
 
-    def denied(self, kind: str) -> None:
+    def caller_refused(self, kind: str) -> None:
         """See LimitObserver."""
 
     def tokens_reserved(self, tokens: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 TRACE_KEYS: Final = frozenset({TRACEPARENT, TRACESTATE})
-"""The headers that `received` reads."""
+"""The headers that `read_trace` reads."""
 _TRACE_NAMES: Final = frozenset(key.encode("ascii") for key in TRACE_KEYS)
 
 # A later version may say more after the flags; what this one knows stands before it.
@@ -58,10 +58,10 @@ class TraceContext:
         if not text:
             return None
         parent, _, state = text.partition(" ")
-        return parsed(parent, state)
+        return parse_traceparent(parent, state)
 
 
-def parsed(traceparent: str, tracestate: str = "") -> TraceContext | None:
+def parse_traceparent(traceparent: str, tracestate: str = "") -> TraceContext | None:
     """Return what the headers say; None for a `traceparent` that is not well formed. A bad `tracestate` is dropped."""
     if len(traceparent) > _MAX_CHARACTERS:
         return None
@@ -75,7 +75,7 @@ def parsed(traceparent: str, tracestate: str = "") -> TraceContext | None:
     return TraceContext(trace_id=trace_id, span_id=span_id, is_sampled=bool(int(flags, 16) & 1), state=state)
 
 
-def received(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
+def read_trace(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
     """Return where the caller stands by its headers, named in lower case; None where it says none, or two."""
     found = [(key, value) for key, value in metadata if key in TRACE_KEYS]
     if not found:
@@ -83,26 +83,26 @@ def received(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None
     parents = [_text(value) for key, value in found if key == TRACEPARENT]
     if len(parents) != 1:
         return None
-    return parsed(parents[0], ",".join(_text(value) for key, value in found if key == TRACESTATE))
+    return parse_traceparent(parents[0], ",".join(_text(value) for key, value in found if key == TRACESTATE))
 
 
-def received_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+def read_trace_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     """Do the same for headers as ASGI has them."""
     told = [(key.decode("ascii"), value) for key, value in headers if key in _TRACE_NAMES]
-    return received(told) if told else None
+    return read_trace(told) if told else None
 
 
 _outgoing: Final[ContextVar[TraceContext | None]] = ContextVar("reasond_outgoing_trace", default=None)
 
 
-def outgoing() -> Mapping[str, str]:
+def outgoing_headers() -> Mapping[str, str]:
     """Return the headers for what is called now; empty where nothing is to be told."""
     context = _outgoing.get()
     return {} if context is None else context.headers
 
 
-class Telling:
-    """While it lasts, `outgoing` tells of `context`."""
+class OutgoingTrace:
+    """While it lasts, `outgoing_headers` tells of `context`."""
 
     __slots__ = ("_context", "_token")
 

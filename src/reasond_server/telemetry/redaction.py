@@ -1,4 +1,4 @@
-"""What must not stand in a log line or a span: tokens, passwords, and what callers asked or models wrote."""
+"""Cuts out what must not stand in a log line or a span: tokens, passwords, and what callers asked or models wrote."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ SECRET_FIELDS: Final = frozenset(
 )
 REDACTED: Final = "***"
 MAX_TEXT_CHARACTERS: Final = 8192
+MAX_SPAN_CHARACTERS: Final = 2048
+"""Longest text of one message, argument or result in a span."""
 _MAX_DEPTH: Final = 4
 _MAX_ITEMS: Final = 50
 
@@ -46,7 +48,7 @@ def has_marks(text: str) -> bool:
     return False
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Return `text` with JSON Web Tokens, Authorization values and the like replaced by ***."""
     if not has_marks(text):
         return text
@@ -55,7 +57,7 @@ def redacted(text: str) -> str:
 
 def shown_text(text: str) -> str:
     """Return `text` redacted, in a length that a log can take, and encodable."""
-    return redacted(text[:MAX_TEXT_CHARACTERS]).encode("utf-8", "backslashreplace").decode("utf-8")
+    return redact(text[:MAX_TEXT_CHARACTERS]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @lru_cache(maxsize=1024)
@@ -78,10 +80,10 @@ def shown_value(value: object, *, depth: int = 0) -> Plain:
         }
     if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
         return [shown_value(inner, depth=depth + 1) for inner in list(value)[:_MAX_ITEMS]]
-    return shown_text(_shown(value))
+    return shown_text(_show(value))
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         # As text its parts could not be told from each other.
         return "…"
@@ -89,3 +91,9 @@ def _shown(value: object) -> str:
         return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else repr(value)
     except Exception:  # noqa: BLE001 - a value that cannot say what it is must not cost the line
         return f"<{type(value).__name__}>"
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of `text` without secrets, encodable: as spans hold it where an operator wants content."""
+    kept = redact(text[:MAX_SPAN_CHARACTERS]).encode("utf-8", "replace").decode()
+    return f"{kept} …" if len(text) > MAX_SPAN_CHARACTERS else kept

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.telemetry.process import process_facts
+from reasond_server.telemetry.observers import ProcessFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reasond_server.telemetry.metrics import Metrics
+    from reasond_server.telemetry.meters import Meters
     from reasond_server.telemetry.observers import Snapshot
 
 _INTERVAL_S: Final = 0.25
 _PROCESS_EVERY: Final = 20
+_OWN_PROCESS: Final = Path("/proc/self")
 _log = logging.getLogger("reasond.metrics")
 
 
@@ -27,7 +30,7 @@ class Sampler:
     What the system says of the process is read in a thread, every twentieth time.
     """
 
-    def __init__(self, *, metrics: Metrics, look: Callable[[], Snapshot], interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, *, metrics: Meters, look: Callable[[], Snapshot], interval_s: float = _INTERVAL_S) -> None:
         self._metrics = metrics
         self._look = look
         self._interval_s = interval_s
@@ -57,7 +60,7 @@ class Sampler:
         rounds = 0
         while True:
             if rounds % _PROCESS_EVERY == 0:
-                self._metrics.sample_process(await asyncio.to_thread(process_facts, self._started_s))
+                self._metrics.sample_process(await asyncio.to_thread(read_process_facts, self._started_s))
             rounds += 1
             try:
                 self.sample()
@@ -65,4 +68,30 @@ class Sampler:
                 _log.exception("a sample of metrics could not be taken")
             due_s = loop.time() + self._interval_s
             await asyncio.sleep(self._interval_s)
-            self._metrics.lagged(max(0.0, loop.time() - due_s))
+            self._metrics.loop_lagged(max(0.0, loop.time() - due_s))
+
+
+def read_process_facts(started_s: float) -> ProcessFacts:
+    """Return what holds now, of a process that began at `started_s`; reads /proc, so not on the event loop."""
+    times = os.times()
+    return ProcessFacts(
+        cpu_s=times.user + times.system,
+        resident_bytes=_resident_bytes(),
+        open_files=_open_files(),
+        started_s=started_s,
+    )
+
+
+def _resident_bytes() -> int | None:
+    try:
+        pages = int((_OWN_PROCESS / "statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _open_files() -> int | None:
+    try:
+        return len(os.listdir(_OWN_PROCESS / "fd"))  # noqa: PTH208 - only their number is wanted, a hundred thousand perhaps
+    except OSError:
+        return None

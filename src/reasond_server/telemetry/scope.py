@@ -1,35 +1,27 @@
-"""What is at work: the ids that every log line inside an RPC or a run has, and the span that calls belong to."""
+"""What is at work: the ids that every log line inside an RPC or a run has, and the span that its calls belong to."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from reasond_server.telemetry.propagation import TraceContext
-    from reasond_server.telemetry.spans import SpanScope
+    from reasond_server.telemetry.spans import Attributes, OpenSpan, SpanScope, Tracing
     from reasond_server.types import Usage
 
 # As many as a JSON-RPC batch may have calls; more would make a line long.
 _MAX_EXECUTIONS: Final = 20
 
 
-class Awaited(Protocol):
-    """A request that waits to hear who made it (`telemetry.arrivals`)."""
-
-    def admit(self) -> None:
-        """Note that its caller is known."""
-        ...
-
-
 class Scope:
-    """One RPC, or one run. It is written while it lasts, and read by whoever logs; empty texts are not logged.
+    """One RPC or one run; log lines within it have its ids, empty ones left out.
 
-    `trace` is where it stands in a trace: the place of its own span, or of its caller's where nothing is traced.
-    `span` is what spans of calls are children of. `arrival` is a request that waits to hear who made it, where requests
-    are traced. The tokens and the finish reason are those of a unary call's run.
+    `call_id` is the transport's id of the RPC, not the `request_id` of a task. `trace` is the place in a trace: of the
+    own span, or of the caller's where nothing is traced. `span` is the parent of the spans of calls. `arrival` is set
+    where requests are traced. The tokens and the finish reason are those of a unary call's run.
     """
 
     __slots__ = (
@@ -55,7 +47,7 @@ class Scope:
         self.execution_id = execution_id
         self.trace = trace
         self.span = span
-        self.arrival: Awaited | None = None
+        self.arrival: Arrival | None = None
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.finish_reason = ""
@@ -73,6 +65,47 @@ class Scope:
             line.setdefault("input_tokens", self.input_tokens)
             line.setdefault("output_tokens", self.output_tokens)
             line.setdefault("finish_reason", self.finish_reason)
+
+
+class Arrival:
+    """A request of `scope` whose span waits until it is known who calls; `finish` returns the span.
+
+    The trace of a caller whose token was accepted goes on here, and its flag may decide whether the trace is kept.
+    Anybody else gets a trace of the server's own, with a link to the one that was named: a stranger must neither fill
+    the traces nor write into those of others.
+    """
+
+    __slots__ = ("_attributes", "_began_ns", "_name", "_scope", "_span", "_tracing")
+
+    def __init__(self, *, tracing: Tracing, scope: Scope, name: str, attributes: Attributes) -> None:
+        self._tracing = tracing
+        self._scope = scope
+        self._name = name
+        self._attributes = attributes
+        self._began_ns = tracing.now_ns()
+        self._span: OpenSpan | None = None
+        scope.arrival = self
+
+    def admit(self) -> None:
+        """Begin the span in the caller's trace, with the time at which the request came; only the first time."""
+        if self._span is None:
+            self._begin(is_known=True)
+
+    def finish(self) -> OpenSpan:
+        """Return the span, for the caller to end; it is in a trace of the server's own where nobody was admitted."""
+        return self._span or self._begin(is_known=False)
+
+    def _begin(self, *, is_known: bool) -> OpenSpan:
+        named = self._scope.trace
+        self._span = span = self._tracing.serve(
+            self._name,
+            self._attributes,
+            caller=named if is_known else None,
+            links=() if is_known or named is None else (named,),
+            began_ns=self._began_ns,
+        )
+        self._scope.span, self._scope.trace = span, span.context
+        return span
 
 
 _current: Final[ContextVar[Scope | None]] = ContextVar("reasond_scope", default=None)

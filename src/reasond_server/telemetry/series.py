@@ -30,7 +30,7 @@ class Vocabulary:
 
     words: Mapping[str, frozenset[str]]
 
-    def bounded(self, label: str, value: str) -> str:
+    def bound_value(self, label: str, value: str) -> str:
         """Return `value` if it is one of the label's words, else what it is counted as."""
         known = self.words.get(label)
         if known is None or value in known:
@@ -124,7 +124,7 @@ class Family(dict[Key, SeriesT]):
     def __missing__(self, key: Key) -> SeriesT:
         """Return the series of these label values, bounded."""
         values = (key,) if isinstance(key, str) else key
-        bounded = tuple(map(self._vocabulary.bounded, self._labels, values))
+        bounded = tuple(map(self._vocabulary.bound_value, self._labels, values))
         kept: Key = bounded[0] if isinstance(key, str) else bounded
         if kept not in self:
             self[kept] = self._make(bounded)

@@ -164,13 +164,13 @@ class Tracing:
     ) -> OpenSpan:
         """Begin the span of a request that `caller` made; None begins a trace."""
         kind = self._otel.SpanKind.SERVER
-        return self._begun(name, kind, attributes, self._under(caller), began_ns, links=links)
+        return self._start(name, kind, attributes, self._under(caller), began_ns, links=links)
 
     def run(
         self, name: str, attributes: Attributes, *, parent: TraceContext | None, links: Sequence[TraceContext] = ()
     ) -> OpenSpan:
         """Begin the span of a run, which may be in another process than its parent."""
-        return self._begun(name, self._otel.SpanKind.INTERNAL, attributes, self._under(parent), links=links)
+        return self._start(name, self._otel.SpanKind.INTERNAL, attributes, self._under(parent), links=links)
 
     def part(self, name: str, attributes: Attributes, *, parent: OpenSpan, began_ns: int | None = None) -> OpenSpan:
         """Begin the span of something that happens within `parent`."""
@@ -182,7 +182,7 @@ class Tracing:
         """Begin the span of a call of another program; without a `parent`, at the place of `trace`."""
         kind = self._otel.SpanKind.CLIENT
         if parent is None:
-            return self._begun(name, kind, attributes, self._under(trace))
+            return self._start(name, kind, attributes, self._under(trace))
         return self._child(name, kind, attributes, parent.open(), None)
 
     def _child(
@@ -196,9 +196,9 @@ class Tracing:
         if not parent.is_recording:
             # Nor would any of its children be sampled.
             return parent
-        return self._begun(name, kind, attributes, self._within(parent), began_ns)
+        return self._start(name, kind, attributes, self._within(parent), began_ns)
 
-    def _begun(
+    def _start(
         self,
         name: str,
         kind: Any,  # noqa: ANN401 - as above

@@ -5,20 +5,17 @@ async with running_server(model=ScriptedModel(["<answer>42</answer>"])) as serve
         reasoning = await client.reason("What is six times seven?")
 assert reasoning.answer == "42"
 
-`ModelConformance` checks a language model of your own, `StrategyConformance` a strategy, `ExecutionStoreConformance` a
-store of event logs.
+`ModelConformance` checks a language model of your own, `StrategyConformance` a strategy.
 """
 
 from reasond_server.testing.conformance import ModelConformance
 from reasond_server.testing.expectations import ConformanceError
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
-from reasond_server.testing.store_conformance import ExecutionStoreConformance
 from reasond_server.testing.strategies import StrategyConformance
 
 __all__ = [
     "ConformanceError",
-    "ExecutionStoreConformance",
     "FunctionModel",
     "ModelConformance",
     "Reply",

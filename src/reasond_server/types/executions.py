@@ -35,6 +35,19 @@ class ExecutionState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SUSPENDED = "suspended"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the log has its last event."""
+        return self is not ExecutionState.RUNNING and self is not ExecutionState.SUSPENDED
+
+    @classmethod
+    def after(cls, reason: FinishReason) -> ExecutionState:
+        """Return the state of an execution that ended for `reason`."""
+        if reason is FinishReason.FAILED:
+            return cls.FAILED
+        return cls.CANCELLED if reason is FinishReason.CANCELLED else cls.SUCCEEDED
 
 
 @value
@@ -99,6 +112,9 @@ class Result:
 
 Event = ExecutionStarted | Iteration | Result
 
+LastEvent = Result
+"""What ends a log: each kind of work has one such event."""
+
 
 @value
 class LoggedEvent:
@@ -121,7 +137,10 @@ class StreamEvent(NamedTuple):
 
 @value
 class Execution:
-    """An execution without its content; the owner is the tenant that started it."""
+    """An execution without its content; the owner is the tenant that started it.
+
+    `kind` says what works on it. A suspended execution goes on at `wake_time`; without one it waits for a call.
+    """
 
     execution_id: str
     tenant: str
@@ -136,3 +155,5 @@ class Execution:
     expire_time: datetime | None = None
     last_sequence: int = 0
     usage: Usage = NOTHING
+    kind: str = "reasoning"
+    wake_time: datetime | None = None

@@ -151,7 +151,7 @@ class WindowLines(Sequence[WindowMetrics]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedContextMetrics:
-    """What bounded context reports; `context.windows` says how the two capacities, in tokens, are worked out.
+    """What bounded context reports; `context.window_plan` says how the two capacities, in tokens, are worked out.
 
     `savings` compare with one pass, `reprompt_savings` with sending the whole history again in every window.
     """

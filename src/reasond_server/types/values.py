@@ -1,4 +1,4 @@
-"""Values that are made for every call: as immutable as any other for mypy, and made in a third of the time."""
+"""Values that are made with every call: immutable for mypy, and made in a third of the time of a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ ClassT = TypeVar("ClassT")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def value(kind: type[ClassT]) -> type[ClassT]:
-    """Return `kind` as a slotted, keyword-only dataclass whose fields may be set by nobody but its constructor.
+    """Return `kind` as a slotted, keyword-only dataclass whose fields nobody but its constructor may set.
 
-    The type checker refuses an assignment, not the interpreter: a dataclass that is frozen at run time sets each field
-    by a call of `object.__setattr__`, which was a fifth of what a run costs. What a third party's strategy or tool is
-    handed, but for the events of a model's call, and what is kept of what it returns, is frozen at run time as well
-    (`dataclass(frozen=True)`).
+    The type checker refuses an assignment, the interpreter does not, so a value has no hash. A frozen dataclass calls
+    `object.__setattr__` for each field, which was a fifth of what a run costs. What is handed to the code of third
+    parties is frozen at run time as well; docs/decisions/0020-values-of-a-call.md has the rule.
     """
-    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(kind)
+    return dataclass(slots=True, kw_only=True)(kind)

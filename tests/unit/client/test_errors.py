@@ -8,7 +8,9 @@ import pytest
 
 import reasond
 from reasond import AsyncClient, Client, ErrorReason, ReasondError
-from reasond.errors import _CLASS_BY_REASON, error_of
+from reasond.errors import error_of
+from reasond_server.errors import error_classes
+from reasond_server.grpc_api.statuses import status_of
 
 if TYPE_CHECKING:
     from tests.unit.client.conftest import Failure, ScriptedServer
@@ -20,8 +22,28 @@ REASONS = sorted(
 )
 
 
-def test_every_reason_of_the_contract_has_a_class_and_no_other() -> None:
-    assert sorted(_CLASS_BY_REASON) == REASONS
+CLASSES = {
+    reasond.InvalidRequestError: "INVALID_REQUEST INVALID_CONFIG PARSE_ERROR INVALID_JSONRPC METHOD_NOT_FOUND",
+    reasond.StrategyError: "STRATEGY_NOT_FOUND STRATEGY_NOT_SUPPORTED STRATEGY_REQUIRED",
+    reasond.AuthenticationError: "TOKEN_MISSING TOKEN_INVALID TOKEN_EXPIRED",
+    reasond.PermissionDeniedError: "PERMISSION_MISSING",
+    reasond.ResourceExhaustedError: "RATE_LIMITED TOKEN_BUDGET_EXHAUSTED SLOW_CONSUMER STORE_FULL",
+    reasond.UnavailableError: "OVERLOADED DRAINING STORE_UNAVAILABLE",
+    reasond.NotFoundError: "EXECUTION_NOT_FOUND CURSOR_EXPIRED AGENT_NOT_FOUND",
+    reasond.ConflictError: "REQUEST_ID_REUSED ETAG_MISMATCH TURN_LEASED TOOL_OUTCOME_UNKNOWN",
+    reasond.ModelError: "CONTEXT_EXHAUSTED MODEL_UNAVAILABLE MODEL_RATE_LIMITED MODEL_TIMEOUT MODEL_FAILED "
+    "MODEL_PROTOCOL CONTENT_FILTERED",
+    reasond.InternalError: "INTERNAL",
+}
+
+
+def test_every_reason_of_the_contract_has_the_class_that_callers_were_promised() -> None:
+    promised = {reason: kind for kind, reasons in CLASSES.items() for reason in reasons.split()}
+    assert sorted(promised) == REASONS
+    for reason, kind in promised.items():
+        code = grpc.StatusCode[error_classes()[reason].declaration.grpc_status]
+        details = status_of(error_classes()[reason]("text"), call_id="c1").SerializeToString()
+        assert type(error_of(code, "text", [("grpc-status-details-bin", details)])) is kind, reason
 
 
 def test_every_error_class_is_exported() -> None:

@@ -15,62 +15,62 @@ def settings(**sections: Any) -> Settings:
     return Settings.model_validate(sections)
 
 
-def found(checked: Settings) -> dict[str, str]:
+def find_problems(checked: Settings) -> dict[str, str]:
     """Return what the checks find, by key."""
     return {violation.field: violation.description for violation in cross_check(checked)}
 
 
 def test_the_defaults_have_no_problems() -> None:
-    assert found(Settings()) == {}
+    assert find_problems(Settings()) == {}
 
 
 @pytest.mark.parametrize("name", ["grpc_address", "http_address", "admin_address"])
 def test_a_public_address_needs_tls_or_a_proxy_that_ends_it(name: str) -> None:
-    problems = found(settings(server={name: "0.0.0.0:1"}))
+    problems = find_problems(settings(server={name: "0.0.0.0:1"}))
     assert list(problems) == [f"server.{name}"]
     assert "'0.0.0.0:1' can be reached from other machines" in problems[f"server.{name}"]
-    assert found(settings(server={name: "0.0.0.0:1", "tls": "terminated-upstream"})) == {}
+    assert find_problems(settings(server={name: "0.0.0.0:1", "tls": "terminated-upstream"})) == {}
     files = {"tls": "files", "tls_certificate": "c.pem", "tls_private_key": "k.pem"}
-    assert found(settings(server={name: "0.0.0.0:1"} | files)) == {}
+    assert find_problems(settings(server={name: "0.0.0.0:1"} | files)) == {}
 
 
 def test_metrics_on_a_public_address_need_tls_or_a_proxy_and_are_refused_in_development() -> None:
     public = {"address": "0.0.0.0:9464"}
-    assert list(found(settings(metrics=public))) == ["metrics.address"]
-    assert found(settings(metrics=public, server={"tls": "terminated-upstream"})) == {}
-    assert found(settings(metrics={"address": "127.0.0.1:9464"})) == {}
+    assert list(find_problems(settings(metrics=public))) == ["metrics.address"]
+    assert find_problems(settings(metrics=public, server={"tls": "terminated-upstream"})) == {}
+    assert find_problems(settings(metrics={"address": "127.0.0.1:9464"})) == {}
     with pytest.raises(SettingsError, match=r"metrics\.address: '0\.0\.0\.0:9464' can be reached") as refused:
         require_servable(settings(metrics=public, server={"tls": "terminated-upstream"}), dev=True)
     assert [violation.field for violation in refused.value.violations] == ["metrics.address"]
 
 
 def test_tls_needs_its_files_and_files_need_tls() -> None:
-    assert set(found(settings(server={"tls": "files"}))) == {"server.tls_certificate", "server.tls_private_key"}
+    assert set(find_problems(settings(server={"tls": "files"}))) == {"server.tls_certificate", "server.tls_private_key"}
     for name in ("tls_certificate", "tls_private_key", "tls_client_ca"):
-        assert "has no effect" in found(settings(server={name: "x.pem"}))[f"server.{name}"]
+        assert "has no effect" in find_problems(settings(server={name: "x.pem"}))[f"server.{name}"]
 
 
 def test_a_server_without_any_address_for_grpc_is_refused() -> None:
-    assert "set one" in found(settings(server={"grpc_address": ""}))["server.grpc_address"]
-    assert found(settings(server={"grpc_address": "", "http_address": "", "grpc_unix_socket": "s"})) == {}
+    assert "set one" in find_problems(settings(server={"grpc_address": ""}))["server.grpc_address"]
+    assert find_problems(settings(server={"grpc_address": "", "http_address": "", "grpc_unix_socket": "s"})) == {}
 
 
 @pytest.mark.parametrize("llm", [{"model": "gpt-4.1"}, {"base_url": "https://host/v1"}])
 def test_a_model_needs_its_provider(llm: dict[str, str]) -> None:
-    assert "name the provider" in found(settings(llm=llm))["llm.provider"]
-    assert found(settings(llm=llm | {"provider": "openai"})) == {}
+    assert "name the provider" in find_problems(settings(llm=llm))["llm.provider"]
+    assert find_problems(settings(llm=llm | {"provider": "openai"})) == {}
 
 
 def test_a_default_that_was_chosen_must_be_enabled() -> None:
     chosen = settings(reasoning={"default_strategy": "react", "enabled_strategies": ["chain_of_thought"]})
-    assert "'react' is not among" in found(chosen)["reasoning.default_strategy"]
+    assert "'react' is not among" in find_problems(chosen)["reasoning.default_strategy"]
     nothing = settings(reasoning={"default_strategy": "react", "enabled_strategies": []})
-    assert "(none)" in found(nothing)["reasoning.default_strategy"]
+    assert "(none)" in find_problems(nothing)["reasoning.default_strategy"]
 
 
 def test_no_strategies_at_all_is_fine_and_means_no_default() -> None:
     empty = settings(reasoning={"enabled_strategies": []})
-    assert found(empty) == {}
+    assert find_problems(empty) == {}
     assert empty.reasoning.effective_default_strategy is None
     assert settings(reasoning={"default_strategy": ""}).reasoning.effective_default_strategy is None
     assert Settings().reasoning.effective_default_strategy == "chain_of_thought"
@@ -121,7 +121,7 @@ def test_what_is_wrong_besides_is_refused_in_one_go() -> None:
 @pytest.mark.parametrize("section", ["llm", "llm.backends.spare"])
 def test_the_keys_of_a_backend_fit_each_other(section: str) -> None:
     def problems(**keys: object) -> dict[str, str]:
-        return found(settings(llm=keys if section == "llm" else {"backends": {"spare": keys}}))
+        return find_problems(settings(llm=keys if section == "llm" else {"backends": {"spare": keys}}))
 
     assert "needs it" in problems(count="tokenizer")[f"{section}.tokenizer_file"]
     assert "has no effect" in problems(count="bytes", tokenizer_file="t.json")[f"{section}.tokenizer_file"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from reasond_server.config import LoadedSettings
 
 
-def loaded(text: str, tmp_path: Path) -> LoadedSettings:
+def load_settings(text: str, tmp_path: Path) -> LoadedSettings:
     path = tmp_path / "config.toml"
     path.write_text(text, encoding="utf-8")
     return load(path, {})
@@ -24,10 +24,10 @@ def test_a_server_is_a_program_or_an_address(tmp_path: Path) -> None:
         '[tools.mcp.files]\ncommand = "x"\nargs = ["-v"]\nenv = { KEY = "hunter2" }\n'
         '[tools.mcp.far]\nurl = "https://h/mcp"\nheaders = { Authorization = "hunter2" }\n'
     )
-    found = loaded(text, tmp_path)
+    found = load_settings(text, tmp_path)
     assert found.settings.tools.mcp["files"].args == ("-v",)
     assert found.settings.tools.mcp["far"].timeout_s == 30
-    rows = str(settings_as_rows(found))
+    rows = str(settings_as_rows(found.settings, found.origins))
     assert "tools.mcp.files.env.KEY" in rows
     assert "hunter2" not in rows + repr(found.settings)
 
@@ -55,11 +55,11 @@ def test_a_server_is_a_program_or_an_address(tmp_path: Path) -> None:
 )
 def test_what_cannot_work_is_refused(text: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        loaded(text, tmp_path)
+        load_settings(text, tmp_path)
     assert told in caught.value.full_message
 
 
 def test_hosts_are_taken_in_one_form(tmp_path: Path) -> None:
     text = '[tools.http_get]\nallow_hosts = ["API.Example.com.", "*.docs.example.com", "[2001:4860::8888]", "8.8.8.8"]'
-    hosts = loaded(text, tmp_path).settings.tools.http_get.allow_hosts
+    hosts = load_settings(text, tmp_path).settings.tools.http_get.allow_hosts
     assert hosts == ("api.example.com", "*.docs.example.com", "2001:4860::8888", "8.8.8.8")

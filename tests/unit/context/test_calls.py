@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.context.calls import Hearing, Reply, hear
+from reasond_server.context.calls import Reply, ReplyListener, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
@@ -140,17 +140,17 @@ async def test_a_model_that_goes_on_and_on_after_the_tag_is_closed() -> None:
 
 
 def test_what_comes_after_the_tag_is_no_part_of_the_reply_and_counts_all_the_same() -> None:
-    hearing = Hearing(messages=MESSAGES, max_tokens=100, temperature=0.5)
-    assert not hearing.request.has_enough()
-    hearing.take(Text(text="<answer>42</answer>"))
-    assert hearing.request.has_enough()
+    listener = ReplyListener(messages=MESSAGES, max_tokens=100, temperature=0.5)
+    assert not listener.request.has_enough()
+    listener.take(Text(text="<answer>42</answer>"))
+    assert listener.request.has_enough()
     late = (ToolCall(call_id="c", name="n", arguments_json="x" * 200), ReasoningText(text="hm" * 28), Text(text="y"))
     is_done = []
     for event in late:
-        assert hearing.take(event) == ()
-        is_done.append(hearing.is_done)
+        assert listener.take(event) == ()
+        is_done.append(listener.is_done)
     assert is_done == [False, False, True]
-    rest, reply = hearing.close(WordPieceCounter())
+    rest, reply = listener.close(WordPieceCounter())
     assert (rest, reply.calls, reply.parsed.thinking, reply.finish) == ((), (), "", ModelFinish.STOP)
 
 

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasond_server.context.carryover import Carryover, Compressed, compress
-from reasond_server.context.carryover_fields import Field
-from reasond_server.context.replies import Parsed, TagParser
+from reasond_server.context.carryover import (
+    Carryover,
+    Compression,
+    NoteField,
+    compress,
+    fact_key_of,
+    read_bare_lines,
+    read_notes,
+    read_typed_lines,
+)
+from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.types import CarryoverMode, Dropped
@@ -17,7 +25,7 @@ COUNTER = WordPieceCounter()
 MODES = list(CarryoverMode)
 
 
-def parsed(text: str, *, is_stop: bool = True) -> Parsed:
+def parsed(text: str, *, is_stop: bool = True) -> ParsedReply:
     parser = TagParser()
     parser.feed(text)
     parser.close(is_stop=is_stop)
@@ -32,7 +40,7 @@ def made(
     summary: str | None = None,
     failure: str = "",
     limit: int = 512,
-) -> Compressed:
+) -> Compression:
     return compress(
         before or Carryover(mode=mode),
         written=parsed(text),
@@ -119,7 +127,7 @@ def test_notes_without_fields_are_a_fallback_in_summary_mode_only() -> None:
 
 def test_a_summary_of_its_own_call_adds_its_fields() -> None:
     one = made("Cut off in the mid", summary="<continue>Progress: half\nKey Findings: four gates</continue>")
-    assert one.carryover.fields == {Field.PROGRESS: "half"}
+    assert one.carryover.fields == {NoteField.PROGRESS: "half"}
     assert one.carryover.facts == ("four gates",)
     assert one.report.has_own_call
 
@@ -136,14 +144,14 @@ def test_tail_is_the_notes_or_the_end_of_everything() -> None:
 
 def test_long_fields_are_cut_level_and_the_cut_is_told() -> None:
     one = made(f"<continue>Progress: {'word ' * 900}\nNext Steps: go east</continue>")
-    assert one.carryover.fields[Field.NEXT_STEPS] == "go east"
-    assert 80 <= COUNTER.count_text(one.carryover.fields[Field.PROGRESS]) <= 128
+    assert one.carryover.fields[NoteField.NEXT_STEPS] == "go east"
+    assert 80 <= COUNTER.count_text(one.carryover.fields[NoteField.PROGRESS]) <= 128
     assert [drop.part for drop in one.report.dropped] == ["fields"]
 
 
 def test_a_stricter_counter_gets_less_of_every_part_rather_than_the_end_of_the_text() -> None:
     one = made(f"Plan first. <continue>Key Findings: four gates\nProgress: on\n{'seen ' * 600}</continue>")
-    text = one.carryover.rendered(counter=ByteCounter(), limit=512)
+    text = one.carryover.render(counter=ByteCounter(), limit=512)
     assert len(text.encode()) <= 512
     assert "- four gates" in text
     assert "Plan first." in text
@@ -162,7 +170,7 @@ def test_a_counter_that_counts_more_for_the_whole_than_for_the_parts_still_gets_
     text = f"Plan. <continue>loose\nKey Findings:\n{facts}\nProgress: on\nNext Steps: east</continue>"
     one = made(text)
     crowded = Crowded()
-    assert crowded.count_text(one.carryover.rendered(counter=crowded, limit=limit)) <= limit
+    assert crowded.count_text(one.carryover.render(counter=crowded, limit=limit)) <= limit
 
 
 UNITS = st.sampled_from([
@@ -197,8 +205,105 @@ def test_whatever_was_written_the_notes_fit_and_open_no_tag(
         carryover = one.carryover
         assert one.report.after_tokens == counter.count_text(one.text) <= limit
         assert neutralize(one.text) == one.text
-        assert carryover.rendered(counter=counter, limit=limit) == one.text
+        assert carryover.render(counter=counter, limit=limit) == one.text
         assert all(drop.tokens > 0 for drop in one.report.dropped)
         if mode is CarryoverMode.HYBRID:
             assert tuple(carryover.facts[: len(facts)]) == facts
             facts = tuple(carryover.facts)
+
+
+PLAIN = """Current Strategy: count by hand
+Key Findings:
+- north has one gate
+- south has two
+Progress: half way
+Next Steps: go east
+Unresolved: is the west shut?"""
+
+
+def test_the_five_fields_are_read() -> None:
+    notes = read_notes(PLAIN)
+    assert notes.fields == {
+        NoteField.STRATEGY: "count by hand",
+        NoteField.FINDINGS: "- north has one gate\n- south has two",
+        NoteField.PROGRESS: "half way",
+        NoteField.NEXT_STEPS: "go east",
+        NoteField.UNRESOLVED: "is the west shut?",
+    }
+    assert notes.findings == ("north has one gate", "south has two")
+    assert not notes.rest
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "**Next Steps:** go east",
+        "## Next steps: go east",
+        "- next_steps: go east",
+        "4. NEXT STEP: go east",
+        "  * **next**: go east",
+        "todo: go east",
+        "Nächste Schritte: go east",
+        "Prochaines étapes: go east",
+        "下一步\uff1ago east",
+        "Следующие шаги: go east",
+    ],
+)
+def test_renamed_and_translated_labels_are_known(line: str) -> None:
+    assert read_notes(line).fields == {NoteField.NEXT_STEPS: "go east"}
+
+
+def test_a_field_goes_on_to_the_next_label_and_twice_is_joined() -> None:
+    notes = read_notes("Progress: one\n\ntwo: three\nUnresolved: x\nProgress: four")
+    assert notes.fields == {NoteField.PROGRESS: "one\n\ntwo: three\nfour", NoteField.UNRESOLVED: "x"}
+
+
+def test_what_belongs_to_no_field_is_kept_as_it_is() -> None:
+    notes = read_notes("Hm, at 12:30 it rains.\nUnknown label: yes\nProgress: some")
+    assert notes.rest == "Hm, at 12:30 it rains.\nUnknown label: yes"
+    assert read_notes("no label at all").fields == {}
+
+
+def test_fields_that_say_nothing_are_missing() -> None:
+    assert read_notes("Progress:\nNext Steps:   \nUnresolved: **").fields == {}
+
+
+def test_a_json_object_is_read() -> None:
+    text = '{"current_strategy": "count", "Key Findings": ["a", {"b": 1}], "progress": null, "unresolved": 3, "x": "y"}'
+    notes = read_notes(text)
+    assert notes.fields == {NoteField.STRATEGY: "count", NoteField.FINDINGS: 'a\n{"b": 1}', NoteField.UNRESOLVED: "3"}
+
+
+@pytest.mark.parametrize("text", ['{"x": 1}', "{broken}", "{" * 100_000 + "}" * 100_000, "{}"])
+def test_json_that_names_no_field_is_text(text: str) -> None:
+    assert read_notes(text).fields == {}
+    assert read_notes(text).rest == text
+
+
+def test_typed_lines_are_facts_wherever_they_stand() -> None:
+    text = "I think.\n- **Result:** x = 4\nresult of it: no\nDECISION: stop\nFact:\nvalue\uff1a7"
+    assert list(read_typed_lines(text)) == ["Result: x = 4", "Decision: stop", "Value: 7"]
+
+
+def test_the_marks_of_lists_are_left_out_and_signs_are_not() -> None:
+    assert list(read_bare_lines("- a\n 2) b\n* \n-3 degrees\n---\n\u2022 c")) == ["a", "b", "-3 degrees", "c"]
+
+
+def test_two_spellings_of_one_fact_are_one_and_two_facts_are_two() -> None:
+    assert fact_key_of("The  Wall has four gates.") == fact_key_of("The wall has four Gates")
+    for one, other in [("x = 3", "x = -3"), ("5 mW", "5 MW"), ("3.5", "35"), ("x\u00b2 is 4", "x2 is 4"), ("a", "b")]:
+        assert fact_key_of(one) != fact_key_of(other)
+
+
+@given(st.text(max_size=400))
+def test_nothing_that_was_written_is_lost(text: str) -> None:
+    notes = read_notes(text)
+    kept = notes.rest + "".join(notes.fields.values())
+    if not notes.fields:
+        assert notes.rest == "\n".join(text.splitlines()).strip()
+    assert sum(map(str.isdigit, kept)) <= sum(map(str.isdigit, text))
+
+
+def test_long_garbage_is_read_in_linear_time() -> None:
+    for unit in ("- ", "a:", "**", "Progress", "\uff1a", '"', "x" * 50 + ":\n"):
+        read_notes(unit * 40_000)

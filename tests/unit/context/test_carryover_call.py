@@ -7,11 +7,11 @@ import pytest
 from reasond_server.context.carryover_call import (
     SUMMARY_REQUEST,
     Summary,
-    most_summary_tokens,
+    bound_summary,
+    build_summary_prompt,
     summarize,
-    summary_prompt,
 )
-from reasond_server.context.replies import Parsed
+from reasond_server.context.replies import ParsedReply
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import (
     InternalError,
@@ -31,12 +31,12 @@ MESSAGES = (Message(role=Role.SYSTEM, content="Rules."), Message(role=Role.USER,
 
 def written(
     text: str = "North has one,", *, content: str = "", kind: TagKind | None = None, thinking: str = ""
-) -> Parsed:
-    return Parsed(text=text, thinking=thinking, kind=kind, content=content, is_closed=False, is_cut=False)
+) -> ParsedReply:
+    return ParsedReply(text=text, thinking=thinking, kind=kind, content=content, is_closed=False, is_cut=False)
 
 
 async def ask(
-    reply: str | Reply, *, parsed: Parsed | None = None, chunk_size: int = 1024, most_tokens: int = 76
+    reply: str | Reply, *, parsed: ParsedReply | None = None, chunk_size: int = 1024, most_tokens: int = 76
 ) -> tuple[Summary, ScriptedModel]:
     model = ScriptedModel([reply])
     summary = await summarize(
@@ -67,15 +67,15 @@ async def test_the_call_is_the_next_turn_of_the_same_conversation() -> None:
 
 
 def test_what_was_written_is_shown_as_it_was_with_its_tag_defused() -> None:
-    cut = summary_prompt(MESSAGES, written("Thus ", content="fo", kind=TagKind.ANSWER, thinking="Hm."))[2]
+    cut = build_summary_prompt(MESSAGES, written("Thus ", content="fo", kind=TagKind.ANSWER, thinking="Hm."))[2]
     assert (cut.content, cut.reasoning) == ("Thus &lt;answer>fo", "Hm.")
-    hidden = summary_prompt(MESSAGES, written("", thinking="Three so far."))[2]
+    hidden = build_summary_prompt(MESSAGES, written("", thinking="Three so far."))[2]
     assert (hidden.content, hidden.reasoning) == ("Three so far.", "")
 
 
 def test_a_summary_has_at_most_15_per_cent_of_what_a_window_writes() -> None:
-    assert most_summary_tokens(chunk_size=8192, carryover_size=4096) == 614
-    assert most_summary_tokens(chunk_size=1024, carryover_size=512) == 76
+    assert bound_summary(chunk_size=8192, carryover_size=4096) == 614
+    assert bound_summary(chunk_size=1024, carryover_size=512) == 76
 
 
 async def test_the_call_writes_no_more_than_its_window_leaves() -> None:

@@ -6,7 +6,7 @@ import math
 import re
 
 from reasond_server.clock import new_nonce
-from reasond_server.context.fences import fence, fence_rule
+from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role
 
@@ -38,4 +38,4 @@ def test_a_fence_is_two_lines_around_the_neutralised_text() -> None:
 
 def test_the_rule_names_the_nonce_once() -> None:
     nonce = new_nonce()
-    assert fence_rule(nonce).count(nonce) == 1
+    assert write_fence_rule(nonce).count(nonce) == 1

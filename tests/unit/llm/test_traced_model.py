@@ -12,7 +12,7 @@ from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.model import ChatModel, ChatRequest, Finished, Message, ModelEvent, Role
 from reasond_server.llm.traced_model import TracedModel, trace_model
 from reasond_server.telemetry.exporting import TracingOptions
-from reasond_server.telemetry.propagation import outgoing, parsed
+from reasond_server.telemetry.propagation import outgoing_headers, parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 from reasond_server.testing import Reply, ScriptedModel
 from tests.spans import Spans, ids, said
@@ -87,21 +87,21 @@ async def test_only_what_the_call_sends_is_told_where_it_stands_and_its_consumer
         """Notes what would be told of, with each event."""
 
         async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
-            seen.append(dict(outgoing()))
+            seen.append(dict(outgoing_headers()))
             async with aclosing(super().stream(request)) as events:
                 async for event in events:
                     yield event
 
     async with aclosing(TracedModel(model=Looking(["a b"]), tracing=spans.sink.tracing).stream(ASK)) as events:
         async for _ in events:
-            assert outgoing() == {}
+            assert outgoing_headers() == {}
     trace, span = ids(spans.one("chat"))
     assert seen == [{"traceparent": f"00-{trace:032x}-{span:016x}-01"}]
 
 
 async def test_a_call_outside_of_runs_is_below_whatever_is_at_work() -> None:
     spans = Spans()
-    caller = parsed(f"00-{'a' * 32}-{'b' * 16}-01")
+    caller = parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01")
     enter(Scope(trace=caller))
     async with aclosing(TracedModel(model=ScriptedModel(["a"]), tracing=spans.sink.tracing).stream(ASK)) as events:
         async for _ in events:

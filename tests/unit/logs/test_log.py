@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from reasond_server.logs.log import RunLog
 from reasond_server.logs.sizes import size_of
-from reasond_server.testing.logs import START
 from reasond_server.types import (
     Execution,
     ExecutionState,
@@ -22,6 +21,7 @@ from reasond_server.types import (
     Thought,
     Usage,
 )
+from tests.stores.logs import START
 
 BEGUN = Execution(
     execution_id="x",
@@ -43,6 +43,8 @@ def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() 
         expire_time=START + timedelta(seconds=2),
         last_sequence=3,
         usage=Usage(input_tokens=1),
+        kind="turn",
+        wake_time=START + timedelta(seconds=3),
     )
     for field in fields(Execution):
         assert getattr(known, field.name) != field.default, f"{field.name} shows nothing here"

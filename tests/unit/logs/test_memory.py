@@ -7,7 +7,7 @@ import pytest
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, StoreFullError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import ExecutionFilter, Lease, Record
-from reasond_server.testing.logs import KEPT_S, START, HandWrittenLog, started, step
+from tests.stores.logs import KEPT_S, START, HandWrittenLog, started, step
 
 EVERYTHING = ExecutionFilter()
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Record
-from reasond_server.testing.logs import START, step
 from reasond_server.types import (
     CustomMetrics,
     CustomStep,
@@ -24,6 +23,7 @@ from reasond_server.types import (
     StrategySource,
     Usage,
 )
+from tests.stores.logs import START, step
 
 SCALARS = some.none() | some.booleans() | some.integers(-(2**200), 2**200) | some.floats() | some.text()
 JSON = some.recursive(SCALARS, lambda each: some.lists(each) | some.dictionaries(some.text(), each), max_leaves=30)

@@ -79,7 +79,7 @@ class Told(Unobserved):
         self.committed_entries: list[int] = []
         self.failures: list[str] = []
 
-    def committed(self, entries: int, duration_s: float) -> None:
+    def commit_ended(self, entries: int, duration_s: float) -> None:
         assert duration_s >= 0
         self.committed_entries.append(entries)
 
@@ -111,6 +111,16 @@ async def new_log(store: SlowStore, writer: LogWriter, *, is_open: bool = True) 
     log = RunLog(execution=execution, submit=writer.submit)
     log.is_open = is_open
     return log
+
+
+def end(log: RunLog) -> None:
+    log.end(
+        result(),
+        now=NOW,
+        usage=Usage(),
+        finish_reason=FinishReason.ANSWERED,
+        expire_time=NOW.replace(year=2027),
+    )
 
 
 def add(log: RunLog, *texts: str) -> None:
@@ -217,7 +227,7 @@ async def test_a_store_out_of_reach_is_asked_again_until_it_takes_what_waits_onc
         writer.require_store()
     assert refused.value.retry_after_s == 2.0
     add(log, "b")
-    log.append(result(), now=NOW, usage=Usage(), expire_time=NOW.replace(year=2027))
+    end(log)
     await log.settled()
     writer.require_store()
     assert log.error is None
@@ -307,9 +317,36 @@ async def test_a_log_that_is_full_can_be_opened_again_for_its_end(store: SlowSto
     with pytest.raises(StoreFullError):
         await log.room()
     log.reopen()
-    log.append(result(), now=NOW, usage=Usage(), expire_time=NOW.replace(year=2027))
+    end(log)
     await log.flush()
     assert (await store.find("acme", log.execution.execution_id)).state is ExecutionState.SUCCEEDED
+
+
+async def test_a_log_that_is_suspended_is_over_here_and_a_late_record_is_dropped(
+    store: SlowStore, writer: LogWriter
+) -> None:
+    log = await new_log(store, writer)
+    add(log, "a")
+    wake_time = NOW.replace(year=2027)
+    log.suspend(step("waits"), now=NOW, usage=Usage(input_tokens=7), wake_time=wake_time)
+    assert (log.is_suspended, log.has_ended) == (True, False)
+    log.record(Record(key="k", body="{}"), usage=Usage())
+    await log.flush()
+    found = await store.find("acme", log.execution.execution_id)
+    assert found == log.execution
+    assert (found.state, found.wake_time, found.last_sequence) == (ExecutionState.SUSPENDED, wake_time, 2)
+    assert found.usage == Usage(input_tokens=7)
+    add(log, "too late")
+    await log.settled()
+    assert isinstance(log.error, LeaseLostError)
+
+
+async def test_a_suspension_that_was_refused_suspends_nothing(store: SlowStore, writer: LogWriter) -> None:
+    log = await new_log(store, writer)
+    log.suspend(step("waits"), now=NOW, usage=Usage(), wake_time=NOW)
+    log.was_refused(StoreFullError("full"))
+    assert not log.is_suspended
+    assert (log.execution.wake_time, log.execution.last_sequence) == (None, 0)
 
 
 async def test_nothing_is_written_of_an_execution_that_is_not_in_the_store_yet(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.wire.errors import ERROR_ROWS, ErrorRow
+from reasond_server.reasons import Reason
 from scripts.api_docs import FOLDER, pages
 from scripts.error_docs import PATH as ERRORS_PATH
-from scripts.error_docs import content, meanings
+from scripts.error_docs import content, declared, meanings
 from scripts.protos import ProtoFile, read
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def files() -> list[ProtoFile]:
 
 @pytest.fixture(scope="module")
 def made(files: list[ProtoFile]) -> dict[Path, str]:
-    return {**pages(files), ERRORS_PATH: content(files, ERROR_ROWS)}
+    return {**pages(files), ERRORS_PATH: content(files, declared())}
 
 
 def headings(text: str) -> set[str]:
@@ -84,17 +84,17 @@ def test_maps_repeated_optional_and_alternative_fields_are_told_apart(files: lis
 
 
 def test_every_reason_of_the_proto_has_a_row_with_both_codes(files: list[ProtoFile], made: dict[Path, str]) -> None:
-    for row in ERROR_ROWS:
-        [line] = [line for line in made[ERRORS_PATH].splitlines() if line.startswith(f"| `{row.reason}` |")]
+    for row in declared():
+        [line] = [line for line in made[ERRORS_PATH].splitlines() if line.startswith(f"| `{row.name}` |")]
         assert str(row.jsonrpc_code) in line
-        assert meanings(files)[row.reason].split(";")[0] in line
+        assert meanings(files)[row.name].split(";")[0] in line
 
 
 def test_a_reason_without_a_row_in_the_error_table_is_an_error(files: list[ProtoFile]) -> None:
     with pytest.raises(KeyError, match="INTERNAL"):
-        content(files, [row for row in ERROR_ROWS if row.reason != "INTERNAL"])
+        content(files, [row for row in declared() if row.name != "INTERNAL"])
 
 
 def test_a_row_that_the_proto_does_not_know_is_an_error(files: list[ProtoFile]) -> None:
     with pytest.raises(KeyError, match="NEW_REASON"):
-        content(files, [*ERROR_ROWS, ErrorRow(reason="NEW_REASON", grpc_status="INTERNAL", jsonrpc_code=-32603)])
+        content(files, [*declared(), Reason("NEW_REASON", "INTERNAL", remedy="")])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.config.keys import KeyDoc, key_docs
+from reasond_server.config.reference import KeyDoc, key_docs
 from scripts.config_docs import PATH, environment_variable, fill_tables, size
 from scripts.pages import ROOT
 

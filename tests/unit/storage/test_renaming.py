@@ -68,6 +68,8 @@ def statements(engine: sa.Engine) -> Sequence[str]:
     return [line.removesuffix(";") for line in chosen.splitlines()]
 
 
+# An index over an expression is left out of what SQLAlchemy tells of a file.
+@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
 def test_the_tenants_that_are_named_are_renamed_in_every_table_and_no_other(engine: sa.Engine) -> None:
     before = tables_of(engine)
     with connected(engine) as connection:

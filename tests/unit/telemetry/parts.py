@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.telemetry.metrics import Metrics
+from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import Snapshot
 from reasond_server.telemetry.series import Vocabulary
 
@@ -32,11 +32,11 @@ WORDS = {
 }
 
 
-def metrics() -> Metrics:
-    return Metrics(vocabulary=Vocabulary(words=WORDS), version="1.2.3")
+def metrics() -> Meters:
+    return Meters(vocabulary=Vocabulary(words=WORDS), version="1.2.3")
 
 
-def values(counted: Metrics, seen: Snapshot | None = None) -> Mapping[str, float]:
+def values(counted: Meters, seen: Snapshot | None = None) -> Mapping[str, float]:
     """Return every sample by its name and label values, such as `reasond_calls_total grpc Reason OK`."""
     counted.sample(seen or Snapshot())
     return {

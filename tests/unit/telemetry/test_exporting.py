@@ -42,7 +42,7 @@ class Exporter:
         self.is_closed = True
 
 
-def kept(caller: TraceContext | None, **options: Any) -> bool:
+def list_kept(caller: TraceContext | None, **options: Any) -> bool:
     spans = Spans(options=TracingOptions(**options))
     span = spans.sink.tracing.serve("s", {}, caller=caller)
     span.set({"a": 1})
@@ -219,12 +219,12 @@ def test_a_server_that_traces_nothing_imports_nothing_of_it() -> None:
 def test_a_trace_is_kept_as_the_caller_or_the_ratio_says(
     caller: TraceContext | None, options: dict[str, Any], *, is_kept: bool
 ) -> None:
-    assert kept(caller, **options) is is_kept
+    assert list_kept(caller, **options) is is_kept
 
 
 def test_the_sampler_of_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    assert not kept(None, environ={"OTEL_TRACES_SAMPLER": "always_off"})
+    assert not list_kept(None, environ={"OTEL_TRACES_SAMPLER": "always_off"})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from reasond_server.telemetry.observers import Snapshot
 from tests.unit.telemetry.parts import metrics
 
 
-def exposed() -> tuple[Exposition, list[int]]:
+def expose() -> tuple[Exposition, list[int]]:
     counted, looks = metrics(), list[int]()
 
     def before() -> None:
@@ -43,7 +43,7 @@ def test_openmetrics_is_sent_to_those_who_name_it(accept: list[str], *, expected
 
 
 async def test_both_formats_can_be_read_and_tell_the_same() -> None:
-    exposition, _ = exposed()
+    exposition, _ = expose()
     text = await exposition.scrape(["text/plain"])
     whole = await exposition.scrape(["application/openmetrics-text"])
     assert text.content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -59,7 +59,7 @@ async def test_both_formats_can_be_read_and_tell_the_same() -> None:
 
 
 async def test_many_who_ask_at_once_are_given_one_writing() -> None:
-    exposition, looks = exposed()
+    exposition, looks = expose()
     answers = await asyncio.gather(*(exposition.scrape([]) for _ in range(50)))
     assert len({id(answer.body) for answer in answers}) == 1
     assert len(looks) == 1
@@ -68,7 +68,7 @@ async def test_many_who_ask_at_once_are_given_one_writing() -> None:
 
 
 async def test_who_leaves_does_not_take_the_answer_from_the_others() -> None:
-    exposition, _ = exposed()
+    exposition, _ = expose()
     first, second = (asyncio.create_task(exposition.scrape([])) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.telemetry.logs import JsonHandler, configure, human_formatter, json_formatter, tell
-from reasond_server.telemetry.propagation import parsed
-from reasond_server.telemetry.redaction import redacted
+from reasond_server.telemetry.logs import JsonHandler, configure, emit_line, human_formatter, json_formatter
+from reasond_server.telemetry.propagation import parse_traceparent
+from reasond_server.telemetry.redaction import redact
 from reasond_server.telemetry.scope import Scope, enter
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def record(message: str, *args: object, extra: dict[str, Any] | None = None, exc
     )
 
 
-def caught(error: Exception) -> Any:
+def catch(error: Exception) -> Any:
     """Return `error` as logging takes it, with a traceback."""
 
     def fail() -> None:
@@ -111,7 +111,7 @@ def test_tokens_and_authorization_values_are_cut_out_of_messages_and_fields(text
     for line in (
         json_formatter().format(record("%s", text, extra={"note": text})),
         human_formatter().format(record("%s", text, extra={"note": text})),
-        redacted(text),
+        redact(text),
     ):
         assert "hunter2" not in line
         assert "aHVud" not in line
@@ -126,11 +126,11 @@ def test_fields_that_are_named_as_secrets_show_stars_whatever_they_hold(field: s
 
 def test_ordinary_words_stay_as_they_are() -> None:
     text = "basics of tokens: whoever bears them, 3 secrets, eye exam"
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 def test_a_traceback_is_one_field_of_the_same_line_and_redacted() -> None:
-    line = as_json(record("failed", exc_info=caught(ValueError(TOKEN))))
+    line = as_json(record("failed", exc_info=catch(ValueError(TOKEN))))
     assert "ValueError: ***" in line["traceback"]
 
 
@@ -165,14 +165,14 @@ def test_a_field_whose_value_is_in_the_message_by_chance_is_shown_to_a_person(
 
 
 def test_a_human_traceback_is_indented_below() -> None:
-    lines = human_formatter().format(record("failed", exc_info=caught(ValueError("wrong\x1b")))).splitlines()
+    lines = human_formatter().format(record("failed", exc_info=catch(ValueError("wrong\x1b")))).splitlines()
     assert len(lines) > 2
     assert all(line.startswith("    ") for line in lines[1:])
     assert lines[-1].endswith("ValueError: wrong\\x1b")
 
 
 async def test_every_line_inside_an_rpc_has_its_ids_and_says_them_once() -> None:
-    enter(scope := Scope(call_id="r-1", trace=parsed(f"00-{'a' * 32}-{'b' * 16}-01")))
+    enter(scope := Scope(call_id="r-1", trace=parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01")))
     assert as_json(record("early"))["call_id"] == "r-1"
     scope.execution_id = "e-1"
     line = as_json(record("later", extra={"call_id": "own"}))
@@ -241,8 +241,8 @@ def test_a_line_of_the_access_log_has_its_fields_and_no_place_in_the_code() -> N
     log, handler = logging.Logger("reasond.grpc", logging.INFO), logging.StreamHandler(written)  # noqa: LOG001 - not in the tree of loggers
     handler.setFormatter(json_formatter())
     log.addHandler(handler)
-    tell(log, logging.INFO, "%s %s", "/Reason", "OK", fields={"code": "OK", "token": "x", "query": "why"})
-    tell(log, logging.DEBUG, "not at this level", fields={})
+    emit_line(log, logging.INFO, "%s %s", "/Reason", "OK", fields={"code": "OK", "token": "x", "query": "why"})
+    emit_line(log, logging.DEBUG, "not at this level", fields={})
     (line,) = written.getvalue().splitlines()
     told = json.loads(line)
     assert told.pop("time")
@@ -260,7 +260,7 @@ def apart(*handlers: logging.Handler) -> logging.Logger:
 def told_to(handler: logging.Handler, **fields: Any) -> None:
     """Tell one line to a logger that has `handler` alone."""
     log = apart(handler)
-    tell(log, logging.INFO, "%s %s", "/m", "OK", fields=fields)
+    emit_line(log, logging.INFO, "%s %s", "/m", "OK", fields=fields)
 
 
 class Records(logging.Handler):
@@ -307,9 +307,9 @@ def test_lines_by_the_shortest_way_stand_among_the_others_in_order(tmp_path: Pat
     with path.open("w", encoding="utf-8") as stream:
         log.addHandler(JsonHandler(stream))
         log.info("one")
-        tell(log, logging.INFO, "two \u00e4", fields={})
+        emit_line(log, logging.INFO, "two \u00e4", fields={})
         log.info("three")
-        tell(log, logging.WARNING, "100 %", fields={})
+        emit_line(log, logging.WARNING, "100 %", fields={})
         # Read before it is closed: each line is out at once.
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [line["message"] for line in lines] == ["one", "two \u00e4", "three", "100 %"]
@@ -343,14 +343,14 @@ def test_a_handler_beside_or_above_gets_its_record() -> None:
     parent, log = apart(), apart()
     log.parent = parent
     parent.addHandler(JsonHandler(stream))
-    tell(log, logging.INFO, "%s", "first", fields={"subject": "ann"})
+    emit_line(log, logging.INFO, "%s", "first", fields={"subject": "ann"})
     log.addHandler(records)
-    tell(log, logging.INFO, "%s", "second", fields={"subject": "ann"})
+    emit_line(log, logging.INFO, "%s", "second", fields={"subject": "ann"})
     log.removeHandler(records)
     parent.addHandler(records)
-    tell(log, logging.INFO, "%s", "third", fields={"subject": "ann"})
+    emit_line(log, logging.INFO, "%s", "third", fields={"subject": "ann"})
     log.propagate = False
-    tell(log, logging.INFO, "%s", "nobody hears", fields={})
+    emit_line(log, logging.INFO, "%s", "nobody hears", fields={})
     assert [record.getMessage() for record in records.records] == ["second", "third"]
     assert [vars(record)["subject"] for record in records.records] == ["ann", "ann"]
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["first", "second", "third"]
@@ -361,8 +361,8 @@ def test_filters_of_loggers_and_handlers_are_asked(where: str) -> None:
     handler = JsonHandler(stream := io.StringIO())
     log = apart(handler)
     (log if where == "logger" else handler).addFilter(lambda record: "ann" not in vars(record)["subject"])
-    tell(log, logging.INFO, "m", fields={"subject": "ann"})
-    tell(log, logging.INFO, "m", fields={"subject": "bob"})
+    emit_line(log, logging.INFO, "m", fields={"subject": "ann"})
+    emit_line(log, logging.INFO, "m", fields={"subject": "bob"})
     assert [json.loads(line)["subject"] for line in stream.getvalue().splitlines()] == ["bob"]
 
 
@@ -370,13 +370,13 @@ def test_levels_of_loggers_and_handlers_hold() -> None:
     handler = JsonHandler(stream := io.StringIO())
     log = apart(handler)
     handler.setLevel(logging.WARNING)
-    tell(log, logging.INFO, "below the handler's", fields={})
+    emit_line(log, logging.INFO, "below the handler's", fields={})
     handler.setLevel(logging.DEBUG)
     # Loggers remember what they were asked, and only the tree makes them forget.
     log = apart(handler)
     log.setLevel(logging.WARNING)
-    tell(log, logging.INFO, "below the logger's", fields={})
-    tell(log, logging.ERROR, "above both", fields={})
+    emit_line(log, logging.INFO, "below the logger's", fields={})
+    emit_line(log, logging.ERROR, "above both", fields={})
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["above both"]
 
 
@@ -392,11 +392,11 @@ def test_a_formatter_and_a_record_factory_of_somebody_else_are_used() -> None:
 
     logging.setLogRecordFactory(marking)
     try:
-        tell(log, logging.INFO, "m", fields={})
+        emit_line(log, logging.INFO, "m", fields={})
     finally:
         logging.setLogRecordFactory(factory)
     handler.setFormatter(logging.Formatter("mine: %(message)s"))
-    tell(log, logging.INFO, "m", fields={})
+    emit_line(log, logging.INFO, "m", fields={})
     first, second = stream.getvalue().splitlines()
     assert json.loads(first)["mark"] == "here"
     assert second == "mine: m"

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.telemetry.propagation import Telling, TraceContext, outgoing, parsed, received, received_bytes
+from reasond_server.telemetry.propagation import (
+    OutgoingTrace,
+    TraceContext,
+    outgoing_headers,
+    parse_traceparent,
+    read_trace,
+    read_trace_bytes,
+)
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -24,8 +31,8 @@ CONTEXTS = st.builds(
 @given(CONTEXTS)
 def test_what_is_written_is_read_again(context: TraceContext) -> None:
     assert TraceContext.of_text(context.text) == context
-    assert received(context.headers.items()) == context
-    assert received_bytes([(key.encode(), value.encode()) for key, value in context.headers.items()]) == context
+    assert read_trace(context.headers.items()) == context
+    assert read_trace_bytes([(key.encode(), value.encode()) for key, value in context.headers.items()]) == context
 
 
 @pytest.mark.parametrize(
@@ -49,43 +56,43 @@ def test_what_is_written_is_read_again(context: TraceContext) -> None:
     ],
 )
 def test_what_is_not_well_formed_is_passed_over(text: str) -> None:
-    assert parsed(text) is None
-    assert received([("traceparent", text)]) is None
+    assert parse_traceparent(text) is None
+    assert read_trace([("traceparent", text)]) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["traceparent", "tracestate", "x"]), st.text() | st.binary() | HEX)))
 def test_no_header_is_an_error(metadata: list[tuple[str, str | bytes]]) -> None:
-    found = received(metadata)
+    found = read_trace(metadata)
     assert found is None or found == TraceContext.of_text(found.text)
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
-    assert parsed(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings") == parsed(PARENT)
+    assert parse_traceparent(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings") == parse_traceparent(PARENT)
 
 
 def test_two_parents_are_none() -> None:
-    assert received([("traceparent", PARENT), ("traceparent", PARENT)]) is None
+    assert read_trace([("traceparent", PARENT), ("traceparent", PARENT)]) is None
 
 
 @pytest.mark.parametrize(
     "state", ["no-equals", "A=1", "a=1,a=2", "a=\x07", "a=" + "x" * 300, ",".join(f"k{i}=v" for i in range(33)), ","]
 )
 def test_a_bad_state_is_dropped_and_the_parent_stays(state: str) -> None:
-    found = received([("traceparent", PARENT), ("tracestate", state)])
+    found = read_trace([("traceparent", PARENT), ("tracestate", state)])
     assert found is not None
     assert found.state == ""
 
 
 def test_states_in_two_headers_are_one() -> None:
-    found = received([("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", b"b=2")])
+    found = read_trace([("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", b"b=2")])
     assert found is not None
     assert found.headers == {"traceparent": PARENT, "tracestate": "a=1,b=2"}
 
 
 def test_what_is_called_is_told_while_it_lasts_and_no_longer() -> None:
-    assert outgoing() == {}
-    with Telling(parsed(PARENT)):
-        assert outgoing() == {"traceparent": PARENT}
-        with Telling(None):
-            assert outgoing() == {}
-    assert outgoing() == {}
+    assert outgoing_headers() == {}
+    with OutgoingTrace(parse_traceparent(PARENT)):
+        assert outgoing_headers() == {"traceparent": PARENT}
+        with OutgoingTrace(None):
+            assert outgoing_headers() == {}
+    assert outgoing_headers() == {}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.telemetry.logs import human_formatter, json_formatter
-from reasond_server.telemetry.redaction import CONTENT_FIELDS, has_marks, redacted, shown_value
+from reasond_server.telemetry.redaction import CONTENT_FIELDS, has_marks, redact, shown_value
 
 SAFE = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", min_size=12, max_size=40)
 ORDINARY = st.text(max_size=60)
@@ -45,13 +45,13 @@ PLANTED = SAFE.flatmap(
 )
 
 
-def nested(leaf: object, depth: int) -> object:
+def nest(leaf: object, depth: int) -> object:
     for level in range(depth):
         leaf = {"inner": leaf, "n": level} if level % 2 else [leaf, level]
     return leaf
 
 
-def raised(text: str) -> Any:
+def raise_error(text: str) -> Any:
     try:
         try:
             raise KeyError(text)  # noqa: TRY301 - the chain is what is tested
@@ -75,9 +75,9 @@ def test_no_planted_secret_survives_anywhere(
     elif place == "extra":
         record.__dict__["note"] = whole
     elif place == "nested":
-        record.__dict__["facts"] = nested(text, depth)
+        record.__dict__["facts"] = nest(text, depth)
     else:
-        record.exc_info = raised(text)
+        record.exc_info = raise_error(text)
     for formatter in (json_formatter(), human_formatter(), human_formatter(has_colors=True)):
         assert core not in formatter.format(record)
 
@@ -95,7 +95,7 @@ def test_content_is_left_out_at_any_depth(name: str, value: str) -> None:
 @given(ORDINARY)
 def test_what_shows_no_mark_stays_as_it_is(text: str) -> None:
     if not has_marks(text):
-        assert redacted(text) == text
+        assert redact(text) == text
 
 
 NESTED = st.recursive(
@@ -131,4 +131,4 @@ def test_a_long_traceback_is_redacted_before_it_is_cut() -> None:
     ],
 )
 def test_words_that_only_resemble_secrets_stay(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text

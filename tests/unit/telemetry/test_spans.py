@@ -5,10 +5,10 @@ from __future__ import annotations
 from opentelemetry import trace
 
 from reasond_server.telemetry.exporting import TracingOptions
-from reasond_server.telemetry.propagation import parsed
+from reasond_server.telemetry.propagation import parse_traceparent
 from tests.spans import Spans, ids
 
-CALLER = parsed(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")
+CALLER = parse_traceparent(f"00-{'a' * 32}-{'b' * 16}-01", "vendor=1")
 
 
 def test_a_part_is_below_its_parent_and_the_state_of_vendors_goes_with_it() -> None:

@@ -14,8 +14,8 @@
     ├── CallCancelledError        somebody else than the awaiting task cancelled the call
     └── InternalError             a fault of the server
 
-The class follows `reason`, the name of an `ErrorReason` without its prefix; where a proxy or a broken
-connection answers instead of reasond there is none, and the class follows the status code.
+The class follows the status code, except where `reason`, the name of an `ErrorReason` without its prefix, says it more
+exactly: those of strategies and models have classes of their own whatever their code.
 """
 
 from __future__ import annotations
@@ -129,26 +129,15 @@ class InternalError(ReasondError):  # same name: what the server raises, as the 
     """A fault of the server; its log has the cause."""
 
 
+# Reasons whose class is not that of their status code, by how they begin.
 _CLASS_BY_REASON: Final[Mapping[str, type[ReasondError]]] = MappingProxyType(
     {
-        reason: kind
-        for kind, reasons in (
-            (
-                InvalidRequestError,
-                ("INVALID_REQUEST", "INVALID_CONFIG", "PARSE_ERROR", "INVALID_JSONRPC", "METHOD_NOT_FOUND"),
-            ),
-            (StrategyError, ("STRATEGY_NOT_FOUND", "STRATEGY_NOT_SUPPORTED", "STRATEGY_REQUIRED")),
-            (AuthenticationError, ("TOKEN_MISSING", "TOKEN_INVALID", "TOKEN_EXPIRED")),
-            (PermissionDeniedError, ("PERMISSION_MISSING",)),
-            (ResourceExhaustedError, ("RATE_LIMITED", "TOKEN_BUDGET_EXHAUSTED", "SLOW_CONSUMER", "STORE_FULL")),
-            (UnavailableError, ("OVERLOADED", "DRAINING", "STORE_UNAVAILABLE")),
-            (NotFoundError, ("EXECUTION_NOT_FOUND", "CURSOR_EXPIRED", "AGENT_NOT_FOUND")),
-            (ConflictError, ("REQUEST_ID_REUSED", "ETAG_MISMATCH", "TURN_LEASED", "TOOL_OUTCOME_UNKNOWN")),
-            (ModelError, ("CONTEXT_EXHAUSTED", "MODEL_UNAVAILABLE", "MODEL_RATE_LIMITED", "MODEL_TIMEOUT")),
-            (ModelError, ("MODEL_FAILED", "MODEL_PROTOCOL", "CONTENT_FILTERED")),
-            (InternalError, ("INTERNAL",)),
-        )
-        for reason in reasons
+        "STRATEGY_": StrategyError,
+        "MODEL_": ModelError,
+        "CONTEXT_EXHAUSTED": ModelError,
+        "CONTENT_FILTERED": ModelError,
+        "CURSOR_EXPIRED": NotFoundError,
+        "METHOD_NOT_FOUND": InvalidRequestError,
     }
 )
 
@@ -216,8 +205,8 @@ def error_of(
     """Return the error for a status, its message and the trailing metadata that came with it."""
     code = code or grpc.StatusCode.UNKNOWN
     details = _details_of(trailing or ())
-    by_code = _CLASS_BY_CODE.get(code, ReasondError)
-    return _CLASS_BY_REASON.get(details.reason, by_code)(
+    by_reason = (kind for start, kind in _CLASS_BY_REASON.items() if details.reason.startswith(start))
+    return next(by_reason, _CLASS_BY_CODE.get(code, ReasondError))(
         message or "",
         reason=details.reason or code.name,
         code=code,

@@ -93,13 +93,14 @@ class SqlExecutionStore(ABC):
     ) -> Sequence[Execution]:
         """See ExecutionStore."""
         before_time, before_id = before or (math.inf, "")
-        if not is_storable(tenant, wanted.strategy, before_id):
+        if not is_storable(tenant, wanted.strategy, wanted.kind, before_id):
             return []
         values = {
             "tenant": tenant,
             "now": self._now().timestamp(),
             "strategy": wanted.strategy,
             "finish_reason": wanted.finish_reason.value if wanted.finish_reason else "",
+            "kind": wanted.kind,
             "before_time": before_time,
             "before_id": before_id,
             "size": size,

@@ -15,15 +15,18 @@ from reasond_server.logs.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
 from reasond_server.logs.stored.codec import encode_execution
 from reasond_server.logs.stored.rows import (
     HEAD_COLUMNS,
-    ORPHAN_COLUMNS,
+    TAKEN_COLUMNS,
+    awake,
     encoded,
     execution_columns,
     head_of,
-    orphan_of,
+    owner_after,
     plan_of,
     recovered,
     require_storable,
+    taken_of,
 )
+from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,12 +34,13 @@ if TYPE_CHECKING:
 
     from reasond_server.logs.store import Append, Lease, Recovery
     from reasond_server.logs.stored.rows import PartRow
-    from reasond_server.storage.postgres import PgConnection, PostgresPool
+    from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
     from reasond_server.types import Execution
 
 _CHANNEL = "reasond_executions"
 # PostgreSQL takes 8,000 bytes in one notice; an id is taken to be at most 128.
 _IDS_PER_NOTICE = 60
+_OPEN = frozenset({"running", "suspended"})
 # The holder of a request id may be forgotten between the two statements that ask for it.
 _TRIES = 3
 # The server's own clock: those of the processes differ.
@@ -44,9 +48,11 @@ _NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 _CREATE = f"""
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
-    last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan)
+    last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
+    kind, wake_time)
 SELECT :tenant, :execution_id, :body, :state, :strategy, :finish_reason, :create_time, :expire_time::float8, :version,
-    :last_sequence, :size, 1, :owner, {_NOW} + :seconds, FALSE, FALSE, :plan
+    :last_sequence, :size, 1, :owner, {_NOW} + :seconds, FALSE, FALSE, :plan,
+    :kind, :wake_time::float8
 """
 _CREATE_FREE = f"{_CREATE} ON CONFLICT DO NOTHING RETURNING execution_id"
 _CREATE_CLAIMING = f"""
@@ -68,20 +74,22 @@ WITH part AS (
     SELECT * FROM unnest(:tenants::text[], :names::text[], :versions::bigint[], :fences::bigint[], :added::bigint[],
         :befores::bigint[], :lasts::bigint[], :sizes::bigint[], :bodies::text[], :states::text[], :reasons::text[],
         :expiries::float8[], :ends::bool[], :drops::bool[], :strategies::text[], :create_times::float8[],
-        :plans::text[], :owners::text[], :seconds::float8[])
+        :plans::text[], :owners::text[], :seconds::float8[], :kinds::text[], :wake_times::float8[])
     AS p (tenant, execution_id, version, fence, added, before, last, size, body, state, reason, expiry, ends, drops,
-        strategy, create_time, plan, owner, seconds)
+        strategy, create_time, plan, owner, seconds, kind, wake_time)
 ), made AS (
     INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time,
-        version, last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan)
+        version, last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
+        kind, wake_time)
     SELECT tenant, execution_id, body, state, strategy, reason, create_time, expiry, added, last, size, 1, owner,
-        {_NOW} + seconds, FALSE, FALSE, plan
+        {_NOW} + seconds, FALSE, FALSE, plan, kind, wake_time
     FROM part WHERE plan IS NOT NULL ON CONFLICT DO NOTHING
     RETURNING tenant, execution_id
 ), updated AS (
     UPDATE executions e SET body = p.body, state = p.state, finish_reason = p.reason, expire_time = p.expiry,
         version = p.version + p.added, last_sequence = p.last, size = e.size + p.size,
-        plan = CASE WHEN p.drops THEN '' ELSE e.plan END
+        plan = CASE WHEN p.drops THEN '' ELSE e.plan END, wake_time = p.wake_time,
+        lease_owner = CASE WHEN p.state = 'suspended' THEN '' ELSE e.lease_owner END
     FROM part p
     WHERE p.plan IS NULL
         AND e.tenant = p.tenant AND e.execution_id = p.execution_id AND e.version = p.version AND e.fence = p.fence
@@ -112,15 +120,26 @@ FROM unnest(:names::text[], :fences::bigint[]) AS held (name, known_fence)
 WHERE execution_id = name AND fence = known_fence AND lease_owner = :owner AND state = 'running'
 RETURNING execution_id, is_cancel_requested, is_keep_requested
 """  # noqa: S608 - constants of ours
+_TAKE = f"UPDATE executions e SET {sql.TAKE}, lease_until = {_NOW} + :seconds"  # noqa: S608 - constants of ours
 _RECOVER = f"""
 WITH orphan AS (
-    SELECT tenant, execution_id FROM executions WHERE state = 'running' AND lease_until <= {_NOW}
+    SELECT tenant, execution_id, FALSE AS was_suspended FROM executions
+    WHERE state = 'running' AND lease_until <= {_NOW}
     ORDER BY lease_until, execution_id LIMIT :limit FOR UPDATE SKIP LOCKED
+), sleeper AS (
+    SELECT tenant, execution_id, TRUE AS was_suspended FROM executions
+    WHERE state = 'suspended' AND {sql.WAKE_TIME} <= :now
+    ORDER BY {sql.WAKE_TIME}, execution_id LIMIT :limit FOR UPDATE SKIP LOCKED
+), free AS (
+    SELECT * FROM orphan UNION ALL SELECT * FROM sleeper LIMIT :limit
 )
-UPDATE executions e SET fence = fence + 1, lease_owner = :owner, lease_until = {_NOW} + :seconds
-FROM orphan o WHERE e.tenant = o.tenant AND e.execution_id = o.execution_id
-RETURNING e.tenant, e.execution_id, {ORPHAN_COLUMNS}
+{_TAKE} FROM free f WHERE e.tenant = f.tenant AND e.execution_id = f.execution_id
+RETURNING e.tenant, e.execution_id, f.was_suspended, {TAKEN_COLUMNS}
 """  # noqa: S608 - constants of ours
+_WAKE = f"""
+{_TAKE} WHERE tenant = :tenant AND execution_id = :execution_id AND state = 'suspended'
+RETURNING tenant, execution_id, TRUE, {TAKEN_COLUMNS}
+"""
 _FORGET = """
 WITH old AS (
     SELECT tenant, execution_id FROM executions WHERE expire_time <= :now
@@ -217,18 +236,17 @@ class PostgresExecutionStore(SqlExecutionStore):
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
+        values = {"limit": limit, "now": self._now().timestamp(), "owner": lease.owner, "seconds": lease.seconds}
+        return await self._pool.run(lambda connection: _taken(connection, _RECOVER, values))
 
-        async def job(connection: PgConnection) -> list[Recovery]:
-            values = {"limit": limit, "owner": lease.owner, "seconds": lease.seconds}
-            found = []
-            async with connection.transaction():
-                for tenant, name, *head in await _fetched(connection, _RECOVER, values):
-                    log = await _fetched(connection, sql.LOG, {"tenant": tenant, "execution_id": name})
-                    if (one := recovered(orphan_of(tenant, name, head, log))) is not None:
-                        found.append(one)
-            return found
-
-        return await self._pool.run(job)
+    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+        """See ExecutionStore."""
+        if (await self.find(tenant, execution_id)).state is not ExecutionState.SUSPENDED:
+            return None
+        name = {"tenant": tenant, "execution_id": execution_id}
+        values = name | {"owner": lease.owner, "seconds": lease.seconds}
+        taken = await self._pool.run(lambda connection: _taken(connection, _WAKE, values))
+        return taken[0] if taken else None
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
@@ -314,6 +332,21 @@ class PostgresExecutionStore(SqlExecutionStore):
         change, _, names = payload.partition(" ")
         if change in set(Change):
             self._watchers.tell(names.split(" "), Change(change))
+
+
+async def _taken(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[Recovery]:
+    """Return the logs that `statement` takes over, but for those that a later release must have."""
+    taken = []
+    async with connection.transaction():
+        for tenant, execution_id, was_suspended, *head in await _fetched(connection, statement, values):
+            name = {"tenant": tenant, "execution_id": execution_id}
+            if was_suspended:
+                await connection.execute(_bound(sql.SET_BODY), name | {"body": awake(head[0])})
+            log = await _fetched(connection, sql.LOG, name)
+            row = taken_of(tenant, execution_id, head, log, was_suspended=was_suspended)
+            if (one := recovered(row)) is not None:
+                taken.append(one)
+    return taken
 
 
 async def _created(connection: PgConnection, values: dict[str, Any]) -> Claim:
@@ -403,13 +436,15 @@ def _columns(rows: Iterable[PartRow]) -> dict[str, object]:
         "states": [row["state"] for row in executions],
         "reasons": [row["finish_reason"] for row in executions],
         "expiries": [row["expire_time"] for row in executions],
-        "ends": [row["state"] != "running" for row in executions],
+        "ends": [row["state"] not in _OPEN for row in executions],
         "drops": [row.drops_records for row in rows],
         "strategies": [row["strategy"] for row in executions],
         "create_times": [row["create_time"] for row in executions],
         "plans": [None if creation is None else plan_of(row) for row, creation in zip(rows, creations, strict=True)],
-        "owners": [creation.lease.owner if creation else "" for creation in creations],
+        "owners": [owner_after(row) for row in rows],
         "seconds": [creation.lease.seconds if creation else 0.0 for creation in creations],
+        "kinds": [row["kind"] for row in executions],
+        "wake_times": [row["wake_time"] for row in executions],
         "entry_names": [name for name, _ in entries],
         "positions": [entry.position for _, entry in entries],
         "sequences": [entry.sequence for _, entry in entries],

@@ -98,7 +98,7 @@ def head_of(row: Sequence[Any]) -> StoredHead:
         fence=fence,
         last_sequence=last_sequence,
         size=size,
-        has_ended=state != ExecutionState.RUNNING.value,
+        state=ExecutionState(state),
     )
     return StoredHead(head=head, body=body)
 
@@ -117,6 +117,8 @@ def execution_columns(execution: Execution) -> dict[str, object]:
         "create_time": execution.create_time.timestamp(),
         "expire_time": execution.expire_time.timestamp() if execution.expire_time else None,
         "last_sequence": execution.last_sequence,
+        "kind": execution.kind,
+        "wake_time": execution.wake_time.timestamp() if execution.wake_time else None,
     }
 
 
@@ -137,8 +139,15 @@ def plan_of(row: PartRow) -> str:
     return "" if row.drops_records or creation is None else creation.plan
 
 
+def owner_after(row: PartRow) -> str:
+    """Return who holds the lease of a log that is made with `row`; nobody does where it is suspended at once."""
+    creation = row.part.creation
+    is_suspended = row.part.execution.state is ExecutionState.SUSPENDED
+    return "" if creation is None or is_suspended else creation.lease.owner
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanRow:
+class TakenRow:
     """A log that was taken over, as it is stored; rows of `log` are (key, sequence, body)."""
 
     tenant: str
@@ -147,23 +156,38 @@ class OrphanRow:
     plan: str
     version: int
     fence: int
+    is_cancel_requested: bool
     is_keep_requested: bool
+    kind: str
     strategy: str
     create_time: float
     last_sequence: int
+    was_suspended: bool
     log: Sequence[Sequence[Any]]
 
 
-ORPHAN_COLUMNS = "body, plan, version, fence, is_keep_requested, strategy, create_time, last_sequence"
+TAKEN_COLUMNS = (
+    "body, plan, version, fence, is_cancel_requested, is_keep_requested, kind, strategy, create_time, last_sequence"
+)
 
 
-def orphan_of(tenant: str, execution_id: str, head: Sequence[Any], log: Sequence[Sequence[Any]]) -> OrphanRow:
-    """Return the row with the columns of `ORPHAN_COLUMNS`."""
-    names = ORPHAN_COLUMNS.split(", ")
-    return OrphanRow(tenant=tenant, execution_id=execution_id, log=log, **dict(zip(names, head, strict=True)))
+def taken_of(
+    tenant: str, execution_id: str, head: Sequence[Any], log: Sequence[Sequence[Any]], *, was_suspended: bool
+) -> TakenRow:
+    """Return the row with the columns of `TAKEN_COLUMNS`."""
+    columns = dict(zip(TAKEN_COLUMNS.split(", "), head, strict=True))
+    return TakenRow(tenant=tenant, execution_id=execution_id, was_suspended=was_suspended, log=log, **columns)
 
 
-def recovered(row: OrphanRow) -> Recovery | None:
+def awake(body: str) -> str:
+    """Return the text of a suspended execution as it is once it runs again; one that cannot be read stays as it is."""
+    try:
+        return encode_execution(_running(decode_execution(body)))
+    except InternalError:
+        return body
+
+
+def recovered(row: TakenRow) -> Recovery | None:
     """Return what is needed to go on with a log, or to end it where it is damaged.
 
     None, which is logged, for one that a later release wrote: it comes last at the next look, and is given up at the
@@ -188,26 +212,37 @@ def recovered(row: OrphanRow) -> Recovery | None:
         records=(),
         version=row.version,
         fence=row.fence,
+        is_cancel_requested=bool(row.is_cancel_requested),
+        was_suspended=row.was_suspended,
         damage=damage.message,
     )
 
 
-def _whole(row: OrphanRow) -> Recovery:
+def _whole(row: TakenRow) -> Recovery:
     events = [decode_event(sequence, text) for _, sequence, text in row.log if sequence is not None]
     if [event.sequence for event in events] != [*range(1, row.last_sequence + 1)] or len(row.log) != row.version:
         raise InternalError(f"of {row.version} entries with {row.last_sequence} events some are gone")
     return Recovery(
-        execution=decode_execution(row.body),
+        execution=_running(decode_execution(row.body)),
         plan=row.plan,
         events=events,
         records=[Record(key=key, body=text) for key, sequence, text in row.log if sequence is None],
         version=row.version,
         fence=row.fence,
+        is_cancel_requested=bool(row.is_cancel_requested),
         is_keep_requested=bool(row.is_keep_requested),
+        was_suspended=row.was_suspended,
     )
 
 
-def _readable(row: OrphanRow) -> Sequence[LoggedEvent]:
+def _running(execution: Execution) -> Execution:
+    """Return the execution as whoever took it has it; a text that a later release wrote may still say suspended."""
+    if execution.state is not ExecutionState.SUSPENDED:
+        return execution
+    return replace(execution, state=ExecutionState.RUNNING, wake_time=None)
+
+
+def _readable(row: TakenRow) -> Sequence[LoggedEvent]:
     """Return the events up to the first that is damaged or missing."""
     events: list[LoggedEvent] = []
     for _, sequence, text in row.log:
@@ -223,10 +258,10 @@ def _readable(row: OrphanRow) -> Sequence[LoggedEvent]:
     return events
 
 
-def _head_of_damaged(row: OrphanRow) -> Execution:
+def _head_of_damaged(row: TakenRow) -> Execution:
     """Return the execution; as much as its columns tell where its text cannot be read."""
     try:
-        return replace(decode_execution(row.body), last_sequence=row.last_sequence)
+        return replace(_running(decode_execution(row.body)), last_sequence=row.last_sequence)
     except InternalError:
         return Execution(
             execution_id=row.execution_id,
@@ -237,6 +272,7 @@ def _head_of_damaged(row: OrphanRow) -> Execution:
             model="",
             create_time=datetime.fromtimestamp(row.create_time, tz=UTC),
             last_sequence=row.last_sequence,
+            kind=row.kind,
         )
 
 

@@ -15,16 +15,19 @@ from reasond_server.logs.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
 from reasond_server.logs.stored.codec import encode_execution
 from reasond_server.logs.stored.rows import (
     HEAD_COLUMNS,
-    ORPHAN_COLUMNS,
+    TAKEN_COLUMNS,
     StoredHead,
+    awake,
     creation_columns,
     encoded,
     execution_columns,
     head_of,
-    orphan_of,
+    owner_after,
     recovered,
     require_storable,
+    taken_of,
 )
+from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +36,15 @@ if TYPE_CHECKING:
 
     from reasond_server.logs.store import Append, Lease, Recovery
     from reasond_server.logs.stored.rows import PartRow
-    from reasond_server.storage.sqlite import SqliteFile
+    from reasond_server.storage.sqlite_file import SqliteFile
     from reasond_server.types import Execution
 
 _CREATE = """
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
-    last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan)
+    last_sequence, size, fence, lease_owner, lease_until, is_cancel_requested, is_keep_requested, plan,
+    kind, wake_time)
 VALUES (:tenant, :execution_id, :body, :state, :strategy, :finish_reason, :create_time, :expire_time, :version,
-    :last_sequence, :size, 1, :owner, :until, FALSE, FALSE, :plan)
+    :last_sequence, :size, 1, :owner, :until, FALSE, FALSE, :plan, :kind, :wake_time)
 ON CONFLICT DO NOTHING
 """
 _HEADS = f"""
@@ -48,20 +52,28 @@ SELECT tenant, execution_id, {HEAD_COLUMNS} FROM executions WHERE execution_id I
 """  # noqa: S608 - the columns are a constant of ours
 _UPDATE = """
 UPDATE executions SET body = ?, state = ?, finish_reason = ?, expire_time = ?, version = ?, last_sequence = ?,
-    size = size + ?, plan = CASE WHEN ? THEN '' ELSE plan END
+    size = size + ?, plan = CASE WHEN ? THEN '' ELSE plan END, wake_time = ?,
+    lease_owner = CASE WHEN ? THEN '' ELSE lease_owner END
 WHERE tenant = ? AND execution_id = ? AND version = ? AND fence = ?
 """
 _INSERT = "INSERT INTO entries (tenant, execution_id, position, sequence, key, body) VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM entries WHERE tenant = ? AND execution_id = ? AND sequence IS NULL"
 _BODIES = "SELECT position, body FROM entries WHERE tenant = ? AND execution_id = ? AND position > ?"
-_ORPHANS = """
-SELECT tenant, execution_id FROM executions
-WHERE state = 'running' AND lease_until <= ? ORDER BY lease_until, execution_id LIMIT ?
-"""
+_FREE = f"""
+SELECT * FROM (
+    SELECT tenant, execution_id, FALSE FROM executions
+    WHERE state = 'running' AND lease_until <= :now_s ORDER BY lease_until, execution_id LIMIT :limit)
+UNION ALL
+SELECT * FROM (
+    SELECT tenant, execution_id, TRUE FROM executions
+    WHERE state = 'suspended' AND {sql.WAKE_TIME} <= :now ORDER BY {sql.WAKE_TIME}, execution_id LIMIT :limit)
+LIMIT :limit
+"""  # noqa: S608 - constants of ours
 _TAKE = f"""
-UPDATE executions SET fence = fence + 1, lease_owner = ?, lease_until = ? WHERE tenant = ? AND execution_id = ?
-RETURNING {ORPHAN_COLUMNS}
-"""  # noqa: S608 - the columns are a constant of ours
+UPDATE executions SET {sql.TAKE}, lease_until = :until
+WHERE tenant = :tenant AND execution_id = :execution_id AND state = :state
+RETURNING {TAKEN_COLUMNS}
+"""  # noqa: S608 - constants of ours
 _RENEW = """
 UPDATE executions SET lease_until = ?
 WHERE execution_id = ? AND fence = ? AND lease_owner = ? AND state = 'running'
@@ -170,22 +182,31 @@ class SqliteExecutionStore(SqlExecutionStore):
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
-        now = self._monotonic()
+        now_s = self._monotonic()
+        wanted = {"now": self._now().timestamp(), "now_s": now_s}
 
         def job(connection: Connection) -> list[Recovery]:
-            found = []
-            for name in connection.execute(_ORPHANS, (now, limit)).fetchall():
-                head = connection.execute(_TAKE, (lease.owner, now + lease.seconds, *name)).fetchone()
-                values = {"tenant": name[0], "execution_id": name[1]}
-                log = connection.execute(sql.LOG, values).fetchall()
-                if (one := recovered(orphan_of(name[0], name[1], head, log))) is not None:
-                    found.append(one)
-            return found
+            free = connection.execute(_FREE, wanted | {"limit": limit}).fetchall()
+            taken = [
+                _taken(connection, tenant, name, lease, now_s=now_s, was_suspended=bool(was_suspended))
+                for tenant, name, was_suspended in free
+            ]
+            return [one for one in taken if one is not None]
 
         # Reading first: a look that finds nothing must not wait for the writer, nor keep it busy.
-        if not await self._file.read(lambda connection: connection.execute(_ORPHANS, (now, 1)).fetchall()):
+        if not await self._file.read(lambda connection: connection.execute(_FREE, wanted | {"limit": 1}).fetchall()):
             return []
         return await self._file.write(job, then=_nothing)
+
+    async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
+        """See ExecutionStore."""
+        if (await self.find(tenant, execution_id)).state is not ExecutionState.SUSPENDED:
+            return None
+        now_s = self._monotonic()
+        return await self._file.write(
+            lambda connection: _taken(connection, tenant, execution_id, lease, now_s=now_s, was_suspended=True),
+            then=_nothing,
+        )
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
@@ -234,6 +255,22 @@ class SqliteExecutionStore(SqlExecutionStore):
                 self._watchers.tell([name for (name,) in rows], change)
 
         return await self._file.write(job, then=tell)
+
+
+def _taken(
+    connection: Connection, tenant: str, execution_id: str, lease: Lease, *, now_s: float, was_suspended: bool
+) -> Recovery | None:
+    """Give a log to the owner of `lease`; None where somebody else has it by now, or a later release must have it."""
+    name = {"tenant": tenant, "execution_id": execution_id}
+    state = ExecutionState.SUSPENDED if was_suspended else ExecutionState.RUNNING
+    holder = {"owner": lease.owner, "until": now_s + lease.seconds, "state": state.value}
+    head = connection.execute(_TAKE, name | holder).fetchone()
+    if head is None:
+        return None
+    if was_suspended:
+        connection.execute(sql.SET_BODY, name | {"body": awake(head[0])})
+    log = connection.execute(sql.LOG, name).fetchall()
+    return recovered(taken_of(tenant, execution_id, head, log, was_suspended=was_suspended))
 
 
 def _created(connection: Connection, values: dict[str, Any]) -> Claim:
@@ -319,7 +356,7 @@ def _repeats(connection: Connection, row: PartRow, head: StoredHead) -> bool:
 def _create(connection: Connection, rows: Sequence[PartRow], now_s: float) -> None:
     """Write the executions of parts that make their logs, as they are after the entries."""
     values = [
-        creation_columns(row) | {"owner": creation.lease.owner, "until": now_s + creation.lease.seconds}
+        creation_columns(row) | {"owner": owner_after(row), "until": now_s + creation.lease.seconds}
         for row in rows
         if (creation := row.part.creation) is not None
     ]
@@ -338,7 +375,8 @@ def _write(connection: Connection, rows: Sequence[PartRow]) -> None:
             version = part.version + len(part.entries)
             shown = (columns["state"], columns["finish_reason"], columns["expire_time"])
             last, guard = execution.last_sequence, (part.version, part.fence)
-            updates.append((row.body, *shown, version, last, row.size, row.drops_records, *name, *guard))
+            rest = (row.drops_records, columns["wake_time"], execution.state is ExecutionState.SUSPENDED)
+            updates.append((row.body, *shown, version, last, row.size, *rest, *name, *guard))
         entries += [(*name, entry.position, entry.sequence, entry.key, entry.body) for entry in row.entries]
         if row.drops_records and part.creation is None:
             dropping.append(name)

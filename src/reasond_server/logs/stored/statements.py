@@ -26,6 +26,7 @@ PAGE: Final = """
 SELECT body FROM executions
 WHERE tenant = :tenant AND (expire_time IS NULL OR expire_time > :now)
     AND (:strategy = '' OR strategy = :strategy) AND (:finish_reason = '' OR finish_reason = :finish_reason)
+    AND (:kind = '' OR kind = :kind)
     AND (create_time < :before_time OR (create_time = :before_time AND execution_id < :before_id))
 ORDER BY create_time DESC, execution_id DESC LIMIT :size
 """
@@ -52,6 +53,11 @@ UPDATE executions SET is_keep_requested = TRUE
 WHERE tenant = :tenant AND execution_id = :execution_id AND (expire_time IS NULL OR expire_time > :now)
 RETURNING execution_id
 """
+# What makes a log the caller's, but for the lease, whose time each database tells in its own way.
+TAKE: Final = "state = 'running', wake_time = NULL, fence = fence + 1, lease_owner = :owner"
+# As the index says it, or it is not used.
+WAKE_TIME: Final = "CASE WHEN is_cancel_requested THEN 0 ELSE wake_time END"
+SET_BODY: Final = "UPDATE executions SET body = :body WHERE tenant = :tenant AND execution_id = :execution_id"
 EXISTS: Final = "SELECT 1 FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"
 PARENT: Final = """
 SELECT key, body FROM entries

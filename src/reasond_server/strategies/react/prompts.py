@@ -65,31 +65,31 @@ class UnreadableActionError(ValueError):
     """The content of an action is no call; the text says why, for the model."""
 
 
-def instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
-    """Return the system message's rules; `specs` are as `bounded_specs` gives them."""
+def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
+    """Return the system message's rules; `specs` are as `bound_specs` gives them."""
     if not specs:
         return _TASK + _CONTINUE + _ANSWER
     if is_native:
         return _TASK + _TOOLS + _ANSWER
-    lines = [f"\n- {spec.name}: {_described(spec)}" for spec in specs]
+    lines = [f"\n- {spec.name}: {_describe(spec)}" for spec in specs]
     return _TASK + _TOOLS + _ACTION + _ANSWER + " Tools:" + "".join(lines) + "\n"
 
 
-def bounded_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+def bound_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
     """Return `specs` as they are shown: descriptions on one line, neutralised and not too long.
 
     They are in the order of their names, so that the prompt's beginning is always the same.
     """
-    return tuple(_bounded(spec) for spec in sorted(specs, key=lambda spec: spec.name))
+    return tuple(_bound_spec(spec) for spec in sorted(specs, key=lambda spec: spec.name))
 
 
-def action_text(call: ToolCall) -> str:
+def write_action(call: ToolCall) -> str:
     """Return how `call` stands in the model's own reply, in one form whatever the model wrote."""
     arguments = call.arguments_json.strip() or "{}"
     return f'<action>{{"tool": {neutralize(json.dumps(call.name))}, "arguments": {neutralize(arguments)}}}</action>'
 
 
-def native_call(call: ToolCall, *, call_id: str) -> ToolCall:
+def write_native_call(call: ToolCall, *, call_id: str) -> ToolCall:
     """Return how `call` stands in the history of a provider that took it natively, under the id of the wire.
 
     Servers refuse a history with names that no function can have, or with arguments that are no JSON object: such
@@ -122,10 +122,10 @@ def read_action(content: str, *, call_id: str) -> ToolCall:
     if not isinstance(arguments, dict):
         raise UnreadableActionError('The "arguments" of an action must be a JSON object')
     written = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(call_id=call_id, name=encodable(name)[:_MAX_TOOL_NAME], arguments_json=encodable(written))
+    return ToolCall(call_id=call_id, name=make_encodable(name)[:_MAX_TOOL_NAME], arguments_json=make_encodable(written))
 
 
-def action_key(call: ToolCall) -> str:
+def action_key_of(call: ToolCall) -> str:
     """Return what two calls that ask for the same have in common: the name, and the arguments in one form."""
     try:
         value = from_json(call.arguments_json.strip() or "{}")
@@ -135,37 +135,37 @@ def action_key(call: ToolCall) -> str:
     return f"{call.name} {arguments}"
 
 
-def observation(result: ToolResult, *, nonce: str, shown: str | None = None) -> str:
+def fence_observation(result: ToolResult, *, nonce: str, shown: str | None = None) -> str:
     """Return the fence that shows `result`, or `shown` in its place."""
     attributes = f' call="{result.call_id}"'
     return fence("observation", result.result_json if shown is None else shown, nonce=nonce, attributes=attributes)
 
 
-def placeholder(result: ToolResult, *, handle: str, tokens: int) -> str:
+def write_placeholder(result: ToolResult, *, handle: str, tokens: int) -> str:
     """Return the one line that stands for a result that is left out."""
     if result.is_error:
         return "[left out: the call failed]"
     return f"[left out, {tokens} tokens: read_tool_result with handle {handle} shows it]"
 
 
-def before_invention(text: str) -> str | None:
+def cut_invention(text: str) -> str | None:
     """Return what stands before an observation that the model made up; None if it made up none."""
     found = _INVENTED.search(text)
     return None if found is None else text[: found.start()].rstrip()
 
 
-def encodable(text: str) -> str:
+def make_encodable(text: str) -> str:
     """Return `text` with "?" for what has no UTF-8 form."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _bounded(spec: ToolSpec) -> ToolSpec:
+def _bound_spec(spec: ToolSpec) -> ToolSpec:
     description = " ".join(spec.description.split())[:_MAX_DESCRIPTION]
     # In JSON a tag can stand in strings only, where its neutral form is as good.
-    parameters = json.loads(neutralize(encodable(json.dumps(spec.parameters, ensure_ascii=False))))
-    return replace(spec, description=encodable(neutralize(description)), parameters=parameters)
+    parameters = json.loads(neutralize(make_encodable(json.dumps(spec.parameters, ensure_ascii=False))))
+    return replace(spec, description=make_encodable(neutralize(description)), parameters=parameters)
 
 
-def _described(spec: ToolSpec) -> str:
+def _describe(spec: ToolSpec) -> str:
     schema = json.dumps(spec.parameters, ensure_ascii=False, separators=(",", ":"))
     return f"{spec.description} Arguments: {schema}"

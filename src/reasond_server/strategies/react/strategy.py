@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from reasond_server.context.tags import TagKind
-from reasond_server.errors import TokenBudgetExhaustedError
+from reasond_server.context.calls import LEAST_TOKENS, Reply, ReplyListener
+from reasond_server.context.sections import build_prompt
+from reasond_server.context.tags import TagKind, restore
+from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.config import ReactConfig
-from reasond_server.strategies.react.offering import Offers
-from reasond_server.strategies.react.run import started
-from reasond_server.strategies.strategy import ReasoningStrategy, Wrote
-from reasond_server.types import CostClass, FinishReason
+from reasond_server.strategies.react.conversation import Conversation, WireIds
+from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, fit_offer, handle_of
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
+from reasond_server.tools.execution import refuse_call
+from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.context.replies import Fragment
-    from reasond_server.strategies.strategy import Outcome, RunContext, StrategyEvent
-    from reasond_server.types import Task
+    from reasond_server.llm.model import Message, ToolSpec
+    from reasond_server.strategies.strategy import RunContext, StrategyEvent
+    from reasond_server.types import Task, ToolResult
+
+_MAX_CORRECTIONS: Final = 2
+_MAX_EMPTY_REPLIES: Final = 2
+# A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
+_BYTES_PER_TOKEN: Final = 4
 
 
 class React(ReasoningStrategy[ReactConfig]):
@@ -32,7 +46,7 @@ class React(ReasoningStrategy[ReactConfig]):
 
     Cost: at most `max_iterations` model calls and `max_tool_calls` tool calls. The prompt of call i holds the question,
     the thoughts before it (G <= max_tokens_per_step each) and observations under a share of the window
-    (`react.transcript`): P_i <= q + (i - 1) * G + min(8192, W/3), and never more than the window W less what
+    (`react.conversation`): P_i <= q + (i - 1) * G + min(8192, W/3), and never more than the window W less what
     may be written, so that the input of a run is at most max_iterations * W. Memory: the conversation, and results of
     tools up to [tools] max_kept_bytes. Latency: that of the calls and of the tools, one after the other.
 
@@ -64,33 +78,341 @@ class React(ReasoningStrategy[ReactConfig]):
             ContextExhaustedError: the conversation does not fit the model's window.
             TokenBudgetExhaustedError: the budget does not cover the first call.
         """
-        model, run = context.model, await started(task, context, self._offers)
+        model, run = context.model, await start_run(task, context, self._offers)
         outcome: Outcome | None = None
         while outcome is None:
-            hearing = await run.call()
-            events = model.stream(hearing.request)
+            listener = await run.prepare_call()
+            events = model.stream(listener.request)
             try:
                 async for event in events:
-                    for text in _shown(hearing.take(event)):
+                    for text in _pick_visible(listener.take(event)):
                         yield Wrote(text=text)
-                    if hearing.is_done:
+                    if listener.is_done:
                         break
             except TokenBudgetExhaustedError as error:
                 if not run.cycles:
                     raise
-                yield run.ended(run.best, FinishReason.BUDGET_EXHAUSTED, error.full_message)
+                yield run.build_outcome(run.best, FinishReason.BUDGET_EXHAUSTED, error.full_message)
                 return
             finally:
                 await events.aclose()
-            rest, reply = hearing.close(model.counter)
-            for text in _shown(rest):
+            rest, reply = listener.close(model.counter)
+            for text in _pick_visible(rest):
                 yield Wrote(text=text)
-            step, outcome = await run.cycle(reply)
+            step, outcome = await run.take_reply(reply)
             yield step
         yield outcome
 
 
-def _shown(fragments: Sequence[Fragment]) -> Sequence[str]:
+def _pick_visible(fragments: Sequence[Fragment]) -> Sequence[str]:
     """Return what the caller may see as it is written, which calls are not; what comes of one event in one text."""
     texts = [one.text for one in fragments if one.kind is not TagKind.ACTION]
     return ("".join(texts),) if texts else ()
+
+
+@dataclass(slots=True, kw_only=True)
+class ReactRun:
+    """What one run knows between two cycles; `best` is the last answer that was begun."""
+
+    task: Task
+    context: RunContext[ReactConfig]
+    conversation: Conversation
+    specs: Sequence[ToolSpec]
+    tool_use: ToolUse
+    cycles: int = 0
+    best: str = ""
+    due: AnswerDemand | None = None
+    corrections: int = 0
+    answered_at: int | None = None
+    empty_in_a_row: int = 0
+    used_tokens: int = 0
+    wire_ids: WireIds = field(default_factory=WireIds)
+    _told: ReactMetrics | None = None
+
+    async def prepare_call(self) -> ReplyListener:
+        """Return what is to be heard in the next cycle, the answer asked for where it is due.
+
+        Raises:
+            ContextExhaustedError: the conversation does not fit.
+        """
+        if self.due is None and self.cycles >= self.context.config.max_iterations - 1:
+            self._demand(FinishReason.MAX_ITERATIONS)
+        prompt, room = await self._fit()
+        if self.due is None and await self._is_budget_short(prompt, room):
+            warning = "The budget left room for one more call, which had to answer."
+            self._demand(FinishReason.BUDGET_EXHAUSTED, warning)
+            _, room = await self._fit()
+        if self.due is not None:
+            kinds: tuple[TagKind, ...] = (TagKind.ANSWER,)
+        elif not self.specs:
+            kinds = (TagKind.ANSWER, TagKind.CONTINUE)
+        else:
+            kinds = (TagKind.ANSWER,) if self.conversation.is_native else (TagKind.ANSWER, TagKind.ACTION)
+        return ReplyListener(
+            messages=self.conversation.build_messages(),
+            max_tokens=room,
+            temperature=self.context.config.temperature,
+            kinds=kinds,
+            tools=self._list_offered(),
+            tool_choice="auto" if self.due is None else "none",
+        )
+
+    async def take_reply(self, reply: Reply) -> tuple[Step, Outcome | None]:
+        """Act on a reply and return the step, and the outcome where it is the last."""
+        self.used_tokens += reply.usage.total_tokens
+        parsed = reply.parsed
+        has_words = bool((parsed.text + parsed.content).strip())
+        self.empty_in_a_row = 0 if has_words or reply.calls else self.empty_in_a_row + 1
+        answer = parsed.content.strip() if parsed.kind is TagKind.ANSWER else ""
+        self.best = answer or self.best
+        invented = words.cut_invention(parsed.text) if self.specs else None
+        ending = self._find_ending(reply, answer, is_invented=invented is not None)
+        if ending is not None:
+            return ending
+        if invented is not None and not reply.calls:
+            return self._correct(reply, words.INVENTED_OBSERVATION, thought=invented), None
+        if reply.calls:
+            calls = [(self.tool_use.mint(call), call.call_id) for call in reply.calls]
+            return await self._act(reply, calls, text=invented), None
+        if parsed.kind is TagKind.ACTION and parsed.is_closed:
+            return await self._act_in_text(reply), None
+        return self._take_words(reply)
+
+    def _find_ending(self, reply: Reply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome] | None:
+        """Return the end of the run if `reply` is one."""
+        is_due = self.due is not None
+        if reply.finish is ModelFinish.CONTENT_FILTER:
+            return self._build_end(reply, answer, FinishReason.CONTENT_FILTERED)
+        if answer and reply.parsed.is_closed and (is_due or not is_invented):
+            return self._end_answered(reply, answer, is_invented=is_invented)
+        if is_due:
+            return self._end_forced(reply, answer)
+        if self.empty_in_a_row == _MAX_EMPTY_REPLIES:
+            return self._build_end(reply, self.best, FinishReason.TRUNCATED, _describe_emptiness(reply))
+        return None
+
+    def build_outcome(self, answer: str, finish_reason: FinishReason, *warnings: str) -> Outcome:
+        """Make the end of the run; why it had to answer is among the warnings."""
+        told = (self.due.warning,) if self.due is not None and self.due.warning else ()
+        return Outcome(
+            answer=restore(answer),
+            finish_reason=finish_reason,
+            metrics=self._build_metrics(),
+            warnings=tuple(dict.fromkeys((*told, *warnings))),
+        )
+
+    def _take_words(self, reply: Reply) -> tuple[Step, Outcome | None]:
+        """Act on a reply that neither calls nor marks a whole answer."""
+        parsed = reply.parsed
+        if reply.finish is ModelFinish.LENGTH or parsed.is_cut:
+            return self._go_on(reply, words.CUT_OFF.format(tokens=self.context.config.max_tokens_per_step)), None
+        if parsed.kind is TagKind.CONTINUE:
+            return self._go_on(reply, words.GO_ON), None
+        text = parsed.text.strip()
+        if text and (not self.specs or self.conversation.is_native):
+            return self._build_end(reply, text, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
+        return self._correct(reply, words.NO_ACTION if text else words.NOTHING_WRITTEN), None
+
+    def _end_answered(self, reply: Reply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome]:
+        warnings = ("The answer follows an observation that the model made up.",) if is_invented else ()
+        return self._build_end(reply, answer, FinishReason.ANSWERED, *warnings, is_answered=True)
+
+    def _end_forced(self, reply: Reply, answer: str) -> tuple[Step, Outcome]:
+        """End with what the call that had to answer gave; calls in it are not made."""
+        reason = self.due.finish_reason if self.due is not None else FinishReason.MAX_ITERATIONS
+        if answer or reply.finish is ModelFinish.LENGTH:
+            empty = () if answer or reply.parsed.text.strip() else (_describe_emptiness(reply),)
+            return self._build_end(reply, answer or self.best, FinishReason.TRUNCATED, *empty)
+        written = reply.parsed.text.strip()
+        if not written and not reply.calls:
+            return self._build_end(reply, self.best, FinishReason.TRUNCATED, _describe_emptiness(reply))
+        text = written.partition("<action")[0].strip()
+        flaw = "did not mark an answer" if text else "asked for a tool and did not answer"
+        return self._build_end(reply, text or self.best, reason, f"The last call {flaw}.")
+
+    def _build_end(
+        self, reply: Reply, answer: str, reason: FinishReason, *warnings: str, is_answered: bool = False
+    ) -> tuple[Step, Outcome]:
+        """Make the last step and the outcome; calls in the reply are shown as refused."""
+        if is_answered:
+            self.answered_at = self.cycles
+        thought = _thought_of(reply)
+        if reason is FinishReason.ANSWERED_UNTAGGED:
+            thought = reply.parsed.thinking.strip() or thought
+        refused = [(self.tool_use.mint(call), "the run had to answer, and makes no more calls") for call in reply.calls]
+        step = self._build_step(
+            thought, tuple((call, refuse_call(call, "not_called", why)) for call, why in refused), is_answered
+        )
+        return step, self.build_outcome(answer, reason, *warnings)
+
+    def _go_on(self, reply: Reply, said: str) -> Step:
+        """Keep what was written, say `said`, and go on."""
+        parsed = reply.parsed
+        self.conversation.add(text=parsed.text + parsed.content, reasoning=parsed.thinking)
+        self.conversation.say(said)
+        return self._build_step(_thought_of(reply))
+
+    def _correct(self, reply: Reply, said: str, *, thought: str | None = None) -> Step:
+        """Ask again for a reply that broke the protocol, or for the answer where that was done often enough."""
+        text = reply.parsed.text if thought is None else thought
+        self.conversation.add(text=text, reasoning=reply.parsed.thinking)
+        if self.corrections < _MAX_CORRECTIONS:
+            self.corrections += 1
+            self.conversation.say(said)
+        else:
+            warning = "The model kept breaking the protocol of calls, and had to answer."
+            self._demand(FinishReason.MAX_ITERATIONS, warning)
+        return self._build_step(_thought_of(reply) if thought is None else thought)
+
+    async def _act_in_text(self, reply: Reply) -> Step:
+        try:
+            call = words.read_action(reply.parsed.content, call_id="")
+        except words.UnreadableActionError as error:
+            return self._correct(reply, f"{error}. {words.NO_ACTION}")
+        return await self._act(reply, [(self.tool_use.mint(call), "")])
+
+    async def _act(self, reply: Reply, calls: Sequence[tuple[ToolCall, str]], *, text: str | None = None) -> Step:
+        """Make the calls of a reply, one after the other, and keep what came of them; `text` replaces its own."""
+        if not self.specs:
+            return self._refuse_calls(reply, [call for call, _ in calls])
+        wired = [(call, self.wire_ids.take(provider_id)) for call, provider_id in calls]
+        kept = reply.parsed.text if text is None else text
+        self.conversation.add(text=kept, reasoning=reply.parsed.thinking, calls=wired)
+        made: list[tuple[ToolCall, ToolResult]] = []
+        notes: list[str] = []
+        for call, _ in calls:
+            result, note = await self.tool_use.make(call)
+            self.conversation.observe(call, result, handle=handle_of(call))
+            made.append((call, result))
+            notes.append(note)
+        for note in filter(None, notes):
+            self.conversation.say(note)
+        if (stop := self.tool_use.stop) is not None:
+            self._demand(stop.finish_reason, stop.warning)
+        return self._build_step(_thought_of(reply), tuple(made))
+
+    def _refuse_calls(self, reply: Reply, calls: Sequence[ToolCall]) -> Step:
+        """Refuse the calls of a run that has no tools."""
+        results = [refuse_call(call, "not_allowed", "tools may not be called in this run") for call in calls]
+        step = self._correct(reply, "There are no tools in this run. " + words.NOTHING_WRITTEN)
+        detail = ReactStep(thought=_thought_of(reply), actions=tuple(calls), observations=tuple(results))
+        return Step(detail=detail, answer_found=step.answer_found, metrics=step.metrics)
+
+    def _demand(self, reason: FinishReason, warning: str = "") -> None:
+        """Let the next call be the one that answers."""
+        self.due = AnswerDemand(finish_reason=reason, warning=warning)
+        self.conversation.say(words.ANSWER_NOW)
+
+    def _list_offered(self) -> Sequence[ToolSpec]:
+        """Return the tools that go with the call; for an answer only because providers ask for them.
+
+        A history with calls in it is refused by some where the list of tools is missing (anthropic-sdk-python #494),
+        so it stays, and `tool_choice` forbids to use it.
+        """
+        if not self.conversation.is_native or (self.due is not None and not self.conversation.has_native_calls):
+            return ()
+        return self.specs
+
+    async def _fit(self) -> tuple[int | None, int]:
+        """Return the tokens of the prompt, None where no window bounds it, and those that may be written."""
+        window, wanted = self.context.model.context_window, self.context.config.max_tokens_per_step
+        if window is None:
+            self.conversation.bound()
+            return None, wanted
+        prompt, room = await self.conversation.fit(window=window, writing_tokens=wanted, least_tokens=LEAST_TOKENS)
+        if room < LEAST_TOKENS:
+            raise ContextExhaustedError(
+                f"the conversation has {prompt} tokens, which leaves {max(room, 0)} of the model's context window of "
+                f"{window}; at least {LEAST_TOKENS} are needed",
+                remedy="Shorten query or material, lower max_iterations or max_tokens_per_step, or use the strategy "
+                "'bounded_context', which reads long material in segments.",
+                metadata={"prompt_tokens": str(prompt), "context_window": str(window)},
+            )
+        return prompt, room
+
+    async def _is_budget_short(self, prompt: int | None, room: int) -> bool:
+        """Return whether after this call the budget might not cover another, so that this one must answer."""
+        budget = self.task.budget
+        if budget.max_model_calls is not None and self.cycles >= budget.max_model_calls - 1:
+            return True
+        if budget.max_total_tokens is None:
+            return False
+        prompt = await self.conversation.count_tokens() if prompt is None else prompt
+        reserved = prompt if self.context.model.counter.is_exact else prompt * _BYTES_PER_TOKEN
+        return budget.max_total_tokens - self.used_tokens < 2 * reserved + 3 * room
+
+    def _build_step(
+        self,
+        thought: str,
+        made: Sequence[tuple[ToolCall, ToolResult]] = (),
+        is_answered: bool = False,  # noqa: FBT001, FBT002 - private
+    ) -> Step:
+        self.cycles += 1
+        detail = ReactStep(
+            thought=thought, actions=tuple(call for call, _ in made), observations=tuple(result for _, result in made)
+        )
+        return Step(detail=detail, answer_found=is_answered, metrics=self._build_metrics())
+
+    def _build_metrics(self) -> ReactMetrics:
+        config = self.context.config
+        metrics = ReactMetrics(
+            total_iterations=self.cycles,
+            answer_found_at_iteration=self.answered_at,
+            temperature=config.temperature,
+            max_iterations=config.max_iterations,
+            tool_calls=self.tool_use.made,
+            failed_tool_calls=self.tool_use.failed,
+            corrections=self.corrections,
+            masked_observations=self.conversation.masked,
+        )
+        # The end mostly has those of the last step: the same object is not checked again.
+        if self._told is None or metrics != self._told:
+            self._told = metrics
+        return self._told
+
+
+async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers) -> ReactRun:
+    """Return the run before its first call; `offers` are those of all runs of the server.
+
+    Raises:
+        ContextExhaustedError: the tools alone are too much for the window.
+    """
+    config, nonce = context.config, context.new_nonce()
+    may_call = config.allow_tool_use and config.max_tool_calls > 0 and task.budget.max_tool_calls != 0
+    offer = Offer()
+    if may_call:
+        told = offers.make(context.tools.specs)
+        offer = fit_offer(told, counter=context.model.counter, window=context.model.context_window)
+    specs = offer.specs
+    is_native = bool(specs) and context.model.has_native_tools
+    opening = await _build_opening(task, words.write_instructions(specs, is_native=is_native), nonce)
+    conversation = Conversation(opening=opening, nonce=nonce, is_native=is_native, model=context.model, offer=offer)
+    allowed = task.budget.max_tool_calls
+    tool_use = ToolUse(
+        tools=context.tools,
+        most=config.max_tool_calls if allowed is None else min(config.max_tool_calls, allowed),
+        is_budgets=allowed is not None and allowed < config.max_tool_calls,
+    )
+    return ReactRun(task=task, context=context, conversation=conversation, specs=specs, tool_use=tool_use)
+
+
+async def _build_opening(task: Task, instructions: str, nonce: str) -> Sequence[Message]:
+    """Return system message and question; those that take long to build are built beside the event loop."""
+    build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
+    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(build)
+    return build()
+
+
+def _thought_of(reply: Reply) -> str:
+    """Return what the model thought, hidden reasoning first, without its action."""
+    parsed = reply.parsed
+    text = parsed.text + (parsed.content if parsed.kind is TagKind.CONTINUE else "")
+    return "\n\n".join(part for part in (parsed.thinking.strip(), text.strip()) if part)
+
+
+def _describe_emptiness(reply: Reply) -> str:
+    tokens = reply.usage.reasoning_tokens
+    if tokens:
+        return f"The model wrote no answer: {tokens} tokens of hidden reasoning used max_tokens_per_step up."
+    return "The model wrote nothing."

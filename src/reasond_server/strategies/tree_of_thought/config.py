@@ -8,10 +8,10 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from reasond_server.strategies.strategy import StrategyConfig
-from reasond_server.strategies.tree_of_thought.room import LEAST_THOUGHT_TOKENS
 
 # One call proposes, one judges, and one is kept for the answer.
 LEAST_CALLS: Final = 3
+LEAST_THOUGHT_TOKENS: Final = 64
 _MOST_THOUGHT_TOKENS: Final = 4096
 
 

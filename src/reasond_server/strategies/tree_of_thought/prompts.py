@@ -3,20 +3,26 @@
 All prompts of one run begin alike: the system message, the question and the material. So a provider that caches
 prompts reads these once. The way so far follows in `<notes>`, candidates in `<passage>`, and the instruction of the
 call, which is ours, stands last, behind every fence.
+
+`ThoughtShape` says what these calls need of the window, and what is left for the way so far.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import fence, fence_rule
+from reasond_server.context.fences import fence, write_fence_rule
 from reasond_server.context.tags import neutralize
+from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
 from reasond_server.llm.model import Message, Role
+from reasond_server.strategies.tree_of_thought.config import LEAST_THOUGHT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import TokenCounter
+
 
 _SYSTEM = (
     "You take part in a search for the answer to <question>. <notes>, if there are any, hold the thoughts so far, "
@@ -47,6 +53,10 @@ _ANSWER = (
 )
 _CLIPPED = "…"
 
+# Tags of a fence and its nonce, counted generously.
+FENCE_TOKENS: Final = 96
+_MARGIN_TOKENS: Final = 64
+
 
 class TreePrompts:
     """The prompts of one run.
@@ -65,7 +75,7 @@ class TreePrompts:
     ) -> None:
         self._nonce = nonce
         self._counter = counter
-        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + fence_rule(nonce))
+        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + write_fence_rule(nonce))
         sections = [fence("question", question, nonce=nonce)]
         if material:
             sections.append(fence("material", material, nonce=nonce))
@@ -76,31 +86,87 @@ class TreePrompts:
         """Return the prompt for `count` thoughts that follow `path`."""
         marks = ", ".join(f"`Thought {number}:`" for number in range(1, count + 1))
         rule = _PROPOSE.format(count=count, marks=marks) if count > 1 else _PROPOSE_ONE
-        return self._messages(path, rule + _LAST * is_last)
+        return self._build_messages(path, rule + _LAST * is_last)
 
     def judge(self, path: Sequence[str], candidates: Sequence[str]) -> Sequence[Message]:
         """Return the prompt that scores one candidate, or compares several."""
         if len(candidates) == 1:
-            return self._messages(path, _JUDGE, candidates)
+            return self._build_messages(path, _JUDGE, candidates)
         form = ", ".join(f"{number}: N" for number in range(1, len(candidates) + 1))
-        return self._messages(path, _COMPARE.format(count=len(candidates), form=form), candidates)
+        return self._build_messages(path, _COMPARE.format(count=len(candidates), form=form), candidates)
 
     def answer(self, path: Sequence[str]) -> Sequence[Message]:
         """Return the prompt that makes an answer of `path`."""
-        return self._messages(path, _ANSWER)
+        return self._build_messages(path, _ANSWER)
 
-    def _messages(self, path: Sequence[str], rule: str, candidates: Sequence[str] = ()) -> Sequence[Message]:
+    def _build_messages(self, path: Sequence[str], rule: str, candidates: Sequence[str] = ()) -> Sequence[Message]:
         sections = [self._beginning]
-        if notes := self._notes(path):
+        if notes := self._write_notes(path):
             sections.append(fence("notes", notes, nonce=self._nonce))
         for number, candidate in enumerate(candidates, start=1):
             sections.append(fence("passage", candidate, nonce=self._nonce, attributes=f' number="{number}"'))
         return (self._system, Message(role=Role.USER, content="\n".join([*sections, rule])))
 
-    def _notes(self, path: Sequence[str]) -> str:
+    def _write_notes(self, path: Sequence[str]) -> str:
         """Return the way so far, its end if it is too long."""
         notes = neutralize("\n".join(f"Step {number}: {text}" for number, text in enumerate(path, start=1)))
         if self.notes_tokens is None or self._counter.count_text(notes) <= self.notes_tokens:
             return notes
         room = self.notes_tokens - self._counter.count_text(_CLIPPED)
         return _CLIPPED + self._counter.tail(notes, room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtShape:
+    """What the calls of a search look like: thoughts in a proposal, their tokens, whether all are judged at once."""
+
+    branching: int
+    thought_tokens: int
+    is_comparing: bool
+
+    @property
+    def shown(self) -> int:
+        """Candidates in one judging prompt."""
+        return self.branching if self.is_comparing else 1
+
+    @property
+    def needed_tokens(self) -> int:
+        """What a call needs beside its bare prompt: its last thought shown whole, the candidates, what is written."""
+        judging = self.shown * (self.thought_tokens + FENCE_TOKENS) + self.thought_tokens
+        writing = max(self.branching * self.thought_tokens, judging)
+        return writing + self.thought_tokens + FENCE_TOKENS + _MARGIN_TOKENS
+
+    def build_bare_prompt(self, prompts: TreePrompts) -> Sequence[Message]:
+        """Return the largest prompt of the run as it is without thoughts."""
+        proposing = prompts.propose((), count=self.branching, is_last=True)
+        judging = prompts.judge((), [""] * self.shown)
+        return max(proposing, judging, key=lambda messages: len(messages[-1].content))
+
+    def measure_notes(self, bare_tokens: int, *, window: int) -> int:
+        """Return the tokens that the way so far may take in a window, `bare_tokens` being those of the bare prompt.
+
+        Raises:
+            InvalidConfigError: a smaller max_tokens_per_thought would fit; says which.
+            ContextExhaustedError: none would.
+        """
+        room = window - bare_tokens - self.needed_tokens
+        if room >= 0:
+            return room + self.thought_tokens
+        smaller = [replace(self, thought_tokens=size) for size in range(LEAST_THOUGHT_TOKENS, self.thought_tokens)]
+        fitting = [shape.thought_tokens for shape in smaller if bare_tokens + shape.needed_tokens <= window]
+        if fitting:
+            raise InvalidConfigError.of(
+                Violation(
+                    field="max_tokens_per_thought",
+                    description=f"must be at most {fitting[-1]} for this task with branching {self.branching} in the "
+                    f"model's context window of {window} tokens, got {self.thought_tokens}",
+                )
+            )
+        least = replace(self, thought_tokens=LEAST_THOUGHT_TOKENS).needed_tokens
+        raise ContextExhaustedError(
+            f"question and material have {bare_tokens} tokens, which leaves {max(window - bare_tokens, 0)} of the "
+            f"model's context window of {window}; a search with branching {self.branching} needs at least {least}",
+            remedy="Shorten query or material, or use the strategy 'bounded_context', which reads long material in "
+            "segments.",
+            metadata={"prompt_tokens": str(bare_tokens), "context_window": str(window)},
+        )

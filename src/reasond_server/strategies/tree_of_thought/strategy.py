@@ -1,24 +1,64 @@
-"""The strategy: what it is, what it refuses, and the run from node to node."""
+"""Tree of thought: what it is, what it refuses, and one run of it from node to node."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from contextlib import aclosing
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.clock import new_nonce
-from reasond_server.context.tags import restore
-from reasond_server.errors import ContentFilteredError, InvalidConfigError, Violation
-from reasond_server.strategies.strategy import ReasoningStrategy
-from reasond_server.strategies.tree_of_thought.config import LEAST_CALLS, TreeOfThoughtConfig
-from reasond_server.strategies.tree_of_thought.preparing import prepared, prompts_of, shape_of
-from reasond_server.types import CostClass, FinishReason
+from reasond_server.context.answers import normalize_answer
+from reasond_server.context.calls import Reply, count_prompt, hear
+from reasond_server.context.tags import TagKind, restore
+from reasond_server.errors import (
+    ContentFilteredError,
+    InvalidConfigError,
+    ModelError,
+    TokenBudgetExhaustedError,
+    Violation,
+)
+from reasond_server.llm.counting import fork_of
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.search.allowance import Allowance
+from reasond_server.search.controller import SearchEnding, TreeSearch
+from reasond_server.search.policies import BeamSelection, SearchPlan, UctSelection, rank
+from reasond_server.search.tree import ROOT_ID, build_root
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
+from reasond_server.strategies.tree_of_thought.config import (
+    LEAST_CALLS,
+    ThoughtJudge,
+    TreeOfThoughtConfig,
+    TreeSearchOrder,
+)
+from reasond_server.strategies.tree_of_thought.prompts import FENCE_TOKENS, ThoughtShape, TreePrompts
+from reasond_server.strategies.tree_of_thought.thoughts import (
+    ThoughtCalls,
+    ThoughtEvaluator,
+    ThoughtProposer,
+    TreeThought,
+    path_of,
+)
+from reasond_server.types import CostClass, FinishReason, TreeOfThoughtMetrics, TreeStep
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.model import ChatModel
+    from reasond_server.llm.model import ChatModel, Message, TokenCounter
+    from reasond_server.search.allowance import Cost
+    from reasond_server.search.controller import JudgedNode
+    from reasond_server.search.policies import Selection
+    from reasond_server.search.tree import Node
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
+
+UNKNOWN_SCORE: Final = 0.5
+_SOLVED_SCORE: Final = 0.9
+_LEAST_SCORE: Final = 0.05
+_PATIENCE: Final = 8
+_CALLS_AT_ONCE: Final = 8
+_STEP_MARK_TOKENS: Final = 16
 
 
 class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
@@ -75,7 +115,9 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
         if model.context_window is not None and model.counter.is_exact:
             prompts = prompts_of(task, new_nonce(), model.counter)
             shape = shape_of(config)
-            shape.notes_room(model.counter.count_prompt(shape.bare_prompt(prompts)), window=model.context_window)
+            shape.measure_notes(
+                model.counter.count_prompt(shape.build_bare_prompt(prompts)), window=model.context_window
+            )
 
     async def run(self, task: Task, context: RunContext[TreeOfThoughtConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Search, then answer; see the base class. Only the text of a last, writing call is streamed (Wrote).
@@ -85,21 +127,238 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
             TokenBudgetExhaustedError: the budget does not cover the first call.
             ModelError: calls failed as the class says.
         """
-        run = await prepared(task, context)
+        run = await prepare_run(task, context)
         try:
             async with aclosing(run.search.run()) as found:
                 async for judged in found:
-                    yield run.step(judged)
+                    yield run.build_step(judged)
         except ContentFilteredError:
-            leaf = run.best_leaf()
+            leaf = run.find_best_leaf()
             answer = restore(leaf.payload.answer) if leaf else ""
-            yield run.outcome(answer, FinishReason.CONTENT_FILTERED)
+            yield run.build_outcome(answer, FinishReason.CONTENT_FILTERED)
             return
-        leaf = run.best_leaf()
+        leaf = run.find_best_leaf()
         if leaf is not None:
             reason = FinishReason.BUDGET_EXHAUSTED if run.is_out_of_budget else FinishReason.ANSWERED
-            yield run.outcome(restore(leaf.payload.answer), reason)
+            yield run.build_outcome(restore(leaf.payload.answer), reason)
             return
-        async with aclosing(run.close()) as closing:
+        async with aclosing(run.write_answer()) as closing:
             async for event in closing:
                 yield event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRun:
+    """One run at work."""
+
+    config: TreeOfThoughtConfig
+    task: Task
+    calls: ThoughtCalls
+    search: TreeSearch[TreeThought]
+    allowance: Allowance
+
+    @property
+    def is_out_of_budget(self) -> bool:
+        """Whether the task's budget ended the search, rather than the configuration's own bound on calls."""
+        if self.search.ending is not SearchEnding.BUDGET:
+            return False
+        most = self.task.budget.max_model_calls
+        is_own_bound = most is None or self.config.max_model_calls <= most
+        are_calls_gone = self.allowance.taken.model_calls + LEAST_CALLS > self.config.max_model_calls
+        return not (is_own_bound and are_calls_gone)
+
+    def find_best_leaf(self) -> Node[TreeThought] | None:
+        """Return the answered leaf with the best score; of equals, one whose answer most leaves give."""
+        leaves = self.search.solutions
+        answers = {leaf.node_id: normalize_answer(leaf.payload.answer) for leaf in leaves}
+        times = Counter(answers.values())
+        return min(
+            leaves,
+            key=lambda leaf: (-leaf.score, -times[answers[leaf.node_id]], rank(leaf, seed=self.config.seed)),
+            default=None,
+        )
+
+    def build_step(self, judged: JudgedNode[TreeThought]) -> Step:
+        """Return the step of one node."""
+        node = judged.node
+        detail = TreeStep(
+            node_id=node.node_id,
+            parent_id=ROOT_ID if node.parent is None else node.parent.node_id,
+            depth=node.depth,
+            thought=node.payload.text,
+            score=node.score,
+            is_pruned=judged.is_pruned,
+            answer=node.payload.answer,
+        )
+        return Step(detail=detail, answer_found=node.is_solution, metrics=self.build_metrics())
+
+    def build_metrics(self) -> TreeOfThoughtMetrics:
+        """Return the metrics so far."""
+        tally, best = self.search.tally, self.search.best_solution or self.search.best_open
+        return TreeOfThoughtMetrics(
+            nodes_expanded=tally.expanded,
+            nodes_evaluated=tally.evaluated,
+            nodes_pruned=tally.pruned,
+            nodes_duplicate=tally.duplicate,
+            depth_reached=tally.depth_reached,
+            best_score=best.score if best else 0.0,
+        )
+
+    async def write_answer(self) -> AsyncGenerator[StrategyEvent, None]:
+        """Let the model answer from the best thought, in the call that was kept for it."""
+        best = self.search.best_open
+        messages = self.calls.prompts.answer(path_of(best) if best else ())
+        call = hear(
+            model=self.calls.model,
+            messages=messages,
+            max_tokens=self.config.max_tokens_per_thought,
+            temperature=self.config.temperature,
+            kinds=(TagKind.ANSWER,),
+        )
+        try:
+            async with aclosing(call) as heard:
+                async for piece in heard:
+                    if isinstance(piece, Reply):
+                        reply = piece
+                    else:
+                        yield Wrote(text=piece.text)
+        except TokenBudgetExhaustedError:
+            if not self.search.tally.evaluated:
+                raise
+            yield self.build_outcome("", FinishReason.BUDGET_EXHAUSTED)
+            return
+        answer, reason = self._judge_last(reply)
+        parent_id, depth = (best.node_id, best.depth) if best else (ROOT_ID, 0)
+        detail = TreeStep(
+            node_id=f"{parent_id}.answer",
+            parent_id=parent_id,
+            depth=depth + 1,
+            thought=reply.parsed.text.strip(),
+            score=best.score if best else 0.0,
+            is_pruned=False,
+            answer=answer,
+        )
+        yield Step(detail=detail, answer_found=bool(answer), metrics=self.build_metrics())
+        yield self.build_outcome(restore(answer), reason, *([] if answer else [_describe_silence(reply)]))
+
+    def _judge_last(self, reply: Reply) -> tuple[str, FinishReason]:
+        """Return the answer of the last call and what that makes of the run."""
+        content, text = reply.parsed.content.strip(), reply.parsed.text.strip()
+        if reply.finish is ModelFinish.CONTENT_FILTER:
+            return content, FinishReason.CONTENT_FILTERED
+        is_whole = reply.parsed.is_closed if content else reply.finish is ModelFinish.STOP and bool(text)
+        if not is_whole:
+            return content, FinishReason.TRUNCATED
+        reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
+        return content or text, reason
+
+    def build_outcome(self, answer: str, reason: FinishReason, *more: str) -> Outcome:
+        """Return the end of the run; `more` are warnings beside those of the search."""
+        tally = self.search.tally
+        warnings = [*more]
+        if tally.unjudged:
+            warnings.append(
+                f"{tally.unjudged} of {tally.evaluated} thoughts were not scored, because the judgement failed or "
+                f"could not be read; they count as {UNKNOWN_SCORE:g}."
+            )
+        if tally.failed_calls:
+            warnings.append(f"{tally.failed_calls} model calls of the search failed; it went on without them.")
+        return Outcome(answer=answer, finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
+
+
+def _describe_silence(reply: Reply) -> str:
+    """Return why the call that had to answer gave none."""
+    if reply.finish is ModelFinish.CONTENT_FILTER:
+        return "The provider withheld the answer."
+    if reply.is_only_hidden_reasoning:
+        return (
+            f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens of the last "
+            "call and left none for the answer: raise max_tokens_per_thought, or lower the model's reasoning effort."
+        )
+    flaw = "was cut off before its answer" if reply.parsed.text.strip() else "had to answer and wrote nothing"
+    return f"The last call {flaw}."
+
+
+async def prepare_run(task: Task, context: RunContext[TreeOfThoughtConfig]) -> TreeRun:
+    """Fit the prompts into the model's window and set the search up."""
+    config, model, counter = context.config, context.model, fork_of(context.model.counter)
+    nonce = context.new_nonce()
+    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
+        prompts = await asyncio.to_thread(prompts_of, task, nonce, counter)
+    else:
+        prompts = prompts_of(task, nonce, counter)
+    if model.context_window is not None:
+        shape = shape_of(config)
+        bare = await _count_prompt(shape.build_bare_prompt(prompts), model, counter)
+        prompts.notes_tokens = shape.measure_notes(bare, window=model.context_window)
+    calls = ThoughtCalls(
+        model=model,
+        prompts=prompts,
+        counter=counter,
+        thought_tokens=config.max_tokens_per_thought,
+        temperature=config.temperature,
+        are_tokens_bounded=task.budget.max_total_tokens is not None,
+    )
+    plan = _build_plan(config)
+    allowance = Allowance(
+        max_calls=min(config.max_model_calls, task.budget.max_model_calls or config.max_model_calls),
+        max_tokens=task.budget.max_total_tokens,
+        margin=_bound_answer(calls, config),
+    )
+    search = TreeSearch(
+        proposer=ThoughtProposer(calls=calls, max_depth=config.max_depth),
+        evaluator=ThoughtEvaluator(calls=calls, is_comparing=config.evaluator is ThoughtJudge.VOTE),
+        plan=plan,
+        selection=_build_selection(config, plan),
+        allowance=allowance,
+        failures=(ModelError,),
+        exhaustions=(TokenBudgetExhaustedError,),
+    )
+    return TreeRun(config=config, task=task, calls=calls, search=search, allowance=allowance)
+
+
+def _build_plan(config: TreeOfThoughtConfig) -> SearchPlan:
+    return SearchPlan(
+        max_depth=config.max_depth,
+        branching=config.branching,
+        width=config.beam_width,
+        at_once=_CALLS_AT_ONCE,
+        solved_score=_SOLVED_SCORE,
+        min_score=_LEAST_SCORE,
+        unknown_score=UNKNOWN_SCORE,
+        patience=_PATIENCE if config.search is TreeSearchOrder.BEST_FIRST else None,
+        seed=config.seed,
+    )
+
+
+def _build_selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> Selection[TreeThought]:
+    root = build_root(TreeThought(text=""))
+    return UctSelection(root, plan) if config.search is TreeSearchOrder.BEST_FIRST else BeamSelection(root, plan)
+
+
+def prompts_of(task: Task, nonce: str, counter: TokenCounter) -> TreePrompts:
+    """Return the prompts of a run; linear in the task's texts."""
+    return TreePrompts(question=task.query, material=task.material, nonce=nonce, counter=counter)
+
+
+def shape_of(config: TreeOfThoughtConfig) -> ThoughtShape:
+    """Return what the calls of a run look like."""
+    return ThoughtShape(
+        branching=config.branching,
+        thought_tokens=config.max_tokens_per_thought,
+        is_comparing=config.evaluator is ThoughtJudge.VOTE,
+    )
+
+
+async def _count_prompt(messages: Sequence[Message], model: ChatModel, counter: TokenCounter) -> int:
+    """Return the tokens of `messages`: the server's count if it gives one, else our own."""
+    told = None if counter.is_exact else await model.count_exactly(messages)
+    return await count_prompt(messages, counter) if told is None else told
+
+
+def _bound_answer(calls: ThoughtCalls, config: TreeOfThoughtConfig) -> Cost:
+    """Return the worst case of the call that answers from the best thought."""
+    notes = config.max_depth * (config.max_tokens_per_thought + _STEP_MARK_TOKENS) + FENCE_TOKENS
+    if calls.prompts.notes_tokens is not None:
+        notes = min(notes, calls.prompts.notes_tokens + FENCE_TOKENS)
+    return calls.bound(calls.prompts.answer(()), more_tokens=notes + config.max_tokens_per_thought)

@@ -15,7 +15,7 @@ import pytest
 from reasond_server.errors import SettingsError
 from reasond_server.llm.openai.addressing import RequestHead, RequestHeads, find_proxy
 from reasond_server.llm.openai.backend_options import BackendOptions
-from reasond_server.telemetry.propagation import Telling, TraceContext
+from reasond_server.telemetry.propagation import OutgoingTrace, TraceContext
 
 OPTIONS = BackendOptions(name="main", model="m-1", base_url="https://host.example/v1", api_key="k")
 OPENAI, AZURE = "https://api.openai.com/v1", "https://name.openai.azure.com"
@@ -149,11 +149,11 @@ def test_each_head_is_built_once_and_each_call_adds_its_own_headers() -> None:
     heads = RequestHeads(options=OPTIONS)
     one = heads.find(CHAT)
     assert heads.find(CHAT) is one
-    with Telling(TraceContext(trace_id="1" * 32, span_id="2" * 16, is_sampled=True)):
-        now = one.headers_now(keeps=False)
+    with OutgoingTrace(TraceContext(trace_id="1" * 32, span_id="2" * 16, is_sampled=True)):
+        now = one.build_headers(keeps=False)
     assert now["connection"] == "close"
     assert now["traceparent"].startswith("00-1111")
-    assert one.headers_now(keeps=True) == {**one.headers, "connection": "keep-alive"}
+    assert one.build_headers(keeps=True) == {**one.headers, "connection": "keep-alive"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from reasond_server.errors import ModelProtocolError, ModelTimeoutError, ModelUn
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.transport import OpenAITransport
-from reasond_server.telemetry.propagation import Telling, TraceContext
+from reasond_server.telemetry.propagation import OutgoingTrace, TraceContext
 from tests.faults.backend import KEY, NOW
 from tests.faults.upstream import GOOD, STREAM_HEAD, Conversation, refusing, streaming, upstream
 
@@ -206,7 +206,7 @@ async def test_each_request_tells_the_trace_of_its_own_call() -> None:
     traces = [TraceContext(trace_id=digit * 32, span_id=digit * 16, is_sampled=True) for digit in "1234"]
     async with upstream(streaming(*GOOD)) as server, transport(server.address) as one:
         for trace in traces:
-            with Telling(trace):
+            with OutgoingTrace(trace):
                 await read(one)
         await read(one)
         told = [dict(headers_of(asked)).get("traceparent") for asked in server.conversations]

@@ -12,7 +12,7 @@ import pytest
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import ExecutionStore
 from reasond_server.stores import open_stores
-from reasond_server.testing.logs import START
+from tests.stores.logs import START
 
 
 class Time:

@@ -21,7 +21,6 @@ from reasond_server.logs.stored.codec import (
     encode_event,
     encode_execution,
 )
-from reasond_server.testing.logs import START, step
 from reasond_server.types import (
     CustomStep,
     Execution,
@@ -34,6 +33,7 @@ from reasond_server.types import (
     StrategySource,
     Thought,
 )
+from tests.stores.logs import START, step
 
 HOSTILE = st.sampled_from(["\x00", "\u2028", "</answer>", '"\\', "𝄞", "\ufeff", "é" * 300, "{}", "%s :x"])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | HOSTILE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reasond_server.testing.store_conformance import ExecutionStoreConformance
+from tests.stores.conformance import ExecutionStoreConformance
 from tests.unit.logs.stored.conftest import Opened
 
 

@@ -12,11 +12,12 @@ import pytest
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError
 from reasond_server.logs.store import Change, Lease
-from reasond_server.storage.postgres import PostgresPool
+from reasond_server.storage.postgres_pool import PostgresPool
 from reasond_server.stores import examine_stores, migrate_stores
-from reasond_server.testing.logs import HandWrittenLog, started, step
-from reasond_server.testing.store_conformance import ExecutionStoreConformance
+from reasond_server.types import ExecutionState
 from tests.engines.postgres import PostgresServer, running_postgres
+from tests.stores.conformance import ExecutionStoreConformance
+from tests.stores.logs import HandWrittenLog, started, step
 from tests.unit.logs.stored.conftest import Time, opened
 
 SECRET = "the secret that must not be logged"
@@ -55,6 +56,22 @@ async def test_another_process_hears_of_what_one_writes(postgres_url: str, tmp_p
             await one.store.request_cancel(*log.name)
             assert await heard.get() is Change.CANCEL_REQUESTED
         assert one.store.is_durable
+
+
+async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
+    async with opened(postgres_url, tmp_path, time) as one, opened(postgres_url, tmp_path, time) as other:
+        logs = [HandWrittenLog.new(one.store, tenant="acme") for _ in range(50)]
+        for log in logs:
+            await log.create()
+            assert await log.suspend(started(), wake_time=time.now()) is None
+        lease = Lease(owner="two", seconds=15)
+        calls = [each.store.wake(lease, *log.name) for log in logs for each in (one, other)]
+        looks = [each.store.recover(lease, limit=10) for each in (one, other)]
+        woken, found = await asyncio.gather(asyncio.gather(*calls), asyncio.gather(*looks))
+        taken = [recovery.execution.execution_id for recovery in woken if recovery is not None]
+        taken += [recovery.execution.execution_id for recoveries in found for recovery in recoveries]
+        assert sorted(taken) == sorted(log.name[1] for log in logs)
+        assert {(await one.store.find(*log.name)).state for log in logs} == {ExecutionState.RUNNING}
 
 
 async def test_a_whole_batch_is_told_whatever_its_size(postgres_url: str, tmp_path: Path, time: Time) -> None:

@@ -11,10 +11,10 @@ import pytest
 from reasond_server.errors import SettingsError, StoreFullError
 from reasond_server.logs.store import Lease
 from reasond_server.logs.stored.sqlite import SqliteExecutionStore
-from reasond_server.storage.sqlite import SqliteFile
+from reasond_server.storage.sqlite_file import SqliteFile
 from reasond_server.stores import open_stores
-from reasond_server.testing.logs import HandWrittenLog, started, step
-from reasond_server.testing.store_conformance import ExecutionStoreConformance
+from tests.stores.conformance import ExecutionStoreConformance
+from tests.stores.logs import HandWrittenLog, started, step
 from tests.unit.logs.stored.conftest import Time, opened
 
 SECRET = "the secret that must not stay behind"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reasond_server.errors import ContextExhaustedError, InvalidConfigError
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
-from reasond_server.strategies.tree_of_thought.room import ThoughtShape
+from reasond_server.strategies.tree_of_thought.config import LEAST_THOUGHT_TOKENS
+from reasond_server.strategies.tree_of_thought.prompts import ThoughtShape, TreePrompts
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 
@@ -71,7 +73,7 @@ def test_every_call_fits_the_window_when_the_room_is_used_up(branching: int, is_
     counter, thought, window = WordPieceCounter(), 64, 1500
     shape = ThoughtShape(branching=branching, thought_tokens=thought, is_comparing=is_comparing)
     made = prompts("The wall is long. " * 20)
-    made.notes_tokens = shape.notes_room(counter.count_prompt(shape.bare_prompt(made)), window=window)
+    made.notes_tokens = shape.measure_notes(counter.count_prompt(shape.build_bare_prompt(made)), window=window)
     path = ["long " * thought] * 30
     shown = ["long " * (thought - 1)] * shape.shown
     assert counter.count_prompt(made.propose(path, count=branching, is_last=True)) + branching * thought <= window
@@ -82,7 +84,7 @@ def test_every_call_fits_the_window_when_the_room_is_used_up(branching: int, is_
 def test_a_thought_that_is_too_large_is_refused_with_the_largest_that_fits() -> None:
     shape = ThoughtShape(branching=3, thought_tokens=512, is_comparing=False)
     with pytest.raises(InvalidConfigError, match=r"max_tokens_per_thought must be at most (\d+) .* got 512") as raised:
-        shape.notes_room(1000, window=2000)
+        shape.measure_notes(1000, window=2000)
     most = int(raised.value.message.split("at most ")[1].split()[0])
     for size, fits in ((most, True), (most + 1, False)):
         one = ThoughtShape(branching=3, thought_tokens=size, is_comparing=False)
@@ -92,6 +94,30 @@ def test_a_thought_that_is_too_large_is_refused_with_the_largest_that_fits() -> 
 def test_where_no_thought_fits_the_remedy_is_bounded_context() -> None:
     shape = ThoughtShape(branching=3, thought_tokens=512, is_comparing=False)
     with pytest.raises(ContextExhaustedError) as raised:
-        shape.notes_room(1900, window=2000)
+        shape.measure_notes(1900, window=2000)
     assert "'bounded_context'" in raised.value.remedy
     assert raised.value.metadata == {"prompt_tokens": "1900", "context_window": "2000"}
+
+
+@given(
+    branching=st.integers(1, 10),
+    thought=st.integers(LEAST_THOUGHT_TOKENS, 4096),
+    is_comparing=st.booleans(),
+    bare=st.integers(0, 40_000),
+    window=st.integers(0, 80_000),
+)
+def test_there_is_room_for_the_last_thought_or_a_refusal(
+    branching: int,
+    thought: int,
+    is_comparing: bool,  # noqa: FBT001 - what hypothesis draws
+    bare: int,
+    window: int,
+) -> None:
+    shape = ThoughtShape(branching=branching, thought_tokens=thought, is_comparing=is_comparing)
+    try:
+        room = shape.measure_notes(bare, window=window)
+    except (ContextExhaustedError, InvalidConfigError):
+        assert bare + shape.needed_tokens > window
+    else:
+        assert room >= thought
+        assert bare + room + shape.needed_tokens - thought <= window

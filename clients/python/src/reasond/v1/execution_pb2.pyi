@@ -147,6 +147,8 @@ class _ExecutionStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     """An error ended it; the result is partial."""
     EXECUTION_STATE_CANCELLED: _ExecutionState.ValueType  # 4
     """It was cancelled; the result is partial."""
+    EXECUTION_STATE_SUSPENDED: _ExecutionState.ValueType  # 5
+    """It waits to be woken, by a call or at a time; no server works on it."""
 
 class ExecutionState(_ExecutionState, metaclass=_ExecutionStateEnumTypeWrapper):
     """Whether an execution still runs."""
@@ -161,6 +163,8 @@ EXECUTION_STATE_FAILED: ExecutionState.ValueType  # 3
 """An error ended it; the result is partial."""
 EXECUTION_STATE_CANCELLED: ExecutionState.ValueType  # 4
 """It was cancelled; the result is partial."""
+EXECUTION_STATE_SUSPENDED: ExecutionState.ValueType  # 5
+"""It waits to be woken, by a call or at a time; no server works on it."""
 global___ExecutionState = ExecutionState
 
 @typing.final

@@ -1,0 +1,208 @@
+"""The keys of the configuration as the models declare them, and their values as text: rows, the example file."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel, SecretStr
+
+from reasond_server.config.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+
+_TYPE_NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text", SecretStr: "text"}
+
+
+_WIDTH = 110
+_HEADER = (
+    "The configuration of reasond: every key with its default. Keys that are left out keep it, others are refused. "
+    "REASOND__SECTION__KEY in the environment overrides a key; `reasond config show --origin` tells what applies. "
+    "This file is written by the code that reads it; a test compares them."
+)
+_SAMPLES = {
+    "auth.keys": 'keys = [{ id = "main", algorithm = "HS256", secret_env = "REASOND_SIGNING_KEY" }]',
+    "auth.agents": '[auth.agents.crawler]\nsecret_hash = "$argon2id$..."\nroles = ["solver"]',
+    "auth.roles": '[auth.roles.solver]\npermissions = ["reasoning:execute"]\nstrategies = ["chain_of_thought"]',
+    "limits.weights": "tree_of_thought = 10",
+    "llm.capabilities": 'limit_field = "max_tokens"\nmax_stops = 4',
+    "llm.backends": '[llm.backends.local]\nmodel = "qwen3-8b"\nbase_url = "http://127.0.0.1:8080/v1"',
+    "tools.mcp": '[tools.mcp.files]\ncommand = "mcp-files"\nargs = ["/srv/documents"]\nallow_tools = ["read_file"]',
+    "store.tenant_retention_s": "acme = 86400.0",
+    "reasoning.strategies": (
+        "[reasoning.strategies.bounded_context]\ndefault_max_iterations = 5\nmax_allowed_iterations = 50"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDoc:
+    """What is to be known about one key: `range` is empty where the type says all."""
+
+    key: str
+    section: str
+    type_name: str
+    default: Any
+    range: str
+    description: str
+
+
+def key_docs() -> tuple[KeyDoc, ...]:
+    """Return all keys in the order of the models."""
+    return tuple(
+        KeyDoc(
+            key=key,
+            section=key.rpartition(".")[0],
+            type_name=_type_name(field),
+            default=field.get_default(call_default_factory=True),
+            range=_range(field),
+            description=field.description or "",
+        )
+        for key, field in _fields(Settings, "")
+    )
+
+
+def is_text_key(key: str) -> bool:
+    """Return whether the dotted `key` takes a string."""
+    key = _template(key)
+    return any(doc.key == key and doc.type_name in {"text", "choice"} for doc in key_docs())
+
+
+def nearest(key: str) -> str:
+    """Return a hint that names the known key most like `key`, or what is known where it stands."""
+    key = _template(key)
+    section, _, name = key.rpartition(".")
+    known = [doc.key for doc in key_docs()]
+    sections = sorted({part for doc in key_docs() for part in (doc.section, *_parents(doc.section))})
+    alike = [*known, *(other for other in sections if other.count(".") == key.count("."))]
+    matches = get_close_matches(key, alike, n=1, cutoff=0.75)
+    by_name = get_close_matches(name, [other.rpartition(".")[2] for other in known], n=1, cutoff=0.75)
+    if matches:
+        return f"did you mean {matches[0]}?"
+    if by_name:
+        return f"did you mean {next(other for other in known if other.rpartition('.')[2] == by_name[0])}?"
+    beside = [other for other in [*known, *sections] if other.rpartition(".")[0] == section]
+    return f"known are {', '.join(beside)}" if beside else f"known sections are {', '.join(sections)}"
+
+
+def _template(key: str) -> str:
+    """Return `key`, for a named backend the key of [llm] that it repeats."""
+    return re.sub(r"^llm\.backends\.[^.]+\.", "llm.", key)
+
+
+def _parents(section: str) -> Iterator[str]:
+    """Yield the sections around `section`."""
+    while "." in section:
+        section = section.rpartition(".")[0]
+        yield section
+
+
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the fields of `model` that are no sections, with their dotted keys."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _fields(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def _type_name(field: FieldInfo) -> str:
+    """Return the type of `field` in plain words."""
+    if get_origin(field.annotation) is Literal:
+        return "choice"
+    if get_origin(field.annotation) is tuple:
+        return "list"
+    return _TYPE_NAMES.get(field.annotation, "table") if isinstance(field.annotation, type) else "table"
+
+
+def _range(field: FieldInfo) -> str:
+    """Return what `field` takes beyond its type: bounds of a number or the choices."""
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f'"{choice}"' for choice in get_args(field.annotation))
+    lowest = [constraint.ge for constraint in field.metadata if isinstance(constraint, annotated_types.Ge)]
+    highest = [constraint.le for constraint in field.metadata if isinstance(constraint, annotated_types.Le)]
+    return f"{lowest[0]}-{highest[0]}" if lowest and highest else ""
+
+
+def settings_as_rows(settings: Settings, origins: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """Return (dotted key, value as TOML, origin) of every value; secrets are shown as "***"."""
+    return tuple((key, toml_value(value), _origin(key, origins)) for key, value in _values(settings, ""))
+
+
+def render_example() -> str:
+    """Return the text of config.example.toml."""
+    lines = _comment(_HEADER)
+    section = ""
+    for doc in key_docs():
+        # Tables that operators key themselves hold a sample instead of keys.
+        heading = doc.key if doc.key in _SAMPLES and doc.type_name == "table" else doc.section
+        if heading != section:
+            section = heading
+            lines += ["", f"[{section}]"]
+        lines += _entry(doc)
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """Return `value` as TOML writes it; a secret as "***", unless it is empty."""
+    if isinstance(value, SecretStr):
+        return '"***"' if value.get_secret_value() else '""'
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(toml_value(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {toml_value(item)}' for name, item in value.items())}}}"
+    return json.dumps(_without_password(value), ensure_ascii=False)
+
+
+def _without_password(value: object) -> object:
+    """Return `value`; of an address with a password, the rest."""
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    hidden = re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", value)
+    return re.sub(r"(?i)([?&][a-z]*password=)[^&]*", r"\1***", hidden)
+
+
+def _entry(doc: KeyDoc) -> list[str]:
+    """Return the lines of one key: what it means, a sample where it has one, its default."""
+    limits = f" ({doc.range})" if doc.range and doc.type_name != "choice" else ""
+    sample = [f"# {line}" for line in _SAMPLES.get(doc.key, "").splitlines()]
+    lines = [*_comment(f"{doc.description.rstrip('.')}{limits}."), *sample]
+    if doc.type_name != "table":
+        lines.append(f"{doc.key.rpartition('.')[2]} = {toml_value(doc.default)}")
+    return lines
+
+
+def _comment(text: str) -> list[str]:
+    """Return `text` as comment lines."""
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _values(value: Any, key: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401 - any value of a model
+    """Yield the values within `value` that are not made of others, with their dotted keys."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            inner = getattr(value, name)
+            if inner is not None:
+                yield from _values(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _values(inner, f"{key}.{name}")
+    elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+        for index, inner in enumerate(value):
+            yield from _values(inner, f"{key}[{index}]")
+    else:
+        yield key, value
+
+
+def _origin(key: str, origins: Mapping[str, str]) -> str:
+    """Return where `key` came from; what is in a list came from where the list did."""
+    return origins.get(key) or origins.get(key.partition("[")[0], "default")

@@ -1,0 +1,158 @@
+"""What all sections of the configuration share, and the settings of one model backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
+
+from reasond_server.addresses import split_address
+
+_KIBI = 1024
+_MEBI = 1024 * _KIBI
+_MAX_CAPABILITIES = 32
+
+ValueT = TypeVar("ValueT")
+Capability = bool | int | str | tuple[str, ...]
+StrategyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+EnvironmentName = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", max_length=128)]
+CapabilityName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+
+
+class Section(BaseModel):
+    """Base of all sections: strict types, unknown keys refused, immutable."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+
+def require_base_url(value: str) -> str:
+    """Return `value` if it is an address of HTTP without credentials in it, or empty.
+
+    Raises:
+        ValueError: it is not; the text says which form is right.
+    """
+    if value and not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s@?#]*)?", value):
+        message = 'must start with "http://" or "https://" and hold no user, password, query or fragment'
+        raise ValueError(message)
+    return value
+
+
+def _capability(value: object) -> Capability:
+    """Return `value` if a capability may have it: a truth value, a whole number, a string, a list of strings."""
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    message = "must be true, false, a whole number, a string or a list of strings"
+    raise ValueError(message)
+
+
+def freeze(table: Mapping[str, ValueT]) -> Mapping[str, ValueT]:
+    """Return a read-only copy of `table`."""
+    return MappingProxyType(dict(table))
+
+
+def _address(value: str) -> str:
+    """Return `value` if it is an address or empty."""
+    if value:
+        split_address(value)
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+BaseUrl = Annotated[str, AfterValidator(require_base_url)]
+CapabilityTable = Annotated[
+    Mapping[CapabilityName, Annotated[Capability, PlainValidator(_capability)]],
+    AfterValidator(freeze),
+]
+
+
+class BackendSettings(Section):
+    """One language model behind one address. Which capabilities there are is told by `llm/profiles.py`."""
+
+    model: str = Field(default="", max_length=200, description="Name of the model as the provider knows it.")
+    api_key_env: EnvironmentName = Field(
+        default="OPENAI_API_KEY",
+        description="Name of the environment variable that holds the provider's key, never the key; empty: no key.",
+    )
+    base_url: BaseUrl = Field(
+        default="",
+        max_length=2048,
+        description="Address of the endpoint, up to what stands before /chat/completions; empty: OPENAI_BASE_URL if "
+        "set (for [llm] itself), else OpenAI's own.",
+    )
+    azure_api_version: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]*$", max_length=64)] = Field(
+        default="",
+        description="Version of Azure OpenAI's interface, such as 2024-10-21; set: base_url is the Azure resource and "
+        "model the deployment.",
+    )
+    protocol: Literal["auto", "chat", "responses"] = Field(
+        default="auto",
+        description="Which interface is called: Chat Completions or Responses; auto takes Responses for models of "
+        "OpenAI that have no other, else Chat Completions.",
+    )
+    profile: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$", max_length=64)] = Field(
+        default="auto",
+        description="What the server can do, by name (see docs/guides/model-backends.md); auto: by the names of model "
+        "and host, generic where they tell nothing.",
+    )
+    count: Literal["auto", "server", "tokenizer", "tiktoken", "estimate", "bytes"] = Field(
+        default="auto",
+        description="How tokens are counted: by the server, by tokenizer_file, by tiktoken with ranks that are here "
+        "already, by a calibrated estimate, or by bytes as an upper bound; auto: the first of them that is possible.",
+    )
+    tokenizer_file: str = Field(
+        default="",
+        max_length=4096,
+        description="A tokenizer.json of the model, relative to the configuration file; needs the extra tokenizers.",
+    )
+    max_concurrency: int = Field(default=64, ge=1, le=10_000, description="Most calls at once; more of them wait.")
+    connect_timeout_s: float = Field(
+        default=5.0, ge=0.1, le=60, description="Seconds until a connection must be established."
+    )
+    first_token_timeout_s: float = Field(
+        default=60.0, ge=0.1, le=3600, description="Seconds from the request to the first content."
+    )
+    idle_timeout_s: float = Field(
+        default=30.0, ge=0.1, le=3600, description="Seconds between two pieces of content; keep-alives do not count."
+    )
+    total_timeout_s: float = Field(
+        default=600.0,
+        ge=1,
+        le=86_400,
+        description="Seconds for a whole call, retries included; a caller's earlier deadline ends the run sooner.",
+    )
+    max_attempts: int = Field(
+        default=3,
+        ge=1,
+        le=10,
+        description="Most attempts for one call, the first included; nothing is retried once tokens were accepted.",
+    )
+    first_wait_s: float = Field(
+        default=0.5, ge=0.01, le=60, description="Seconds before the first retry; doubled each time, jittered."
+    )
+    max_wait_s: float = Field(
+        default=20.0,
+        ge=0.01,
+        le=600,
+        description="Longest wait before a retry; where the provider asks for more, the call fails and says so.",
+    )
+    max_line_bytes: int = Field(
+        default=_MEBI, ge=4 * _KIBI, le=64 * _MEBI, description="Longest line of a response that is accepted, in bytes."
+    )
+    max_response_bytes: int = Field(
+        default=8 * _MEBI,
+        ge=64 * _KIBI,
+        le=1024 * _MEBI,
+        description="Largest response that is accepted, "
+        "in bytes; content adds up to 2 KiB for each token that was asked for.",
+    )
+    capabilities: CapabilityTable = Field(
+        default_factory=lambda: MappingProxyType({}),
+        max_length=_MAX_CAPABILITIES,
+        description="What the profile has wrong about this server, by the profile's own names; "
+        "`reasond backends check` prints it.",
+    )

@@ -1,0 +1,307 @@
+"""Every key of config.toml with its default, range and meaning; the guide and the example are made from it.
+
+Keys named `_s` are seconds, `_ms` milliseconds, `_bytes` bytes. Values have exactly the type that is
+declared (a whole number will do where a fraction may stand).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints
+
+from reasond_server.config.auth import AuthSettings
+from reasond_server.config.operation import (
+    LimitsSettings,
+    LogsSettings,
+    MetricsSettings,
+    StoreSettings,
+    TracingSettings,
+)
+from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section, StrategyName, freeze
+from reasond_server.config.tools import ToolsSettings
+
+_KIBI = 1024
+_MEBI = 1024 * _KIBI
+_DAY_S = 86_400
+
+Scalar = bool | int | float | str
+
+
+def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `values` if none stands twice."""
+    if len(set(values)) != len(values):
+        message = "must not name a strategy twice"
+        raise ValueError(message)
+    return values
+
+
+def _scalar(value: object) -> object:
+    """Return `value` if it is a string, a finite number or a truth value."""
+    if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+        message = "must be a string, a finite number, true or false"
+        raise ValueError(message)
+    return value
+
+
+def _freeze_table(table: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return a read-only copy of `table` if its ceilings are numbers."""
+    wrong = [key for key, value in table.items() if key.startswith("max_allowed_") and not _is_number(value)]
+    if wrong:
+        message = f"must give a number for {', '.join(wrong)}"
+        raise ValueError(message)
+    return freeze(table)
+
+
+def _is_number(value: Scalar) -> bool:
+    """Return whether `value` is a number; truth values are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
+StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
+StrategyTable = Annotated[
+    Mapping[StrategyKey, Annotated[Scalar, PlainValidator(_scalar)]],
+    AfterValidator(_freeze_table),
+]
+
+
+class ServerSettings(Section):
+    """Where the server listens, how it ends, and what it takes from a client."""
+
+    grpc_address: Address = Field(
+        default="127.0.0.1:50051",
+        description="Where gRPC listens, host:port; port 0 picks a free one; empty turns TCP off where "
+        "grpc_unix_socket is set.",
+    )
+    http_address: Address = Field(
+        default="127.0.0.1:8001",
+        description="Where HTTP (JSON-RPC, agent card, health) listens, host:port; port 0 picks a free one; "
+        "empty turns HTTP off.",
+    )
+    grpc_unix_socket: str = Field(
+        default="", max_length=100, description="Path of a Unix socket on which gRPC listens as well; empty: none."
+    )
+    admin_address: Address = Field(
+        default="",
+        description="Where channelz listens, host:port; whoever reaches it sees all connections; empty turns it off.",
+    )
+    public_grpc_url: BaseUrl = Field(
+        default="",
+        max_length=2048,
+        description="Where others reach gRPC, as the agent card shall say, such as https://reason.example.com:443; "
+        "empty: where it listens.",
+    )
+    public_http_url: BaseUrl = Field(
+        default="",
+        max_length=2048,
+        description="Where others reach HTTP, as the agent card shall say, without the path of JSON-RPC; empty: where "
+        "it listens.",
+    )
+    tls: Literal["off", "files", "terminated-upstream"] = Field(
+        default="off",
+        description='How connections are encrypted: "off" (loopback only), "files" (with the certificate below) or '
+        '"terminated-upstream" (a proxy in front ends TLS, and only the proxy reaches this server).',
+    )
+    tls_certificate: str = Field(
+        default="", description="PEM file of the certificate chain; read again when it changes."
+    )
+    tls_private_key: str = Field(
+        default="", description="PEM file of the certificate's private key; read again likewise."
+    )
+    tls_client_ca: str = Field(
+        default="",
+        description="PEM file of authorities; if set, clients must present a certificate that one of them signed.",
+    )
+    reflection: bool = Field(default=True, description="Whether gRPC reflection tells callers what can be called.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that serve together, started and replaced by the first; more than 1 need PostgreSQL.",
+    )
+    so_reuseport: bool = Field(
+        default=False, description="Whether several processes may listen on the same port (SO_REUSEPORT)."
+    )
+    drain_delay_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=300,
+        description="Seconds from the signal to stop until new work is refused, so that load balancers notice first.",
+    )
+    drain_grace_s: float = Field(
+        default=25.0,
+        ge=0,
+        le=3600,
+        description="Seconds that running calls have to end, after drain_delay_s, before they are cut.",
+    )
+    max_receive_bytes: int = Field(
+        default=4 * _MEBI, ge=64 * _KIBI, le=64 * _MEBI, description="Largest gRPC message that is accepted, in bytes."
+    )
+    max_send_bytes: int = Field(
+        default=4 * _MEBI, ge=64 * _KIBI, le=64 * _MEBI, description="Largest gRPC message that is sent, in bytes."
+    )
+    max_http_body_bytes: int = Field(
+        default=8 * _MEBI, ge=64 * _KIBI, le=64 * _MEBI, description="Largest HTTP body that is accepted, in bytes."
+    )
+    max_metadata_bytes: int = Field(
+        default=8192, ge=1024, le=64 * _KIBI, description="Most bytes of gRPC metadata that are accepted with one call."
+    )
+    max_concurrent_streams: int = Field(
+        default=256,
+        ge=1,
+        le=100_000,
+        description="Most calls at once on one connection; further ones wait for a place or are refused.",
+    )
+    max_grpc_connections: int = Field(
+        default=1000, ge=1, le=100_000, description="Most gRPC connections at once; further ones are closed at once."
+    )
+    max_pending_calls: int = Field(
+        default=20_000,
+        ge=100,
+        le=1_000_000,
+        description="Most gRPC calls that are begun and wait to be looked at; further ones end as CANCELLED.",
+    )
+    keepalive_time_s: float = Field(
+        default=60.0, ge=1, le=7200, description="Seconds of silence after which a connection is probed."
+    )
+    keepalive_timeout_s: float = Field(
+        default=20.0,
+        ge=1,
+        le=600,
+        description="Seconds without an answer to a probe after which a connection is closed.",
+    )
+    min_ping_interval_s: float = Field(
+        default=10.0,
+        ge=0.1,
+        le=3600,
+        description="Fewest seconds between a client's probes; more eager clients are cut off.",
+    )
+    max_connection_age_s: float = Field(
+        default=1800.0, ge=1, le=604_800, description="Seconds after which a connection is asked to reconnect."
+    )
+    max_connection_age_grace_s: float = Field(
+        default=600.0, ge=0, le=_DAY_S, description="Seconds that calls on such a connection have to end."
+    )
+    heartbeat_interval_s: float = Field(
+        default=10.0, ge=0.05, le=300, description="Seconds of silence on a stream after which a heartbeat is sent."
+    )
+    delta_flush_ms: int = Field(
+        default=30,
+        ge=0,
+        le=1000,
+        description="Most milliseconds that text waits to be joined with what follows; not after silence. 0: no wait.",
+    )
+    write_timeout_s: float = Field(
+        default=30.0,
+        ge=0.1,
+        le=3600,
+        description="Seconds that a client may take nothing of a stream before the stream is ended (SLOW_CONSUMER); "
+        "it can be resumed.",
+    )
+    max_jsonrpc_batch: int = Field(default=20, ge=1, le=1000, description="Most calls in one JSON-RPC batch.")
+
+
+class _ProviderSettings(Section):
+    """Who answers; apart, so that the key stands first in its section."""
+
+    provider: Literal["", "demo", "openai"] = Field(
+        default="",
+        description='Who answers: "demo" (embedded rules, no language model) or "openai" (an OpenAI-compatible '
+        "endpoint). Empty: openai if OPENAI_API_KEY or OPENAI_BASE_URL is set, else demo.",
+    )
+
+
+class LlmSettings(BackendSettings, _ProviderSettings):
+    """Which language model does the thinking."""
+
+    backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(freeze)] = Field(
+        default_factory=lambda: MappingProxyType({}),
+        max_length=32,
+        description="Further backends by name, each a table with the keys of [llm] except provider; "
+        "`reasond backends check NAME` examines one.",
+    )
+
+
+class PerformanceSettings(Section):
+    """How much the core does at once."""
+
+    max_concurrent_requests: int = Field(
+        default=100, ge=1, le=100_000, description="Most executions at once; more of them wait."
+    )
+    max_queued_requests: int = Field(
+        default=100,
+        ge=0,
+        le=100_000,
+        description="Most executions that wait for a place; more are refused with OVERLOADED. 0: none waits.",
+    )
+    queue_timeout_ms: int = Field(
+        default=5000,
+        ge=1,
+        le=600_000,
+        description="Milliseconds that an execution waits for a place at most, its caller's deadline aside.",
+    )
+    strategy_selection_timeout_ms: int = Field(
+        default=50,
+        ge=1,
+        le=60_000,
+        description="Milliseconds that choosing a strategy may take, the agent's look-up included.",
+    )
+    enable_metrics: bool = Field(
+        default=True,
+        description="Whether what happens is counted, for Prometheus to read as [metrics] says.",
+    )
+
+
+class ReasoningSettings(Section):
+    """Which strategies there are and what they default to."""
+
+    default_strategy: Annotated[str, StringConstraints(pattern=r"^([a-z][a-z0-9_]*)?$", max_length=64)] = Field(
+        default="chain_of_thought",
+        description="Strategy of tasks for which neither the request nor the agent names one; empty: they must.",
+    )
+    enabled_strategies: Annotated[tuple[StrategyName, ...], AfterValidator(_unique)] = Field(
+        default=("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"),
+        strict=False,
+        max_length=100,
+        description="Strategies that may be used; an empty list serves none.",
+    )
+    strategies: Annotated[Mapping[StrategyName, StrategyTable], AfterValidator(freeze)] = Field(
+        default_factory=lambda: MappingProxyType({}),
+        description="One table per strategy: default_<parameter> is used where neither the request nor the agent sets "
+        "the parameter; max_allowed_<parameter without max_> is the most that anybody may set.",
+    )
+    performance: PerformanceSettings = Field(default_factory=PerformanceSettings)
+
+    @property
+    def effective_default_strategy(self) -> str | None:
+        """The default strategy, None where it is not enabled, as on a server without any strategy."""
+        return self.default_strategy if self.default_strategy in self.enabled_strategies else None
+
+
+class AgentsSettings(Section):
+    """The directory of agents."""
+
+    max_agents: int = Field(default=1000, ge=1, le=100_000, description="Most agents that can be registered.")
+    max_card_bytes: int = Field(
+        default=256 * _KIBI, ge=1024, le=256 * _KIBI, description="Largest agent card that is accepted, in bytes."
+    )
+
+
+class Settings(Section):
+    """The whole configuration."""
+
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    llm: LlmSettings = Field(default_factory=LlmSettings)
+    reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
+    tools: ToolsSettings = Field(default_factory=ToolsSettings)
+    auth: AuthSettings = Field(default_factory=AuthSettings)
+    limits: LimitsSettings = Field(default_factory=LimitsSettings)
+    agents: AgentsSettings = Field(default_factory=AgentsSettings)
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    logs: LogsSettings = Field(default_factory=LogsSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)

@@ -1,0 +1,130 @@
+"""When a run of bounded context ends: by an answer, by silence, at its last window, or because it goes in circles.
+
+A run repeats itself where the text of a window, or the notes it left, is that of the window before but for case and
+blanks, or where at least nine in ten of its runs of five words stood in the window before. Reading is never judged:
+every such window sees new text, and may well find nothing in it as often as it likes. Nothing is random, so the same
+replies are judged alike.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.context.tags import TagKind
+from reasond_server.llm.model import ModelFinish
+from reasond_server.types import FinishReason
+
+if TYPE_CHECKING:
+    from reasond_server.context.calls import Reply
+    from reasond_server.context.replies import ParsedReply
+    from reasond_server.context.window_plan import Window
+
+
+_MOST_EMPTY_REPLIES = 2
+
+_MOST_CHARACTERS: Final = 65_536
+_RUN: Final = 5
+_FEWEST_RUNS: Final = 24
+_OVERLAP_PER_MILLE: Final = 900
+# Beyond so many words one run in eight stands for all of them.
+_MANY_WORDS: Final = 4096
+_SAMPLE: Final = 8
+# Scripts without spaces between words: each letter for itself.
+_WORD: Final = re.compile("[^\\W\u2e80-\U0003ffff]+|\\w")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowEnding:
+    """How the run ends and with what."""
+
+    answer: str
+    finish_reason: FinishReason
+    warning: str = ""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the model gave an answer by itself."""
+        return self.finish_reason in {FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED}
+
+
+class EndingJudge:
+    """Decides after each window; `best` is the last answer that was marked, whole or not."""
+
+    def __init__(self) -> None:
+        self.best = ""
+        self._empty_in_a_row = 0
+
+    def judge(self, window: Window, reply: Reply) -> WindowEnding | None:
+        """Return how `reply` ends the run; None to go on."""
+        parsed = reply.parsed
+        content = parsed.content.strip()
+        answer = content if parsed.kind is TagKind.ANSWER else ""
+        self.best = answer or self.best
+        self._empty_in_a_row = 0 if parsed.written else self._empty_in_a_row + 1
+        if reply.finish is ModelFinish.CONTENT_FILTER:
+            return WindowEnding(answer=self.best, finish_reason=FinishReason.CONTENT_FILTERED)
+        if answer and parsed.is_closed and window.may_answer:
+            return WindowEnding(answer=answer, finish_reason=FinishReason.ANSWERED)
+        # Once may be an accident of sampling; twice in a row every further window would be paid for nothing.
+        if self._empty_in_a_row == _MOST_EMPTY_REPLIES or (window.is_last and reply.is_only_hidden_reasoning):
+            return self._end_truncated(reply)
+        if window.reading is None and reply.finish is ModelFinish.STOP and _is_untagged(parsed):
+            return WindowEnding(answer=parsed.text.strip(), finish_reason=FinishReason.ANSWERED_UNTAGGED)
+        if window.is_last:
+            last = content or parsed.written or self.best
+            return WindowEnding(answer=last, finish_reason=FinishReason.MAX_ITERATIONS)
+        return None
+
+    def _end_truncated(self, reply: Reply) -> WindowEnding:
+        """Return the end of a run whose model wrote nothing to be read, with the reason where it is known."""
+        warning = "The model wrote nothing in two windows in a row."
+        if reply.is_only_hidden_reasoning:
+            warning = (
+                f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the "
+                "model wrote in its last window and left none for the answer: raise chunk_size, or lower the "
+                "model's reasoning effort."
+            )
+        return WindowEnding(answer=self.best, finish_reason=FinishReason.TRUNCATED, warning=warning)
+
+
+def _is_untagged(parsed: ParsedReply) -> bool:
+    """Return whether the reply has text and no marked content, so that the text is what the model has to say."""
+    return bool(parsed.text.strip()) and not parsed.content.strip()
+
+
+class RepetitionGuard:
+    """Watches the reasoning windows of one run; keeps what it needs of the last one only."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._notes = ""
+        self._runs: frozenset[int] = frozenset()
+
+    def note_repetition(self, *, text: str, notes: str) -> bool:
+        """Take what a window wrote and the notes it left; return whether it repeats the one before."""
+        chunk, carried = _normalize(text), _normalize(notes)
+        runs = _hash_runs(chunk)
+        is_same = bool(chunk) and chunk == self._text
+        is_stuck = bool(carried) and carried == self._notes
+        shared = len(runs & self._runs) * 1000
+        overlaps = len(runs) >= _FEWEST_RUNS and shared >= _OVERLAP_PER_MILLE * len(runs)
+        self._text, self._notes, self._runs = chunk, carried, runs
+        return is_same or is_stuck or overlaps
+
+
+def _normalize(text: str) -> str:
+    return " ".join(text[-_MOST_CHARACTERS:].casefold().split())
+
+
+def _hash_runs(text: str) -> frozenset[int]:
+    """Return a number for each run of five words; the same text gives the same numbers in every process."""
+    words = _WORD.findall(text)
+    rows = zip(*(islice(words, start, None) for start in range(_RUN)), strict=False)
+    numbers = (zlib.crc32(" ".join(row).encode("utf-8", "replace")) for row in rows)
+    if len(words) <= _MANY_WORDS:
+        return frozenset(numbers)
+    return frozenset(number for number in numbers if number % _SAMPLE == 0)

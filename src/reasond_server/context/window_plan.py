@@ -1,0 +1,439 @@
+"""The windows of bounded context: what each call is shown, so that no window outgrows `chunk_size`.
+
+Notation: C = chunk_size, m = carryover_size, f = tokens of a prompt without any content (the frame).
+
+- Reserve: a call always keeps at least C/8 tokens to write in; the call that shows the whole material C/4.
+- The free part C - f - m - C/8 is shared by the question and the segment that is read. The question is
+  pinned to every window and gets at most half of the free part and at most C/4; of a longer one the first
+  and the last paragraph are pinned, clipped, and what lies between becomes the beginning of the material.
+- Where a window that is cut at its limit is summarised by a call of its own (hybrid, summary), the calls that it can
+  follow leave room for that: R tokens, the request and at most 0.15 (C - m) to write, taken from the free part. Where
+  that is too small, no summary is asked for.
+- Material that fits one window together with the question and C/4 to write in is shown whole. Otherwise
+  it is read in segments of (free part - question) tokens, each shown exactly once.
+- Every call may write C - (tokens of its prompt) - R, the last one without R, which is the bound:
+  `fit_windows` counts those.
+
+A plan is made with the model's counter. Before a window is sent, it is fitted by the server's own count, where the
+server tells one. Where that count leaves less than half of what a call keeps for writing, what has not been read yet is
+planned anew with a stretched counter: passages get shorter and more, and nothing is left out. The question may then be
+clipped, its middle being read; notes keep to carryover_size, which by the same measure holds less of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
+from reasond_server.context.sections import Passage, build_prompt
+from reasond_server.context.segments import split_text
+from reasond_server.context.tags import neutralize
+from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.types import CarryoverMode, ReadingProgress
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+
+    from reasond_server.llm.model import ChatModel, TokenCounter
+
+
+MAX_CHUNK_SIZE = 32768
+MIN_CARRYOVER_SIZE = 512
+MAX_SEGMENTS = 4096
+
+_WRITING_SHARE = 8
+_WHOLE_WRITING_SHARE = 4
+_QUESTION_SHARE = 4
+_MIN_FREE_TOKENS = 128
+# Where two sections meet, a tokenizer may count a few tokens more than for the two alone.
+_JOINT_TOKENS = 16
+_LEFT_OUT = "\n[...]\n"
+
+_RULES = (
+    "Work out what <question> asks. <notes> is all you kept from earlier. Think step by step, then end in one "
+    "of two ways: <answer>the final answer</answer>, or, to go on in a fresh window, <continue>"
+)
+_FIELDS = "lines Current Strategy:, Key Findings:, Progress:, Next Steps:, Unresolved:</continue>."
+# Every token of these is paid in every window.
+_ENDINGS = MappingProxyType(
+    {
+        CarryoverMode.HYBRID: f"{_FIELDS} Findings, one a line, add to old ones.",
+        CarryoverMode.SUMMARY: f"{_FIELDS} Repeat old notes that still matter.",
+        CarryoverMode.TAIL: "the notes you need, with earlier notes that still matter</continue>.",
+    }
+)
+_READ = " You are reading a long text passage by passage. Do not answer yet: end with <continue>."
+_READ_LAST = " You are reading a long text; this is its last passage. Answer if the notes and it suffice."
+_ANSWER_NOW = " This is the last window: end with <answer> now."
+
+_UNIT = 1000
+_MOST_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLimits:
+    """The sizes that a plan keeps to; tokens, except `max_segments` and `max_iterations`."""
+
+    chunk_size: int
+    carryover_size: int
+    max_segments: int
+    max_iterations: int
+    carryover_mode: CarryoverMode = CarryoverMode.TAIL
+
+    @property
+    def writing_tokens(self) -> int:
+        """What every call keeps to write in, at the least."""
+        return -(-self.chunk_size // _WRITING_SHARE)
+
+    @property
+    def rules(self) -> str:
+        """What the model is told first."""
+        return _RULES + _ENDINGS[self.carryover_mode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One call to be made: `reading` tells the segment it reads; `is_last` that no other may follow."""
+
+    reading: ReadingProgress | None
+    is_last: bool
+    shows_material: bool = False
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether everything has been read when this window ends."""
+        return self.reading is None or self.reading.segment == self.reading.segment_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPlan:
+    """What the windows of one run show. Texts are neutralised already; `material` or `segments` is empty.
+
+    `prompt_tokens` is the share of every window that question and frame take, `single_pass_tokens` the
+    prompt of one window that would hold everything. `nonce` marks the fences of every window.
+    `segments_before` were read under an earlier plan. A window that a summary may follow keeps `reserve_tokens`
+    for that call, which may write `summary_tokens`; both are 0 where none is made.
+    """
+
+    limits: WindowLimits
+    nonce: str
+    question: str
+    is_question_clipped: bool
+    material: str
+    segments: Sequence[str]
+    prompt_tokens: int
+    single_pass_tokens: int
+    segments_before: int = 0
+    summary_tokens: int = 0
+    reserve_tokens: int = 0
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens of reasoning that all windows hold together: C + (max_iterations - 1)(C - m) (seed 000, BR-5)."""
+        return self._bound_capacity(prompt_tokens=0)
+
+    @property
+    def effective_capacity_tokens(self) -> int:
+        """The same less the prompt's share q of each window: (C - q) + (max_iterations - 1)(C - q - m)."""
+        return self._bound_capacity(prompt_tokens=self.prompt_tokens)
+
+    def list_windows(self) -> Iterator[Window]:
+        """Yield the calls in order, until one of them ends the run: reading first, then reasoning."""
+        before = self.segments_before
+        count = before + len(self.segments)
+        for segment in range(before + 1, count + 1):
+            yield Window(reading=ReadingProgress(segment=segment, segment_count=count), is_last=False)
+        for iteration in range(self.limits.max_iterations):
+            is_last = iteration == self.limits.max_iterations - 1
+            yield Window(reading=None, is_last=is_last, shows_material=iteration == 0)
+
+    def build_prompt(self, window: Window, *, notes: str) -> Sequence[Message]:
+        """Return the messages of one call; `notes` is the carryover of the window before."""
+        if window.reading is not None:
+            number, count = window.reading.segment, window.reading.segment_count
+            return build_prompt(
+                instructions=self.limits.rules + (_READ_LAST if number == count else _READ),
+                question=self.question,
+                nonce=self.nonce,
+                notes=notes,
+                passage=Passage(
+                    text=self.segments[number - 1 - self.segments_before], segment=number, segment_count=count
+                ),
+            )
+        return build_prompt(
+            instructions=self.limits.rules + (_ANSWER_NOW if window.is_last else ""),
+            question=self.question,
+            nonce=self.nonce,
+            notes=notes,
+            material=self.material if window.shows_material else "",
+        )
+
+    def _bound_capacity(self, *, prompt_tokens: int) -> int:
+        window = self.limits.chunk_size - prompt_tokens
+        return window + (self.limits.max_iterations - 1) * (window - self.limits.carryover_size)
+
+
+def plan_windows(
+    *,
+    query: str,
+    material: str,
+    limits: WindowLimits,
+    counter: TokenCounter,
+    nonce: str,
+    segments_before: int = 0,
+    is_reading: bool = False,
+) -> WindowPlan:
+    """Return what the windows show; the time is linear in the texts, and long texts take a while to count.
+
+    With `is_reading` the material is read in segments even if it fits one window: `segments_before` of it were
+    read already.
+
+    A tokenizer that cuts nonces into different numbers of tokens may refuse with one nonce what just fits
+    with another; those of this package count all nonces of a length alike.
+
+    Raises:
+        InvalidConfigError: chunk_size is too small for carryover_size (the smallest that works is named),
+            or the material needs more than max_segments segments (the number it needs is named).
+    """
+    rules = limits.rules
+    frame = _count_frame(counter, nonce, rules)
+    free = _count_free(limits, frame)
+    if free < _MIN_FREE_TOKENS:
+        raise _refuse_chunk_size(limits, frame)
+    summary, reserve = _share_summary(limits, free - _MIN_FREE_TOKENS, counter)
+    free -= reserve
+    question, rest = _pin_question(neutralize(query), min(limits.chunk_size // _QUESTION_SHARE, free // 2), counter)
+    whole = "\n\n".join(text for text in (rest, neutralize(material)) if text)
+    everything = counter.count_prompt(
+        build_prompt(instructions=rules + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
+    )
+    segments: Sequence[str] = ()
+    most = limits.chunk_size - limits.chunk_size // _WHOLE_WRITING_SHARE - reserve
+    if whole and (is_reading or everything > most):
+        segments = split_text(whole, limit=free - counter.count_text(question), counter=counter)
+        if segments_before + len(segments) > limits.max_segments:
+            raise _refuse_segments(limits, segments_before + len(segments))
+    return WindowPlan(
+        limits=limits,
+        nonce=nonce,
+        question=question,
+        is_question_clipped=bool(rest),
+        material="" if segments else whole,
+        segments=segments,
+        prompt_tokens=counter.count_prompt(build_prompt(instructions=rules, question=question, nonce=nonce)),
+        single_pass_tokens=everything,
+        segments_before=segments_before,
+        summary_tokens=summary,
+        reserve_tokens=reserve,
+    )
+
+
+def _share_summary(limits: WindowLimits, most: int, counter: TokenCounter) -> tuple[int, int]:
+    """Return the tokens that a summary may have and those that it takes of a window with all that is around it."""
+    if limits.carryover_mode is CarryoverMode.TAIL:
+        return 0, 0
+    around = counter.count_prompt(
+        (Message(role=Role.ASSISTANT, content=""), Message(role=Role.USER, content=SUMMARY_REQUEST))
+    )
+    summary = bound_summary(chunk_size=limits.chunk_size, carryover_size=limits.carryover_size)
+    summary = min(summary, limits.carryover_size, most - around - _JOINT_TOKENS)
+    return (summary, summary + around + _JOINT_TOKENS) if summary >= FEWEST_SUMMARY_TOKENS else (0, 0)
+
+
+def _count_frame(counter: TokenCounter, nonce: str, rules: str) -> int:
+    """Return the tokens of the largest prompt that shows nothing yet."""
+    widest = Passage(text="", segment=MAX_SEGMENTS, segment_count=MAX_SEGMENTS)
+    # An empty section is left out, so one letter stands for the notes.
+    prompts = (
+        build_prompt(instructions=rules + kind, question="", nonce=nonce, notes="n", passage=widest)
+        for kind in (_READ, _READ_LAST, _ANSWER_NOW)
+    )
+    return max(map(counter.count_prompt, prompts)) + _JOINT_TOKENS
+
+
+def _count_free(limits: WindowLimits, frame: int) -> int:
+    return limits.chunk_size - frame - limits.carryover_size - limits.writing_tokens
+
+
+def _pin_question(query: str, limit: int, counter: TokenCounter) -> tuple[str, str]:
+    """Return what of `query` every window repeats, in at most `limit` tokens, and what is left to be read."""
+    if counter.count_text(query) <= limit:
+        return query, ""
+    share = (limit - counter.count_text(_LEFT_OUT) - _JOINT_TOKENS) // 2
+    first = _find_first_paragraph(query)
+    head = counter.head(first, share)
+    last = _find_last_paragraph(query[len(head) :])
+    tail = counter.tail(last, share)
+    return f"{head}{_LEFT_OUT}{tail}", query[len(head) : len(query) - len(tail)]
+
+
+def _find_first_paragraph(text: str) -> str:
+    start = len(text) - len(text.lstrip())
+    end = text.find("\n\n", start)
+    return text if end < 0 else text[:end]
+
+
+def _find_last_paragraph(text: str) -> str:
+    end = len(text.rstrip())
+    start = text.rfind("\n\n", 0, end)
+    return text if start < 0 else text[start + 2 :]
+
+
+def _refuse_chunk_size(limits: WindowLimits, frame: int) -> InvalidConfigError:
+    """Name the smallest chunk_size for this carryover_size, and the largest carryover_size if there is one."""
+    taken = frame + limits.carryover_size + _MIN_FREE_TOKENS
+    smallest = -(-taken * _WRITING_SHARE // (_WRITING_SHARE - 1))
+    largest = limits.chunk_size - limits.writing_tokens - frame - _MIN_FREE_TOKENS
+    remedies = [f"raise it to at least {smallest}"] if smallest <= MAX_CHUNK_SIZE else []
+    if largest >= MIN_CARRYOVER_SIZE:
+        remedies.append(f"lower carryover_size to at most {largest}")
+    description = (
+        f"must leave room beside carryover_size {limits.carryover_size} for the prompt, the question and what the "
+        f"model writes: the smallest that does is {smallest}, got {limits.chunk_size}; {' or '.join(remedies)}"
+    )
+    return InvalidConfigError.of(Violation(field="chunk_size", description=description.removesuffix("; ")))
+
+
+def _refuse_segments(limits: WindowLimits, needed: int) -> InvalidConfigError:
+    remedy = f"raise it to at least {needed}, or " if needed <= MAX_SEGMENTS else ""
+    description = (
+        f"is {limits.max_segments}, but the material needs {needed} segments; "
+        f"{remedy}raise chunk_size, lower carryover_size or shorten the material"
+    )
+    return InvalidConfigError.of(Violation(field="max_segments", description=description))
+
+
+class StretchedCounter:
+    """Counts `thousandths`/1000 times what another counter counts; its estimates are no longer exact."""
+
+    def __init__(self, counter: TokenCounter, *, thousandths: int) -> None:
+        self._counter = counter
+        self._thousandths = thousandths
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the counts are the model's own: they are not."""
+        return False
+
+    def count_text(self, text: str) -> int:
+        """Return the stretched count of `text`."""
+        return self._stretch(self._counter.count_text(text))
+
+    def count_prompt(self, messages: Sequence[Message]) -> int:
+        """Return the stretched count of a prompt."""
+        return self._stretch(self._counter.count_prompt(messages))
+
+    def head(self, text: str, tokens: int) -> str:
+        """Return the longest beginning of `text` that has at most `tokens` stretched tokens."""
+        return self._counter.head(text, tokens * _UNIT // self._thousandths)
+
+    def tail(self, text: str, tokens: int) -> str:
+        """Return the longest end of `text` that has at most `tokens` stretched tokens."""
+        return self._counter.tail(text, tokens * _UNIT // self._thousandths)
+
+    def _stretch(self, tokens: int) -> int:
+        return -(-tokens * self._thousandths // _UNIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedWindow:
+    """A call to be made: what it is sent and may write. `plan` and `counter` are those that hold from here on."""
+
+    window: Window
+    plan: WindowPlan
+    counter: TokenCounter
+    messages: Sequence[Message]
+    max_tokens: int
+    is_exact: bool
+
+
+async def fit_windows(
+    plan: WindowPlan,
+    *,
+    model: ChatModel,
+    notes: Callable[[TokenCounter], str],
+    must_end: Callable[[], bool],
+    must_repeat: Callable[[], bool] = lambda: False,
+) -> AsyncGenerator[FittedWindow, None]:
+    """Yield the calls of `plan` in order.
+
+    When a call is made, `notes` returns the carryover within carryover_size by the counter that it is given, and
+    `must_end` whether a window that reasons is to be the last. Once a call was made, `must_repeat` tells whether the
+    same window comes again.
+
+    Raises:
+        ContextExhaustedError: a prompt leaves no room to write in, however little of the material it shows.
+    """
+    counter, stretch, attempts, steps = model.counter, _UNIT, 0, 0
+    windows: Iterator[Window] = plan.list_windows()
+    while (window := next(windows, None)) is not None:
+        window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
+        messages = plan.build_prompt(window, notes=notes(counter))
+        told = await model.count_exactly(messages)
+        counted = model.counter.count_prompt(messages)
+        tokens = counted if told is None else told
+        room, least = plan.limits.chunk_size - tokens, max(1, plan.limits.writing_tokens // 2)
+        if room >= least:
+            held = 0 if window.is_last else min(plan.reserve_tokens, room - least)
+            is_exact = told is not None or model.counter.is_exact
+            yield FittedWindow(
+                window=window, plan=plan, counter=counter, messages=messages, max_tokens=room - held, is_exact=is_exact
+            )
+            attempts = 0
+            if must_repeat():
+                windows = chain((window,), windows)
+            else:
+                steps += window.reading is None
+            continue
+        attempts += 1
+        if attempts > _MOST_ATTEMPTS:
+            raise _refuse_window(tokens, plan)
+        found = -(-tokens * _UNIT // max(1, counted))
+        # The same stretch again would give the same plan; only a changed calibration is worth that.
+        stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, stretch)
+        counter = StretchedCounter(model.counter, thousandths=stretch)
+        plan = await _plan_rest(plan, window, counter=counter, steps=steps, tokens=tokens)
+        steps, windows = 0, plan.list_windows()
+
+
+async def _plan_rest(plan: WindowPlan, window: Window, *, counter: TokenCounter, steps: int, tokens: int) -> WindowPlan:
+    """Return a plan for what `window` would have shown and for everything after it."""
+    is_reading, read = window.reading is not None, 0
+    unread = plan.material if window.shows_material else ""
+    if window.reading is not None:
+        read = window.reading.segment - 1
+        unread = "".join(plan.segments[read - plan.segments_before :])
+    limits = replace(plan.limits, max_iterations=plan.limits.max_iterations - steps)
+
+    def plan_again() -> WindowPlan:
+        return plan_windows(
+            query=plan.question,
+            material=unread,
+            limits=limits,
+            counter=counter,
+            nonce=plan.nonce,
+            segments_before=read,
+            is_reading=is_reading,
+        )
+
+    try:
+        made = await asyncio.to_thread(plan_again) if len(unread) > LONG_TEXT_CHARACTERS else plan_again()
+    except InvalidConfigError as error:
+        raise _refuse_window(tokens, plan, error) from error
+    return replace(made, is_question_clipped=plan.is_question_clipped or made.is_question_clipped)
+
+
+def _refuse_window(tokens: int, plan: WindowPlan, error: InvalidConfigError | None = None) -> ContextExhaustedError:
+    size = plan.limits.chunk_size
+    details = [f"{one.field} {one.description}" for one in error.violations] if error is not None else []
+    return ContextExhaustedError(
+        f"a prompt of {tokens} tokens leaves {max(0, size - tokens)} of chunk_size {size} to write in, and shorter "
+        "passages do not help",
+        remedy="; ".join(["Raise chunk_size or lower carryover_size", *details]) + ".",
+        metadata={"prompt_tokens": str(tokens), "chunk_size": str(size)},
+    )

@@ -1,0 +1,126 @@
+"""What every error says, and what is declared of each reason: plain names and numbers, no wire is imported."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+INTERNAL_MESSAGE: Final = "internal error"
+"""All that a caller learns of a fault of the server; the rest is in the log under the id of the call."""
+
+SOON_S: Final = 1.0
+"""Seconds after which it is worth trying again where nothing better is known."""
+
+_MAX_SHOWN_CHARACTERS = 120
+
+
+def _without_user(text: str) -> str:
+    """Return `text` without user and password, where it is a URL that has them."""
+    scheme, found, rest = text.partition("://")
+    place = rest.rfind("@")
+    return f"{scheme}://***{rest[place:]}" if found and place >= 0 and not any(map(str.isspace, rest[:place])) else text
+
+
+def shown(value: object) -> str:
+    """Return `value` as error messages show it: `repr`, at most 120 characters, no control characters.
+
+    What stands before the host of a URL is left out: it may be a password.
+    """
+    if isinstance(value, str):
+        value = _without_user(value)
+    if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARACTERS:
+        value = value[:_MAX_SHOWN_CHARACTERS]
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One thing that is wrong with a request: the path of the field and what would be right."""
+
+    field: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What holds of every error with one reason.
+
+    Attributes:
+        name: The word that both wires carry: a value of `ErrorReason` in errors.proto without its prefix.
+        grpc_status: Name of the gRPC status code.
+        jsonrpc_code: Code of the JSON-RPC error object.
+        remedy: What the page of the errors advises, in Markdown.
+        is_bare: Whether the JSON-RPC message is `message` alone, because clients of seed 001 compare it word for word;
+            otherwise it is `full_message`.
+        is_fault: Whether the server, or what it depends on, did not do its part: its span then has the status ERROR.
+        is_quota: Whether a quota of the caller or of the server's account is used up (google.rpc.QuotaFailure).
+        denial: How `reasond_denials` counts a call that was refused for it; empty where it is not counted there.
+        retry_after_s: Seconds to wait where the one who raises it knows no better; None where waiting does not help.
+    """
+
+    name: str
+    grpc_status: str
+    jsonrpc_code: int = -32603
+    _: KW_ONLY
+    remedy: str
+    is_bare: bool = False
+    is_fault: bool = False
+    is_quota: bool = False
+    denial: str = ""
+    retry_after_s: float | None = None
+
+
+class ReasondError(Exception):
+    """Base of all errors; `message` says what is wrong, `remedy` what to do about it.
+
+    `metadata` holds limits and names for programs. `retry_after_s` (seconds) is set only where waiting
+    helps: by default to that of the reason. `execution_id` names the execution whose partial result was kept.
+    A class without a `declaration` crosses the wires as the class above it, or as INTERNAL if it names a `reason`.
+    """
+
+    declaration: ClassVar[Reason] = Reason(
+        "INTERNAL",
+        "INTERNAL",
+        is_fault=True,
+        remedy="Give the operator the request id; the cause stands in the server's log under it.",
+    )
+    reason: ClassVar[str] = declaration.name
+
+    def __init_subclass__(cls) -> None:
+        if "declaration" in vars(cls):
+            cls.reason = cls.declaration.name
+        elif "reason" in vars(cls):
+            cls.declaration = ReasondError.declaration
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        violations: Sequence[Violation] = (),
+        metadata: Mapping[str, str] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.violations = tuple(violations)
+        self.metadata = dict(metadata or {})
+        self.retry_after_s = self.declaration.retry_after_s if retry_after_s is None else retry_after_s
+        self.execution_id: str | None = None
+
+    def again(self) -> Self:
+        """Return an error that says the same and was never raised: one that was keeps alive what its frames hold."""
+        error = type(self).__new__(type(self), *self.args)
+        error.__dict__.update(self.__dict__)
+        return error
+
+    @property
+    def full_message(self) -> str:
+        """What is wrong and what to do, as one text."""
+        return f"{self.message.rstrip('.')}. {self.remedy}" if self.remedy else self.message

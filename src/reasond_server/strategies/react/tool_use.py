@@ -1,0 +1,282 @@
+"""Tools in a run of ReAct: how they are told within their share of the window, and the calls of one run.
+
+Servers of tools write their schemas without knowing the window. A schema that is too large loses its words first
+(descriptions, examples, titles), then everything but the names and types of its own properties, then those. A shortened
+one is still a JSON Schema that allows whatever the whole one does, and the tool's description says so; what a call does
+not satisfy, the tool itself says.
+
+Calls are made under ids of our own, within their limits, the same one twice at most.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
+from reasond_server.strategies.react import prompts as words
+from reasond_server.strategies.react.prompts import bound_specs
+from reasond_server.tools.execution import refuse_call
+from reasond_server.tools.read_result import READ_TOOL_RESULT
+from reasond_server.tools.results import arguments_of
+from reasond_server.types import FinishReason, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.llm.model import TokenCounter, ToolSpec
+    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.types import ToolResult
+
+
+MOST_TOOL_TOKENS: Final = 1024
+"""Most tokens that one tool may take."""
+MOST_OFFER_TOKENS: Final = 8192
+"""Most tokens that all tools together may take where the window is large or unknown."""
+
+_SHARE_OF_WINDOW: Final = 4
+_WORDS: Final = frozenset({"description", "title", "examples", "default", "$comment", "deprecated", "readOnly"})
+_NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+_VALUES: Final = frozenset({"enum", "const", "required"})
+_SHORTENED: Final = " (Its arguments are told in short: a call that they do not fit is answered with what is wrong.)"
+_SHORT_DESCRIPTION: Final = 200
+_BARE: Final = 3
+
+_MAX_SAME_CALLS: Final = 2
+_MAX_TOOL_NAME: Final = 128
+_NONE_LEFT: Final = "no calls are left; answer from what you know"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Tools as a model is told of them; `each` and `whole` are the texts by which their tokens are counted.
+
+    `sizes` are the bytes of `each`.
+    """
+
+    specs: Sequence[ToolSpec] = ()
+    each: Sequence[str] = ()
+    sizes: Sequence[int] = ()
+    whole: str = ""
+
+
+class Offers:
+    """Makes the offers of a server's runs, and keeps the last one: from run to run the tools are mostly the same.
+
+    Most of what a run does before its first call would otherwise be reading and writing the same schemas again.
+    """
+
+    def __init__(self) -> None:
+        self._tools: Sequence[ToolSpec] = ()
+        self._offer = Offer()
+
+    def make(self, tools: Sequence[ToolSpec]) -> Offer:
+        """Return the offer of `tools`, bounded as `prompts.bound_specs` does."""
+        if tools != self._tools:
+            self._offer = _offer_of(bound_specs(tools))
+            self._tools = tools
+        return self._offer
+
+
+def fit_offer(offer: Offer, *, counter: TokenCounter, window: int | None) -> Offer:
+    """Return `offer` itself if it fits as `fit_specs` demands, else one of shortened tools. Raises as that does."""
+    # A token is at least one byte, so what fits by its bytes needs no counting.
+    sized = zip(offer.each, offer.sizes, strict=True)
+    most = [size if size <= MOST_TOOL_TOKENS else counter.count_text(text) for text, size in sized]
+    if _has_room(most, window) or _has_room([counter.count_text(text) for text in offer.each], window):
+        return offer
+    return _offer_of(fit_specs(offer.specs, counter=counter, window=window))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ShownTool:
+    """A tool as it is told: `level` 0 is whole, 3 bare."""
+
+    whole: ToolSpec
+    level: int
+    told: ToolSpec
+    tokens: int
+
+
+def fit_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: int | None) -> Sequence[ToolSpec]:
+    """Return `specs` in their order, none over MOST_TOOL_TOKENS and together at most MOST_OFFER_TOKENS and window / 4.
+
+    Time is linear in the texts, and at most quadratic in the number of tools.
+
+    Raises:
+        ContextExhaustedError: even without any schema they take more.
+    """
+    most = _share_of(window)
+    shown = [_shorten_to_limit(spec, counter) for spec in specs]
+    while sum(one.tokens for one in shown) > most:
+        open_places = [place for place, one in enumerate(shown) if one.level < _BARE]
+        if not open_places:
+            raise _refuse_tools(shown, most)
+        largest = max(open_places, key=lambda place: shown[place].tokens)
+        shown[largest] = _show_at(shown[largest].whole, shown[largest].level + 1, counter)
+    return tuple(one.told for one in shown)
+
+
+def _has_room(tokens: Sequence[int], window: int | None) -> bool:
+    return sum(tokens) <= _share_of(window) and max(tokens, default=0) <= MOST_TOOL_TOKENS
+
+
+def _share_of(window: int | None) -> int:
+    """Return the most tokens that all tools together may take."""
+    return MOST_OFFER_TOKENS if window is None else min(MOST_OFFER_TOKENS, window // _SHARE_OF_WINDOW)
+
+
+def _offer_of(specs: Sequence[ToolSpec]) -> Offer:
+    shapes = [[spec.name, spec.description, spec.parameters] for spec in specs]
+    each = [_text_of(spec) for spec in specs]
+    sizes = [len(text.encode("utf-8", "replace")) for text in each]
+    return Offer(specs=specs, each=each, sizes=sizes, whole=json.dumps(shapes))
+
+
+def _text_of(spec: ToolSpec) -> str:
+    return f"{spec.name}: {spec.description} {json.dumps(spec.parameters, ensure_ascii=False)}"
+
+
+def _shorten_to_limit(spec: ToolSpec, counter: TokenCounter) -> _ShownTool:
+    one = _show_at(spec, 0, counter)
+    while one.tokens > MOST_TOOL_TOKENS and one.level < _BARE:
+        one = _show_at(spec, one.level + 1, counter)
+    return one
+
+
+def _show_at(spec: ToolSpec, level: int, counter: TokenCounter) -> _ShownTool:
+    told = spec
+    if level:
+        description = spec.description[:_SHORT_DESCRIPTION] if level == _BARE else spec.description
+        told = replace(spec, description=description + _SHORTENED, parameters=_shorten(spec.parameters, level))
+    return _ShownTool(whole=spec, level=level, told=told, tokens=counter.count_text(_text_of(told)))
+
+
+def _shorten(schema: Mapping[str, Any], level: int) -> dict[str, Any]:
+    if level == 1:
+        return dict(_drop_words(schema))
+    if level == _BARE:
+        # Some providers refuse an object without properties.
+        return {"type": "object", "properties": {}}
+    properties = schema.get("properties")
+    names = properties if isinstance(properties, dict) else {}
+    short: dict[str, Any] = {"type": "object", "properties": {name: _keep_type(each) for name, each in names.items()}}
+    return short | ({"required": schema["required"]} if schema.get("required") else {})
+
+
+def _keep_type(schema: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return {"type": kind} if kind else {}
+
+
+def _drop_words(schema: Any, *, is_map: bool = False) -> Any:  # noqa: ANN401 - any JSON
+    """Return `schema` without what only people read; `is_map` tells that its keys are names and no keywords."""
+    if isinstance(schema, list):
+        return [_drop_words(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, Any] = {}
+    for key, value in schema.items():
+        if is_map:
+            kept[key] = _drop_words(value)
+        elif key in _VALUES:
+            kept[key] = value
+        elif key not in _WORDS:
+            kept[key] = _drop_words(value, is_map=key in _NAMED)
+    return kept
+
+
+def _refuse_tools(shown: Sequence[_ShownTool], most: int) -> ContextExhaustedError:
+    tokens = sum(one.tokens for one in shown)
+    return ContextExhaustedError(
+        f"{len(shown)} tools take {tokens} tokens even without their schemas, and may take {most} of the window",
+        remedy="Offer fewer tools ([tools] enabled, and allow_tools of [tools.mcp.NAME]), or use a model with a larger "
+        "context window.",
+        metadata={"tools": str(len(shown)), "tool_tokens": str(tokens), "allowed_tokens": str(most)},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDemand:
+    """Why the next model call must answer, and how the run ends if it does not mark an answer."""
+
+    finish_reason: FinishReason
+    warning: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolUse:
+    """What one run has called.
+
+    `most` calls may be made, `is_budgets` tells whether the task's budget says so rather than the configuration.
+    """
+
+    tools: Toolbox
+    most: int
+    is_budgets: bool
+    made: int = 0
+    failed: int = 0
+    _minted: int = 0
+    _before: dict[str, list[str]] = field(default_factory=dict)
+    _stop: AnswerDemand | None = None
+
+    @property
+    def stop(self) -> AnswerDemand | None:
+        """Why no further call is made; None while calls may be made."""
+        if self._stop is not None or self.made < self.most:
+            return self._stop
+        limit = "budget.max_tool_calls" if self.is_budgets else "max_tool_calls"
+        return AnswerDemand(
+            finish_reason=FinishReason.BUDGET_EXHAUSTED if self.is_budgets else FinishReason.MAX_ITERATIONS,
+            warning=f"All {self.most} tool calls of {limit} were made; the run had to answer.",
+        )
+
+    def mint(self, call: ToolCall) -> ToolCall:
+        """Return `call` under an id of our own, with nothing in it that cannot be carried."""
+        self._minted += 1
+        return ToolCall(
+            call_id=f"c{self._minted}",
+            name=words.make_encodable(call.name)[:_MAX_TOOL_NAME],
+            arguments_json=words.make_encodable(call.arguments_json),
+        )
+
+    async def make(self, call: ToolCall) -> tuple[ToolResult, str]:
+        """Make one call unless it may not be made any more; return its result and a word on it for the model."""
+        before = self._before.setdefault(words.action_key_of(call), [])
+        note = words.REPEATED.format(call_id=before[0]) if before else ""
+        if refused := self._find_refusal(call, len(before)):
+            result, note = refused, ""
+        else:
+            before.append(call.call_id)
+            self.made += 1
+            result = await self._call(call)
+        self.failed += result.is_error
+        return result, note
+
+    def _find_refusal(self, call: ToolCall, times: int) -> ToolResult | None:
+        if self.stop is not None:
+            return refuse_call(call, "not_called", _NONE_LEFT)
+        if times < _MAX_SAME_CALLS:
+            return None
+        warning = "The model made the same call a third time; it was refused, and the run had to answer."
+        self._stop = AnswerDemand(finish_reason=FinishReason.MAX_ITERATIONS, warning=warning)
+        return refuse_call(call, "repeated", f"the same call was made {_MAX_SAME_CALLS} times before; use its result")
+
+    async def _call(self, call: ToolCall) -> ToolResult:
+        try:
+            return await self.tools.call(call)
+        except TokenBudgetExhaustedError as error:
+            self._stop = AnswerDemand(finish_reason=FinishReason.BUDGET_EXHAUSTED, warning=error.full_message)
+            return refuse_call(call, "not_called", _NONE_LEFT)
+
+
+def handle_of(call: ToolCall) -> str:
+    """Return the handle by which the result of `call` can be read: that of the result itself where it read one."""
+    if call.name != READ_TOOL_RESULT:
+        return call.call_id
+    try:
+        handle = arguments_of(call.arguments_json).get("handle")
+    except ValueError:
+        handle = None
+    return handle if isinstance(handle, str) and handle.isalnum() else call.call_id

@@ -1,0 +1,440 @@
+"""Self-consistency: several independent samples of one prompt, whose final answers vote."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from reasond_server.context.answers import answer_of_text, normalize_answer
+from reasond_server.context.calls import LEAST_TOKENS, Reply, bound_prompt, hear, measure_room
+from reasond_server.context.sections import build_prompt
+from reasond_server.context.tags import TagKind, restore
+from reasond_server.errors import (
+    UNSPENT,
+    InvalidConfigError,
+    ModelError,
+    ReasondError,
+    TokenBudgetExhaustedError,
+    Violation,
+)
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.search.allowance import Allowance, Cost
+from reasond_server.search.waves import run_wave
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
+from reasond_server.types import AnswerVotes, CostClass, FinishReason, Sample, SelfConsistencyMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.llm.model import ChatModel, Message
+    from reasond_server.strategies.strategy import RunContext, StrategyEvent
+    from reasond_server.types import Task
+
+_SAMPLES_AT_ONCE: Final = 8
+_WARM_UP_S: Final = 1.0
+_RULES: Final = (
+    "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
+    "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if "
+    "the question asks for one."
+)
+# Shares such as 0.6 of 5 votes must not fail by the last bit of a float.
+_TOLERANCE = 1e-9
+_LADDER_SPREAD: Final = 0.3
+_LEAST_TEMPERATURE: Final = 0.05
+_MOST_TEMPERATURE: Final = 2.0
+
+
+class SelfConsistencyConfig(StrategyConfig):
+    """The parameters, with their defaults and ranges."""
+
+    samples: Annotated[int, Field(ge=1, le=40, description="Most samples; fewer where the vote is decided early.")] = 5
+    temperature: Annotated[
+        float,
+        Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Middle of the temperatures; above 0 for 2 samples up."),
+    ] = 0.7
+    max_tokens: Annotated[
+        int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens the model may write per sample.")
+    ] = 4096
+    min_agreement: Annotated[
+        float,
+        Field(ge=0.0, le=1.0, allow_inf_nan=False, description="Share of the votes that the winner needs."),
+    ] = 0.0
+
+
+class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
+    """Sample the same prompt n = samples times, at slightly different temperatures, and let the answers vote.
+
+    Votes are counted on normalised answers (`context.answers`); of equals the answer that was given first wins.
+    Samples are taken in waves of as many as can decide the vote at the earliest, (n + 1) // 2 in the first, at most 8
+    at once, and none any more once nothing can change the outcome. The very first sample begins alone, the others of
+    its wave when it has begun to write, or after a second: then a server with a prefix cache has read the prompt
+    once.
+
+    Cost: between (n + 1) // 2 and n calls, fewer where min_agreement is out of reach before, of P + G tokens, P for the
+    prompt, cached from the second call on where the provider does, and G <= max_tokens written. Memory: the samples.
+    Latency: one call if the first wave agrees, up to n // 2 + 1 calls one after the other if the vote stays open to the
+    end.
+
+    Failure modes: errors that most samples share win the vote. Without a right answer among the samples no vote finds
+    it. Answers that are texts rather than values seldom agree. A sample that fails, or ends without an answer, casts
+    no vote; a warning counts them. Below min_agreement nothing is answered: MAX_ITERATIONS, `is_abstained`, and the
+    counts in a warning. A budget that ends early leaves the vote to what there is (BUDGET_EXHAUSTED).
+
+    Source: Wang et al. 2022, arXiv 2203.11171.
+    """
+
+    name: ClassVar[str] = "self_consistency"
+    description: ClassVar[str] = (
+        "Takes several independent samples and lets their final answers vote: for questions with one short answer."
+    )
+    config_type: ClassVar[type[SelfConsistencyConfig]] = SelfConsistencyConfig
+    cost_class: ClassVar[CostClass | None] = CostClass.SAMPLED
+    cost_formula: ClassVar[str] = (
+        "calls <= samples, and >= (samples + 1) // 2 unless min_agreement is out of reach before; each of at most "
+        "prompt + max_tokens tokens"
+    )
+    is_replayable: ClassVar[bool] = True
+
+    def check(self, task: Task, config: SelfConsistencyConfig, model: ChatModel) -> None:  # noqa: ARG002 - the port's
+        """Refuse a temperature at which all samples would be the same.
+
+        Raises:
+            InvalidConfigError: temperature is 0 with more than one sample.
+        """
+        if config.temperature == 0 and config.samples > 1:
+            raise InvalidConfigError.of(
+                Violation(
+                    field="temperature",
+                    description=f"must be above 0 with {config.samples} samples, which would all say the same at 0.0; "
+                    "with samples 1 it may be 0",
+                )
+            )
+
+    async def run(self, task: Task, context: RunContext[SelfConsistencyConfig]) -> AsyncGenerator[StrategyEvent, None]:
+        """Sample in waves, then count; see the base class. Steps come in sample order, at the end of each wave.
+
+        Nothing is streamed in between (no Wrote): samples are written side by side.
+
+        Raises:
+            ContextExhaustedError: the prompt leaves no room in the model's context window.
+            TokenBudgetExhaustedError: the budget does not cover the first call.
+            ModelError: every sample failed; the first one's error.
+        """
+        poll = await prepare_poll(task, context)
+        while not poll.is_over:
+            for step in await poll.take_wave():
+                yield step
+        yield poll.build_outcome()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TakenSample:
+    """One sample that ended: what it said, whether it tagged its answer, whether its provider withheld the text."""
+
+    sample: Sample
+    is_tagged: bool
+    is_withheld: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Poll:
+    """One run: what was sampled so far, in sample order."""
+
+    config: SelfConsistencyConfig
+    model: ChatModel
+    messages: Sequence[Message]
+    max_tokens: int
+    worst: Cost
+    allowance: Allowance
+    temperatures: Sequence[float]
+    warnings: Sequence[str]
+    samples: list[_TakenSample] = field(default_factory=list)
+    errors: list[ReasondError] = field(default_factory=list)
+    taken: int = 0
+    is_out_of_budget: bool = False
+
+    @property
+    def tally(self) -> Tally:
+        """The votes so far."""
+        return Tally(cast=[each.sample.normalized_answer for each in self.samples])
+
+    @property
+    def left(self) -> int:
+        """Samples that may still be taken."""
+        return self.config.samples - self.taken
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the samples that are left cannot change the outcome."""
+        return self.tally.is_decided(self.left, min_agreement=self.config.min_agreement)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further sample is taken: also where a whole wave failed before anything was sampled."""
+        is_down = bool(self.errors) and not self.samples
+        return not self.left or self.is_out_of_budget or is_down or self.is_decided
+
+    async def take_wave(self) -> Sequence[Step]:
+        """Take the samples of one wave and return their steps."""
+        most = min(self.tally.count_fewest(self.left, min_agreement=self.config.min_agreement), _SAMPLES_AT_ONCE)
+        # The very first call is the meter's to refuse or to shorten: a small budget may still buy one answer.
+        covered = [place for place in range(most) if self._reserve(is_first=not (self.taken or place))]
+        if not covered:
+            self.is_out_of_budget = True
+            return ()
+        begun = asyncio.Event()
+        if self.taken:
+            begun.set()
+        temperatures = self.temperatures[self.taken : self.taken + len(covered)]
+        calls = [partial(self._take_sample, place, temperatures[place], begun) for place in range(len(covered))]
+        results = await run_wave(calls, at_once=len(calls), failures=(ModelError, TokenBudgetExhaustedError))
+        self.taken += len(results)
+        fresh: list[_TakenSample] = []
+        for temperature, result in zip(temperatures, results, strict=True):
+            if isinstance(result, TokenBudgetExhaustedError):
+                self.is_out_of_budget = True
+                self.taken -= 1
+            if isinstance(result, ReasondError):
+                self.errors.append(result)
+                self.allowance.settle(self.worst, Cost() if isinstance(result, UNSPENT) else self.worst)
+                continue
+            self.allowance.settle(self.worst, Cost(model_calls=1, tokens=result.usage.total_tokens))
+            fresh.append(_judge(result, temperature))
+        self.samples += fresh
+        return [
+            Step(detail=each.sample, answer_found=bool(each.sample.normalized_answer), metrics=self.build_metrics())
+            for each in fresh
+        ]
+
+    def _reserve(self, *, is_first: bool) -> bool:
+        return self.allowance.reserve(self.worst, is_forced=is_first)
+
+    async def _take_sample(self, place: int, temperature: float, begun: asyncio.Event) -> Reply:
+        """Take one sample: the first of all at once; the others when it writes or ends, at the latest after a second.
+
+        A model that does not show its reasoning may say nothing for long.
+        """
+        if place:
+            # Not wait_for: that of Python 3.11 loses a cancellation that comes as the event is set.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WARM_UP_S):
+                    await begun.wait()
+        call = hear(
+            model=self.model,
+            messages=self.messages,
+            max_tokens=self.max_tokens,
+            temperature=temperature,
+            kinds=(TagKind.ANSWER,),
+            # Samples at the same temperature ask for the same, and a replay must not swap them.
+            label=f"sample {self.taken + place}",
+        )
+        try:
+            async with aclosing(call) as heard:
+                async for piece in heard:
+                    begun.set()
+                    if isinstance(piece, Reply):
+                        reply = piece
+        finally:
+            begun.set()
+        return reply
+
+    def build_metrics(self, *, is_abstained: bool = False) -> SelfConsistencyMetrics:
+        """Return the metrics so far."""
+        tally = self.tally
+        return SelfConsistencyMetrics(
+            samples=len(self.samples),
+            votes=tuple(AnswerVotes(answer=answer, votes=votes) for answer, votes in tally.votes),
+            margin=tally.margin,
+            is_stopped_early=bool(self.left) and not self.is_out_of_budget and self.is_decided,
+            is_abstained=is_abstained,
+        )
+
+    def build_outcome(self) -> Outcome:
+        """Count the votes.
+
+        Raises:
+            ReasondError: there is no sample; the first call's error.
+        """
+        if not self.samples:
+            raise self.errors[0]
+        tally = self.tally
+        warnings = [*self.warnings, *self._list_gaps()]
+        winner = next((each for each in self.samples if each.sample.normalized_answer == tally.winner), None)
+        if not tally.winner or winner is None:
+            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else self._explain_silence()
+            return Outcome(answer="", finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
+        if not tally.has_agreement(self.config.min_agreement):
+            warnings.append(self._describe_disagreement(tally))
+            reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
+            metrics = self.build_metrics(is_abstained=True)
+            return Outcome(answer="", finish_reason=reason, metrics=metrics, warnings=tuple(warnings))
+        answer = restore(winner.sample.answer)
+        return Outcome(
+            answer=answer,
+            finish_reason=self._find_reason(tally),
+            metrics=self.build_metrics(),
+            warnings=tuple(warnings),
+        )
+
+    def _find_reason(self, tally: Tally) -> FinishReason:
+        if self.is_out_of_budget:
+            return FinishReason.BUDGET_EXHAUSTED
+        voters = [each for each in self.samples if each.sample.normalized_answer == tally.winner]
+        is_tagged = any(each.is_tagged for each in voters)
+        return FinishReason.ANSWERED if is_tagged else FinishReason.ANSWERED_UNTAGGED
+
+    def _explain_silence(self) -> FinishReason:
+        """Return why no sample cast a vote: the provider's filter where it withheld every one."""
+        is_withheld = all(each.is_withheld for each in self.samples)
+        return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
+
+    def _list_gaps(self) -> Sequence[str]:
+        """Return what must be said of samples that cast no vote."""
+        failed = [error for error in self.errors if not isinstance(error, TokenBudgetExhaustedError)]
+        withheld = sum(each.is_withheld for each in self.samples)
+        silent = sum(not each.sample.normalized_answer for each in self.samples) - withheld
+        gaps = []
+        if failed:
+            reasons = ", ".join(sorted({error.reason for error in failed}))
+            gaps.append(f"{len(failed)} of {self.taken} samples failed ({reasons}) and cast no vote.")
+        if withheld:
+            gaps.append(f"{withheld} of {self.taken} samples were withheld by a content filter and cast no vote.")
+        if silent:
+            gaps.append(f"{silent} of {self.taken} samples ended without a whole answer and cast no vote.")
+        return gaps
+
+    def _describe_disagreement(self, tally: Tally) -> str:
+        votes = tally.votes[0][1]
+        return (
+            f"No answer was given: the best has {votes} of {tally.total} votes, and min_agreement "
+            f"{self.config.min_agreement:g} asks for more."
+        )
+
+
+def _judge(reply: Reply, temperature: float) -> _TakenSample:
+    """Return what a reply says: a whole tagged answer, or what an untagged one comes to."""
+    parsed = reply.parsed
+    content, before = parsed.content.strip(), parsed.text.strip()
+    is_withheld = reply.finish is ModelFinish.CONTENT_FILTER
+    is_tagged = bool(content) and parsed.is_closed and not is_withheld
+    answer = content
+    if not content and reply.finish is ModelFinish.STOP:
+        answer = answer_of_text(before)
+    is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
+    text = "\n\n".join(part for part in (parsed.thinking.strip(), before) if part)
+    normalized = normalize_answer(restore(answer)) if is_whole else ""
+    sample = Sample(text=text, answer=answer, normalized_answer=normalized, temperature=temperature)
+    return _TakenSample(sample=sample, is_tagged=is_tagged, is_withheld=is_withheld)
+
+
+async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -> Poll:
+    """Build the prompt that all samples share and see how much each may write."""
+    config, model, budget = context.config, context.model, task.budget
+    build = partial(
+        build_prompt, instructions=_RULES, question=task.query, nonce=context.new_nonce(), material=task.material
+    )
+    is_long = len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS
+    messages = await asyncio.to_thread(build) if is_long else build()
+    max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
+    worst = Cost(model_calls=1)
+    if budget.max_total_tokens is not None:
+        bound = partial(bound_prompt, messages, model.counter)
+        worst = Cost(model_calls=1, tokens=max_tokens + (await asyncio.to_thread(bound) if is_long else bound()))
+    return Poll(
+        config=config,
+        model=model,
+        messages=messages,
+        max_tokens=max_tokens,
+        worst=worst,
+        allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
+        temperatures=build_ladder(config.temperature, config.samples),
+        warnings=warnings,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Votes in the order in which they were cast; an empty one is a sample without an answer, and no vote."""
+
+    cast: Sequence[str] = ()
+
+    @property
+    def votes(self) -> Sequence[tuple[str, int]]:
+        """Answers with their votes: most votes first, of equals the one that was given first."""
+        counts: dict[str, int] = {}
+        for answer in self.cast:
+            if answer:
+                counts[answer] = counts.get(answer, 0) + 1
+        return sorted(counts.items(), key=lambda item: -item[1])
+
+    @property
+    def total(self) -> int:
+        """Votes in all."""
+        return sum(votes for _, votes in self.votes)
+
+    @property
+    def winner(self) -> str:
+        """The answer that leads; empty without votes."""
+        votes = self.votes
+        return votes[0][0] if votes else ""
+
+    @property
+    def margin(self) -> float:
+        """Share of the winner less that of the runner-up, 0.0-1.0; 0 without votes."""
+        counts = [count for _, count in self.votes]
+        if not counts:
+            return 0.0
+        return (counts[0] - (counts[1] if len(counts) > 1 else 0)) / sum(counts)
+
+    def has_agreement(self, min_agreement: float) -> bool:
+        """Return whether the winner has at least that share of the votes."""
+        votes = self.votes
+        return bool(votes) and votes[0][1] + _TOLERANCE >= min_agreement * self.total
+
+    def is_decided(self, left: int, *, min_agreement: float) -> bool:
+        """Return whether nothing that `left` further samples may say changes the outcome.
+
+        Either the leader stays ahead (a tie goes to the answer that was given first, so a later one must have more)
+        and has its share even if all others disagree, or no answer can reach its share any more, not even the leader
+        with every vote that is left.
+        """
+        votes = self.votes
+        most = votes[0][1] if votes else 0
+        if most + left + _TOLERANCE < min_agreement * (self.total + left):
+            return True
+        if not votes:
+            return left == 0
+        leader = self.cast.index(votes[0][0])
+        rivals = [count + left - (self.cast.index(answer) > leader) for answer, count in votes[1:]]
+        stays = all(rival < most for rival in [*rivals, left - 1])
+        return stays and most + _TOLERANCE >= min_agreement * (self.total + left)
+
+    def count_fewest(self, left: int, *, min_agreement: float) -> int:
+        """Return how many of the `left` samples can decide the vote at the earliest: fewer never can.
+
+        That is if all agree with the leader, or, where that rules out agreement, if no two agree with anybody.
+        """
+        for count in range(left):
+            agreeing = [self.winner or "?"] * count
+            differing = [f"?{number}" for number in range(count)]
+            for more in (agreeing, differing):
+                if Tally(cast=(*self.cast, *more)).is_decided(left - count, min_agreement=min_agreement):
+                    return count
+        return left
+
+
+def build_ladder(temperature: float, samples: int) -> Sequence[float]:
+    """Return the temperature of each sample: T * (1 + 0.3 * r / R), never below 0.05 nor above 2.
+
+    r is 0, -1, 1, -2, 2 … and R the largest of them, so the first sample has T itself and all lie within 30 % of it.
+    """
+    rungs = [(place + 1) // 2 * (1 if place % 2 == 0 else -1) for place in range(samples)]
+    largest = max(map(abs, rungs)) or 1
+    wanted = [temperature * (1 + _LADDER_SPREAD * rung / largest) for rung in rungs]
+    least = min(_LEAST_TEMPERATURE, temperature)
+    return [round(min(max(each, least), _MOST_TEMPERATURE), 4) for each in wanted]

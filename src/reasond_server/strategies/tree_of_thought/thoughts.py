@@ -1,0 +1,311 @@
+"""Thoughts as nodes: a model proposes them and judges them, one by one or against their siblings.
+
+Replies are read leniently, because small models stray from forms. Proposals come several to a reply, each after a mark
+`Thought 1:`. Judgements come as a number from 0 to 10 or a word, points as `1: 7, 2: 3`; what cannot be read is None,
+never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.context.calls import Reply, bound_prompt, hear
+from reasond_server.context.replies import TagParser
+from reasond_server.context.tags import TagKind
+from reasond_server.errors import ContentFilteredError, InternalError
+from reasond_server.llm.model import ModelFinish
+from reasond_server.search.allowance import Cost
+from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, content_key_of
+from reasond_server.strategies.tree_of_thought.prompts import FENCE_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ChatModel, Message, TokenCounter
+    from reasond_server.search.tree import Node
+    from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
+
+_MARK = re.compile(
+    r"^[ \t]{0,8}[*#>-]{0,4}[ \t]{0,2}thought[ \t]{0,2}#?\d{1,3}[ \t*]{0,4}[:.)-][ \t*]{0,4}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
+_RATIO = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)\s{0,3}/\s{0,3}(\d{1,4})\b")
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s{0,3}%")
+_NUMBER = re.compile(r"(?<![\w.,])-?\d{1,9}(?:\.\d{1,9})?(?![\w]|[.,]\d)")
+_WORD = re.compile(r"[a-z']+")
+_PAIR = re.compile(r"(?<![\w.])#?(\d{1,3})[ \t*]{0,3}(?:[:=]|->)[ \t*]{0,3}(\d{1,2}(?:\.\d{1,6})?)(?![\w.]|/)")
+_WORDS: Final = {
+    "sure": 1.0,
+    "certain": 1.0,
+    "correct": 1.0,
+    "yes": 1.0,
+    "likely": 0.7,
+    "plausible": 0.7,
+    "possible": 0.5,
+    "maybe": 0.5,
+    "unsure": 0.5,
+    "unlikely": 0.2,
+    "doubtful": 0.2,
+    "impossible": 0.0,
+    "incorrect": 0.0,
+    "wrong": 0.0,
+    "no": 0.0,
+}
+_NEGATIONS: Final = frozenset({"not", "isn't", "never", "cannot", "can't", "hardly"})
+_MOST_POINTS: Final = 10
+# What a plain vote says of those it was not for: not that they are worthless.
+_LOSER_SCORE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeThought:
+    """What a node holds; `answer` is the final answer of a solution."""
+
+    text: str
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtCalls:
+    """How a model is called in a search over thoughts.
+
+    `thought_tokens` is the most that one thought, one judgement or the answer may have. `counter` must not learn while
+    the search runs. `are_tokens_bounded` tells whether costs are wanted in tokens, which takes counting.
+    """
+
+    model: ChatModel
+    prompts: TreePrompts
+    counter: TokenCounter
+    thought_tokens: int
+    temperature: float
+    are_tokens_bounded: bool
+
+    async def make(self, messages: Sequence[Message], *, max_tokens: int, kinds: Sequence[TagKind]) -> Reply:
+        """Make one call and return the whole reply.
+
+        Raises:
+            ContentFilteredError: the provider withheld text.
+            ReasondError: as the model's `stream`.
+        """
+        call = hear(
+            model=self.model, messages=messages, max_tokens=max_tokens, temperature=self.temperature, kinds=kinds
+        )
+        reply: Reply | None = None
+        async with aclosing(call) as heard:
+            async for piece in heard:
+                reply = piece if isinstance(piece, Reply) else reply
+        if reply is None:
+            raise InternalError("a model call ended without a reply")
+        if reply.finish is ModelFinish.CONTENT_FILTER:
+            raise ContentFilteredError("the model's provider withheld text of the search")
+        return reply
+
+    def bound(self, messages: Sequence[Message], *, more_tokens: int) -> Cost:
+        """Return one call with `messages` and that many further tokens at most."""
+        if not self.are_tokens_bounded:
+            return Cost(model_calls=1)
+        return Cost(model_calls=1, tokens=bound_prompt(messages, self.counter) + more_tokens)
+
+
+class ThoughtProposer:
+    """Asks for all thoughts of an expansion in one call.
+
+    So the prompt is paid for once, and the model sees the thoughts that it has written when it writes the next:
+    samples taken apart repeat each other (ToT calls the two ways "propose" and "sample").
+    """
+
+    def __init__(self, *, calls: ThoughtCalls, max_depth: int) -> None:
+        self._calls = calls
+        self._max_depth = max_depth
+
+    def bound_cost(self, node: Node[TreeThought], *, count: int) -> Cost:
+        """Return one call."""
+        return self._calls.bound(self._build_prompt(node, count), more_tokens=count * self._calls.thought_tokens)
+
+    async def propose(self, node: Node[TreeThought], *, count: int) -> Proposals[TreeThought]:
+        """Return the thoughts of one reply; see the port. One that repeats its own way so far has that one's key."""
+        calls, path = self._calls, path_of(node)
+        reply = await calls.make(self._build_prompt(node, count), max_tokens=count * calls.thought_tokens, kinds=())
+        text = reply.parsed.text
+        is_whole = reply.finish is not ModelFinish.LENGTH and not reply.parsed.is_cut
+        candidates = []
+        for found in split_thoughts(text, is_whole=is_whole)[:count]:
+            thought = TreeThought(text=calls.counter.head(found.text, calls.thought_tokens), answer=found.answer)
+            candidates.append(
+                Candidate(payload=thought, key=_key_of(path, thought), claims_solution=bool(thought.answer))
+            )
+        return Proposals(candidates=candidates, spent=_cost_of(reply))
+
+    def _build_prompt(self, node: Node[TreeThought], count: int) -> Sequence[Message]:
+        is_last = node.depth + 1 >= self._max_depth
+        return self._calls.prompts.propose(path_of(node), count=count, is_last=is_last)
+
+
+class ThoughtEvaluator:
+    """Scores thoughts: each in a call of its own, or all siblings in one call (`is_comparing`)."""
+
+    def __init__(self, *, calls: ThoughtCalls, is_comparing: bool) -> None:
+        self._calls = calls
+        self._is_comparing = is_comparing
+
+    def bound_cost(self, parent: Node[TreeThought], *, count: int) -> Cost:
+        """Return one call, or `count` where thoughts are judged alone."""
+        shown = count if self._is_comparing else 1
+        per_thought = self._calls.thought_tokens + FENCE_TOKENS
+        messages = self._calls.prompts.judge(path_of(parent), [""] * shown)
+        one = self._calls.bound(messages, more_tokens=shown * per_thought + self._calls.thought_tokens)
+        times = 1 if self._is_comparing else count
+        return Cost(model_calls=times * one.model_calls, tokens=times * one.tokens)
+
+    def divide(self, candidates: Sequence[Candidate[TreeThought]]) -> Sequence[Sequence[Candidate[TreeThought]]]:
+        """Return all together, or each alone."""
+        return [candidates] if self._is_comparing else [[candidate] for candidate in candidates]
+
+    async def judge(self, parent: Node[TreeThought], batch: Sequence[Candidate[TreeThought]]) -> Judgement:
+        """Return the verdicts of one reply, without a score where it gives none; an answered thought is a solution."""
+        calls = self._calls
+        messages = calls.prompts.judge(path_of(parent), [self._show(candidate.payload) for candidate in batch])
+        reply = await calls.make(messages, max_tokens=calls.thought_tokens, kinds=(TagKind.ANSWER,))
+        said = reply.parsed.content or reply.parsed.text
+        scores = [read_score(said)] if len(batch) == 1 else read_points(said, count=len(batch))
+        verdicts = [
+            Verdict(score=score, is_solution=bool(candidate.payload.answer))
+            for candidate, score in zip(batch, scores, strict=True)
+        ]
+        return Judgement(verdicts=verdicts, spent=_cost_of(reply))
+
+    def _show(self, thought: TreeThought) -> str:
+        """Return a thought as a judge sees it, with no more tokens of thought and answer than one thought may have."""
+        count, most = self._calls.counter, self._calls.thought_tokens
+        answer = count.head(thought.answer, most)
+        text = count.head(thought.text, most - count.count_text(answer)) if answer else thought.text
+        return "\n".join(part for part in (text, answer and f"Final answer: {answer}") if part)
+
+
+def path_of(node: Node[TreeThought]) -> Sequence[str]:
+    """Return the texts of the thoughts from the first to this one."""
+    return [each.payload.text for each in node.path]
+
+
+def _key_of(path: Sequence[str], thought: TreeThought) -> str:
+    """Return the key: the way and the thought; that of the step which a thought without an answer only repeats."""
+    if not thought.answer:
+        said = content_key_of(thought.text)
+        for place, text in enumerate(path):
+            if content_key_of(text) == said:
+                return content_key_of(*path[: place + 1], "")
+    return content_key_of(*path, thought.text, thought.answer)
+
+
+def _cost_of(reply: Reply) -> Cost:
+    return Cost(model_calls=1, tokens=reply.usage.total_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedThought:
+    """One thought of a reply; `answer` is what it marked as the final answer, empty where it goes on."""
+
+    text: str
+    answer: str = ""
+
+
+def split_thoughts(text: str, *, is_whole: bool) -> Sequence[ProposedThought]:
+    """Return the thoughts of a reply, in order; none where it is blank.
+
+    They begin at `Thought n:`, or else at `1.`, `2.` … counted from 1; without either the reply is one thought.
+    What stands before the first mark is left out. Of a reply that was cut (`is_whole` false) the last thought is
+    left out, unless it marked its answer or is the only one.
+    """
+    parts = [part for part in _split_parts(text) if part.strip()]
+    thoughts: list[ProposedThought] = []
+    for place, part in enumerate(parts, start=1):
+        is_end = place == len(parts) and not is_whole
+        thought = _parse_thought(part, is_whole=not is_end)
+        if is_end and not thought.answer and thoughts:
+            break
+        thoughts.append(thought)
+    return [thought for thought in thoughts if thought.text or thought.answer]
+
+
+def read_score(text: str) -> float | None:
+    """Return a judgement as 0.0-1.0: `8`, `8/10`, `80%`, `0.8` (with a point, at most 1) or a word such as `likely`.
+
+    Only the last line that is not blank counts. None where that says nothing, or several things.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    line = lines[-1] if lines else ""
+    shares = _RATIO.findall(line) or [(percent, "100") for percent in _PERCENT.findall(line)]
+    if shares:
+        return _divide(*shares[0]) if len(shares) == 1 else None
+    numbers = _NUMBER.findall(line)
+    if numbers:
+        return _score_of_ten(numbers[0]) if len(numbers) == 1 else None
+    return _score_words(line)
+
+
+def read_points(text: str, *, count: int) -> Sequence[float | None]:
+    """Return the scores of `count` candidates, numbered from 1, from `1: 7, 2: 3`: points of 10.
+
+    One number alone is a vote for that candidate. A candidate without points, or with two different ones, gets None.
+    """
+    found: dict[int, set[float]] = {}
+    for number, points in _PAIR.findall(text):
+        if 1 <= int(number) <= count and float(points) <= _MOST_POINTS:
+            found.setdefault(int(number), set()).add(float(points) / _MOST_POINTS)
+    if found:
+        return [_find_only(found.get(number, set())) for number in range(1, count + 1)]
+    numbers = _NUMBER.findall(text)
+    if len(numbers) == 1 and numbers[0].isdigit() and 1 <= int(numbers[0]) <= count:
+        return [1.0 if number == int(numbers[0]) else _LOSER_SCORE for number in range(1, count + 1)]
+    return [None] * count
+
+
+def _split_parts(text: str) -> Sequence[str]:
+    """Return the text of each thought with its mark removed."""
+    marks = list(_MARK.finditer(text))
+    if not marks:
+        numbered = list(_NUMBER_MARK.finditer(text))
+        is_list = [int(mark[1]) for mark in numbered] == list(range(1, len(numbered) + 1))
+        marks = numbered if is_list and len(numbered) > 1 else []
+    if not marks:
+        return [text]
+    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
+
+
+def _parse_thought(part: str, *, is_whole: bool) -> ProposedThought:
+    parser = TagParser(kinds=(TagKind.ANSWER,))
+    parser.feed(part)
+    parser.close(is_stop=is_whole)
+    parsed = parser.result
+    answer = parsed.content.strip() if parsed.is_closed else ""
+    text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
+    return ProposedThought(text=text, answer=answer)
+
+
+def _divide(part: str, whole: str) -> float | None:
+    if not int(whole) or float(part) > int(whole):
+        return None
+    return float(part) / int(whole)
+
+
+def _score_of_ten(number: str) -> float | None:
+    value = float(number)
+    if not 0 <= value <= _MOST_POINTS:
+        return None
+    return value if "." in number and value <= 1 else value / _MOST_POINTS
+
+
+def _score_words(line: str) -> float | None:
+    words = _WORD.findall(line.casefold())
+    scores = {_WORDS[word] for word in words if word in _WORDS}
+    return None if _NEGATIONS.intersection(words) else _find_only(scores)
+
+
+def _find_only(values: set[float]) -> float | None:
+    """Return the only one of `values`; None where there is none, or more than one."""
+    return next(iter(values)) if len(values) == 1 else None

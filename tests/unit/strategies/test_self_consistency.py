@@ -1,0 +1,405 @@
+"""Self-consistency: samples, votes, and every way in which they can end."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.errors import (
+    ContextExhaustedError,
+    InvalidConfigError,
+    ModelFailedError,
+    ModelUnavailableError,
+    TokenBudgetExhaustedError,
+)
+from reasond_server.llm.metering import MeteredModel
+from reasond_server.llm.model import ModelFinish
+from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig, Tally, build_ladder
+from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel
+from reasond_server.types import AnswerVotes, Budget, FinishReason, Sample, SelfConsistencyMetrics, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ChatModel, ChatRequest
+
+
+NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
+
+
+def tagged(*answers: str) -> list[str]:
+    return [f"Hm. <answer>{answer}</answer>" for answer in answers]
+
+
+async def run(
+    model: ChatModel, *, material: str = "", budget: Budget | None = None, **config: object
+) -> tuple[list[Sample], Outcome]:
+    task = Task(query="6 times 7?", material=material, budget=budget or Budget())
+    checked = SelfConsistencyConfig.model_validate(config)
+    SelfConsistency().check(task, checked, model)
+    context = RunContext(config=checked, model=model, new_nonce=lambda: NONCE)
+    events: list[StrategyEvent] = [event async for event in SelfConsistency().run(task, context)]
+    *steps, outcome = events
+    assert isinstance(outcome, Outcome)
+    samples = []
+    for step in steps:
+        assert isinstance(step, Step)
+        assert isinstance(step.detail, Sample)
+        assert step.answer_found == bool(step.detail.normalized_answer)
+        samples.append(step.detail)
+    return samples, outcome
+
+
+def metrics(outcome: Outcome) -> SelfConsistencyMetrics:
+    assert isinstance(outcome.metrics, SelfConsistencyMetrics)
+    return outcome.metrics
+
+
+async def test_the_majority_of_normalised_answers_wins_in_the_words_of_its_first_sample() -> None:
+    with ScriptedModel(tagged("41", "42.0", "**42**", "x", "42")) as model:
+        samples, outcome = await run(model)
+    assert (outcome.answer, outcome.finish_reason, outcome.warnings) == ("42.0", FinishReason.ANSWERED, ())
+    assert [sample.normalized_answer for sample in samples] == ["41", "42", "42", "x", "42"]
+    assert samples[0] == Sample(text="Hm.", answer="41", normalized_answer="41", temperature=0.7)
+    votes = (AnswerVotes(answer="42", votes=3), AnswerVotes(answer="41", votes=1), AnswerVotes(answer="x", votes=1))
+    assert outcome.metrics == SelfConsistencyMetrics(samples=5, votes=votes, margin=0.4, is_stopped_early=False)
+
+
+async def test_sampling_stops_when_the_vote_is_decided() -> None:
+    with ScriptedModel(tagged("42", "42", "42")) as model:
+        _, outcome = await run(model)
+    assert (metrics(outcome).is_stopped_early, metrics(outcome).samples, metrics(outcome).margin) == (True, 3, 1.0)
+
+
+async def test_a_vote_that_stays_open_goes_on_by_as_many_as_can_decide_it() -> None:
+    with ScriptedModel(tagged("1", "2", "1", "1", "1")) as model:
+        samples, outcome = await run(model, samples=7)
+    assert (outcome.answer, len(samples)) == ("1", 5)
+    assert metrics(outcome).is_stopped_early
+
+
+async def test_all_samples_share_one_prompt_and_differ_in_temperature() -> None:
+    with ScriptedModel(tagged("1", "2", "3", "4", "5")) as model:
+        samples, outcome = await run(model, temperature=1.0)
+    assert len({request.messages for request in model.requests}) == 1
+    assert [request.temperature for request in model.requests] == [1.0, 0.85, 1.15, 0.7, 1.3]
+    assert [sample.temperature for sample in samples] == [1.0, 0.85, 1.15, 0.7, 1.3]
+    assert outcome.answer == "1"
+
+
+async def test_others_begin_when_the_first_writes_so_that_its_prompt_is_cached() -> None:
+    hold, begun, began = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def reply(_: ChatRequest) -> Reply:
+        begun.set()
+        if len(model.requests) == 3:
+            began.set()
+        first = len(model.requests) == 1
+        return Reply(text="So it is. <answer>1</answer>", hold=hold, hold_after=0 if first else 1)
+
+    model = FunctionModel(reply)
+    task = asyncio.create_task(run(model))
+    await begun.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(model.requests) == 1
+    hold.set()
+    await began.wait()
+    _, outcome = await task
+    assert outcome.answer == "1"
+
+
+async def test_others_do_not_wait_for_a_first_that_says_nothing() -> None:
+    """The first is let go only by the third, which begins though the first has said nothing for a second."""
+    hold = asyncio.Event()
+
+    def reply(_: ChatRequest) -> Reply:
+        if len(model.requests) == 3:
+            hold.set()
+        return Reply(text="<answer>1</answer>", hold=hold)
+
+    model = FunctionModel(reply)
+    _, outcome = await run(model)
+    assert outcome.answer == "1"
+
+
+async def test_below_the_agreement_nothing_is_answered_and_the_counts_are_told() -> None:
+    with ScriptedModel(tagged("1", "2", "1", "3")) as model:
+        samples, outcome = await run(model, samples=5, min_agreement=0.7)
+    assert (outcome.answer, outcome.finish_reason) == ("", FinishReason.MAX_ITERATIONS)
+    assert metrics(outcome).is_abstained
+    assert metrics(outcome).is_stopped_early
+    assert len(samples) == 4
+    assert outcome.warnings == ("No answer was given: the best has 2 of 4 votes, and min_agreement 0.7 asks for more.",)
+
+
+async def test_agreement_must_be_certain_before_sampling_stops() -> None:
+    with ScriptedModel(tagged("1", "1", "1", "1")) as model:
+        _, outcome = await run(model, samples=5, min_agreement=0.8)
+    assert outcome.answer == "1"
+
+
+async def test_a_tie_goes_to_the_answer_that_came_first() -> None:
+    with ScriptedModel(tagged("2", "1", "1", "2")) as model:
+        _, outcome = await run(model, samples=4)
+    assert (outcome.answer, metrics(outcome).margin) == ("2", 0.0)
+
+
+async def test_untagged_answers_vote_too_and_say_so() -> None:
+    with ScriptedModel(["The answer is 42.", "So \\boxed{42}"]) as model:
+        samples, outcome = await run(model, samples=3)
+    assert (outcome.answer, outcome.finish_reason) == ("42.", FinishReason.ANSWERED_UNTAGGED)
+    assert [sample.text for sample in samples] == ["The answer is 42.", "So \\boxed{42}"]
+
+
+async def test_what_was_cut_or_is_silent_casts_no_vote() -> None:
+    replies: list[str | Reply] = [
+        Reply(text="So <answer>4", finish=ModelFinish.LENGTH),
+        Reply(text="Hm " * 300),
+        Reply(text="x", finish=ModelFinish.CONTENT_FILTER),
+        *tagged("42"),
+    ]
+    with ScriptedModel(replies) as model:
+        samples, outcome = await run(model)
+    assert outcome.answer == "42"
+    assert [sample.normalized_answer for sample in samples] == ["", "", "", "42"]
+    assert outcome.warnings == (
+        "1 of 4 samples were withheld by a content filter and cast no vote.",
+        "2 of 4 samples ended without a whole answer and cast no vote.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [(ModelFinish.CONTENT_FILTER, FinishReason.CONTENT_FILTERED), (ModelFinish.LENGTH, FinishReason.TRUNCATED)],
+)
+async def test_a_run_whose_samples_were_all_withheld_says_so(last: ModelFinish, reason: FinishReason) -> None:
+    with ScriptedModel([Reply(text="x", finish=ModelFinish.CONTENT_FILTER), Reply(text="x", finish=last)]) as model:
+        _, outcome = await run(model, samples=2)
+    assert (outcome.answer, outcome.finish_reason) == ("", reason)
+
+
+async def test_samples_that_ask_for_the_same_are_told_apart_whichever_begins_first() -> None:
+    with ScriptedModel([Reply(text="Hm", finish=ModelFinish.LENGTH)] * 3) as model:
+        await run(model, samples=3, temperature=2.0)
+    assert [request.temperature for request in model.requests].count(2.0) == 2
+    assert [request.label for request in model.requests] == ["sample 0", "sample 1", "sample 2"]
+
+
+async def test_without_any_answer_the_run_is_truncated() -> None:
+    with ScriptedModel([Reply(text="Hm", finish=ModelFinish.LENGTH)] * 2) as model:
+        _, outcome = await run(model, samples=2)
+    assert (outcome.answer, outcome.finish_reason) == ("", FinishReason.TRUNCATED)
+
+
+async def test_failed_samples_are_counted_and_cost_no_more_than_themselves() -> None:
+    failed = Reply(text="Hm", error=ModelFailedError("gone"))
+    with ScriptedModel([*tagged("1"), failed, *tagged("1")]) as model:
+        _, outcome = await run(model)
+    assert outcome.answer == "1"
+    assert outcome.warnings == ("1 of 3 samples failed (MODEL_FAILED) and cast no vote.",)
+
+
+async def test_a_model_that_fails_in_a_whole_wave_is_not_asked_again() -> None:
+    errors = [ModelUnavailableError(f"down {place}") for place in range(3)]
+    with ScriptedModel([Reply(error=error) for error in errors]) as model, pytest.raises(ModelUnavailableError) as told:
+        await run(model)
+    assert told.value is errors[0]
+
+
+async def test_a_budget_of_calls_ends_the_vote_with_what_there_is() -> None:
+    with ScriptedModel(tagged("1", "2")) as scripted:
+        metered = MeteredModel(model=scripted, budget=Budget(max_model_calls=2))
+        samples, outcome = await run(metered, budget=Budget(max_model_calls=2))
+    assert (outcome.answer, outcome.finish_reason, len(samples)) == ("1", FinishReason.BUDGET_EXHAUSTED, 2)
+    assert not metrics(outcome).is_stopped_early
+
+
+@given(total=st.integers(1, 6000), long=st.integers(1, 300))
+def test_no_budget_of_tokens_is_exceeded_and_no_sample_but_the_first_cut_by_it(total: int, long: int) -> None:
+    model = FunctionModel(lambda _: f"{'so ' * long}<answer>{len(model.requests) % 3}</answer>")
+    budget = Budget(max_total_tokens=total)
+    metered = MeteredModel(model=model, budget=budget)
+    try:
+        _, outcome = asyncio.run(run(metered, budget=budget, samples=20, max_tokens=400))
+    except TokenBudgetExhaustedError:
+        assert not metered.usage.model_calls
+        return
+    assert metered.usage.total_tokens <= total
+    assert all(request.max_tokens == 400 for request in model.requests[1:])
+    if len(model.requests) < 20 and not metrics(outcome).is_stopped_early:
+        assert outcome.finish_reason is FinishReason.BUDGET_EXHAUSTED
+
+
+async def test_a_budget_that_covers_no_call_is_an_error() -> None:
+    with ScriptedModel([]) as scripted, pytest.raises(TokenBudgetExhaustedError):
+        await run(MeteredModel(model=scripted, budget=Budget(max_total_tokens=5)), budget=Budget(max_total_tokens=5))
+
+
+async def test_a_budget_that_only_the_meter_knows_ends_the_vote_too() -> None:
+    with ScriptedModel(tagged("1", "2")) as scripted:
+        samples, outcome = await run(MeteredModel(model=scripted, budget=Budget(max_model_calls=2)))
+    assert (outcome.finish_reason, len(samples), outcome.warnings) == (FinishReason.BUDGET_EXHAUSTED, 2, ())
+
+
+@pytest.mark.parametrize("replies", [["Hm"], tagged("1")])
+async def test_an_abstention_out_of_budget_names_the_budget(replies: Sequence[str]) -> None:
+    with ScriptedModel(replies[:1]) as scripted:
+        budget = Budget(max_model_calls=1)
+        _, outcome = await run(MeteredModel(model=scripted, budget=budget), budget=budget, min_agreement=0.0)
+    assert outcome.finish_reason is FinishReason.BUDGET_EXHAUSTED
+
+
+def test_a_temperature_of_zero_is_refused_for_more_than_one_sample() -> None:
+    model = ScriptedModel([])
+    with pytest.raises(InvalidConfigError, match=r"temperature must be above 0 with 2 samples"):
+        SelfConsistency().check(Task(query="?"), SelfConsistencyConfig(samples=2, temperature=0.0), model)
+    SelfConsistency().check(Task(query="?"), SelfConsistencyConfig(samples=1, temperature=0.0), model)
+
+
+async def test_a_prompt_that_fills_the_window_is_refused_and_names_bounded_context() -> None:
+    with ScriptedModel([], context_window=400) as model, pytest.raises(ContextExhaustedError) as raised:
+        await run(model, material="wall " * 300)
+    assert "'bounded_context'" in raised.value.remedy
+
+
+async def test_a_small_room_lowers_what_a_sample_may_write_and_says_so() -> None:
+    with ScriptedModel(tagged("1"), context_window=1000) as model:
+        _, outcome = await run(model, samples=1)
+    (warning,) = outcome.warnings
+    assert warning.startswith(f"max_tokens was lowered from 4096 to {model.requests[0].max_tokens}")
+
+
+async def test_long_material_is_prepared_beside_the_event_loop() -> None:
+    with ScriptedModel(tagged("1", "1")) as model:
+        _, outcome = await run(model, samples=3, material="wall " * 20_000, budget=Budget(max_total_tokens=10**6))
+    assert outcome.answer == "1"
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.lists(st.integers(0, 6), min_size=1, max_size=8))
+def test_the_order_in_which_samples_end_changes_nothing(one: list[int], other: list[int]) -> None:
+    assert asyncio.run(_log(one)) == asyncio.run(_log(other))
+
+
+async def _log(turns: list[int]) -> str:
+    """Return everything that a run tells, with the usage at every step; calls take so many turns."""
+
+    class Slow(FunctionModel):
+        async def stream(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - as the base class
+            place = len(self.requests)
+            async for event in super().stream(request):
+                for _ in range(turns[place % len(turns)]):
+                    await asyncio.sleep(0)
+                yield event
+
+    model = Slow(lambda request: f"{'so ' * len(model.requests)}<answer>{round(request.temperature * 10) % 3}</answer>")
+    budget = Budget(max_total_tokens=4000)
+    metered = MeteredModel(model=model, budget=budget)
+    context = RunContext(
+        config=SelfConsistencyConfig(samples=11, max_tokens=300), model=metered, new_nonce=lambda: NONCE
+    )
+    task = Task(query="6 times 7?", budget=budget)
+    return repr([(event, metered.usage) async for event in SelfConsistency().run(task, context)])
+
+
+async def test_cancelling_the_run_closes_every_call() -> None:
+    hold = asyncio.Event()
+    began = asyncio.Event()
+
+    def reply(_: ChatRequest) -> Reply:
+        if len(model.requests) == 3:
+            began.set()
+        return Reply(text="So it is. <answer>1</answer>", hold=hold, hold_after=1)
+
+    model = FunctionModel(reply)
+    task = asyncio.create_task(run(model))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (model.open_calls, model.closed) == (0, 3)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@given(samples=st.integers(1, 24), kinds=st.integers(1, 30), seed=st.integers(0, 99))
+def test_the_calls_keep_to_the_formula_of_the_cost(samples: int, kinds: int, seed: int) -> None:
+    model = FunctionModel(lambda _: f"<answer>{(len(model.requests) * 7 + seed) % kinds}</answer>")
+    asyncio.run(run(model, samples=samples))
+    assert (samples + 1) // 2 <= len(model.requests) <= samples
+
+
+async def test_an_agreement_that_is_out_of_reach_costs_fewer_calls_than_half() -> None:
+    with ScriptedModel(["<answer>1</answer>", "<answer>2</answer>"]) as model:
+        _, outcome = await run(model, samples=5, min_agreement=1.0)
+    assert not outcome.answer
+    assert len(model.requests) == 2
+
+
+CASTS = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=6)
+SHARES = st.sampled_from([0.0, 0.3, 0.5, 0.6, 0.75, 1.0])
+
+
+def outcome(cast: list[str], share: float) -> str:
+    tally = Tally(cast=cast)
+    return tally.winner if tally.has_agreement(share) else ""
+
+
+@given(cast=CASTS, left=st.integers(0, 4), share=SHARES)
+def test_a_vote_is_decided_exactly_where_every_further_vote_gives_the_same(
+    cast: list[str], left: int, share: float
+) -> None:
+    ends = {outcome([*cast, *more], share) for more in product(["a", "b", "c", "d", "e", ""], repeat=left)}
+    assert Tally(cast=cast).is_decided(left, min_agreement=share) == (len(ends) == 1)
+
+
+@given(cast=CASTS, left=st.integers(1, 4), share=SHARES)
+def test_fewer_samples_than_the_fewest_never_decide(cast: list[str], left: int, share: float) -> None:
+    fewest = Tally(cast=cast).count_fewest(left, min_agreement=share)
+    assert 0 <= fewest <= left
+    for count in range(fewest):
+        for more in product(["a", "b", "c", "d", "e"], repeat=count):
+            assert not Tally(cast=[*cast, *more]).is_decided(left - count, min_agreement=share)
+
+
+@pytest.mark.parametrize(("samples", "fewest"), [(1, 1), (2, 1), (3, 2), (5, 3), (8, 4), (40, 20)])
+def test_half_of_the_samples_can_decide_a_new_vote(samples: int, fewest: int) -> None:
+    assert Tally().count_fewest(samples, min_agreement=0) == fewest
+
+
+def test_of_equals_the_first_given_wins_and_leads_by_nothing() -> None:
+    tally = Tally(cast=["b", "a", "", "a", "b"])
+    assert (tally.winner, tally.margin, tally.total) == ("b", 0.0, 4)
+    assert tally.votes == [("b", 2), ("a", 2)]
+
+
+def test_without_votes_there_is_no_winner() -> None:
+    tally = Tally(cast=["", ""])
+    assert (tally.winner, tally.margin, tally.total, tally.has_agreement(0)) == ("", 0.0, 0, False)
+
+
+def test_a_share_is_reached_in_spite_of_floats() -> None:
+    assert Tally(cast=["a"] * 3 + ["b"] * 2).has_agreement(0.6)
+    assert Tally(cast=["a", "b", "c"]).has_agreement(1 / 3)
+    assert not Tally(cast=["a", "b", "c"]).has_agreement(0.34)
+
+
+def test_the_margin_is_that_of_shares() -> None:
+    assert Tally(cast=["a", "a", "a", "b"]).margin == 0.5
+    assert Tally(cast=["a"]).margin == 1.0
+
+
+@given(temperature=st.floats(0.001, 2.0), samples=st.integers(1, 40))
+def test_the_ladder_stays_near_its_middle_and_is_never_greedy(temperature: float, samples: int) -> None:
+    rungs = build_ladder(temperature, samples)
+    assert len(rungs) == samples
+    assert rungs[0] == pytest.approx(temperature, abs=1e-4)
+    assert all(min(0.05, temperature) - 1e-4 <= rung <= 2.0 for rung in rungs)
+    assert all(abs(rung - temperature) <= max(0.3 * temperature, 0.05) + 1e-4 for rung in rungs)
+    if samples > 1 and temperature > 0.2:
+        assert len(set(rungs)) > 1
