@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from reasond_server.addresses import is_loopback, split_address
 from reasond_server.errors import error_classes
-from reasond_server.grpc_api.methods import CODES, FOREIGN_METHODS
-from reasond_server.http_api.app import PATHS
-from reasond_server.http_api.calls import TRANSPORT as JSONRPC
+from reasond_server.grpc_api.standard_services import STANDARD_METHODS
+from reasond_server.grpc_api.statuses import CODES
+from reasond_server.http_api.http_app import PATHS
+from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
-from reasond_server.http_api.server import HttpServer
 from reasond_server.llm.model import ModelFinish
-from reasond_server.runs.run import Stop
+from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.tools.mcp import tool_name
+from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import FinishReason, SavingsBaseline
 from reasond_server.wire.certificates import TlsFiles
@@ -92,7 +93,7 @@ def page_of(settings: Settings, counting: Counting | None, gate: ReaderGate) -> 
 
 
 def listener_of(
-    settings: Settings, counting: Counting | None, gate: ReaderGate, *, new_request_id: Callable[[], str]
+    settings: Settings, counting: Counting | None, gate: ReaderGate, *, new_call_id: Callable[[], str]
 ) -> HttpServer | None:
     """Return the listener that serves nothing but metrics; None where there is none.
 
@@ -106,7 +107,7 @@ def listener_of(
     page = MetricsPage(counting.exposition.scrape, gate=None if is_local or own.allow_anonymous else gate)
     host, port = split_address(own.address)
     return HttpServer(
-        app=MetricsApp(page, new_request_id=new_request_id),
+        app=MetricsApp(page, new_call_id=new_call_id),
         host=host,
         port=port,
         tls=None if is_local else tls_files_of(server),
@@ -133,11 +134,11 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
     methods = {name for each in DECLARED for name in (*each.methods, *(path[1:] for path in each.operations))}
     return {
         "transport": frozenset({"grpc", "http", JSONRPC}),
-        "method": frozenset({*FOREIGN_METHODS, *methods}),
+        "method": frozenset({*STANDARD_METHODS, *methods}),
         "code": frozenset(CODES),
         "route": frozenset(PATHS),
         "status": frozenset(map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 415, 429, 499, 500, 503))),
-        "reason": frozenset({*reasons, *map(str, Stop)}),
+        "reason": frozenset({*reasons, *STOP_REASONS.values()}),
         "strategy": frozenset(strategies),
         "finish_reason": frozenset(finish.value for finish in FinishReason),
         "baseline": frozenset(baseline.value for baseline in SavingsBaseline),
@@ -152,6 +153,6 @@ def words_of(settings: Settings, *, strategies: Iterable[str], model: str) -> di
 
 def tools_of(tools: ToolsSettings) -> set[str]:
     """Return the names that settings give tools; SERVER__other stands for what a server has besides."""
-    offered = {tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
+    offered = {build_tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
     fetching = {"http_get"} if tools.http_get.allow_hosts else set()
     return {*tools.enabled, READ_TOOL_RESULT, *fetching, *offered, *(f"{name}__other" for name in tools.mcp)}

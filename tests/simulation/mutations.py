@@ -51,15 +51,15 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="calls-not-found-on-record",
-        path="runs/replay/journal.py",
-        old="events = self._made(request, key) if kept is None else",
-        new="events = self._made(request, key) if True else",
+        path="runs/run_journal.py",
+        old="events = self._call(request, key) if kept is None else",
+        new="events = self._call(request, key) if True else",
     ),
     Mutation(
         name="tool-begun-before-it-is-on-record",
-        path="runs/replay/journal.py",
-        old='            await self._journal.keep_safely(started, "{}")',
-        new='            self._journal.note(started, "{}")',
+        path="runs/effects.py",
+        old='            await journal.keep_safely(key, "{}")',
+        new='            journal.note(key, "{}")',
     ),
     Mutation(
         name="two-holders-of-a-request-id",
@@ -69,8 +69,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="steps-appended-again",
-        path="runs/driving.py",
-        old="        if run.is_replaying:\n            if detail_digest",
+        path="reasoning/strategy_work.py",
+        old="        if index < len(self._known):\n            if detail_digest",
         new="        if False:\n            if detail_digest",
     ),
     Mutation(
@@ -82,7 +82,7 @@ MUTATIONS: Final = (
     Mutation(
         name="open-calls-not-closed",
         path="runs/run.py",
-        old="            self.stop(Stop.FENCED)",
+        old="            self.stop(Trigger.FENCE)",
         new="            pass",
     ),
 )

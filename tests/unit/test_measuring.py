@@ -11,7 +11,7 @@ from reasond_server.access.peers import Peers
 from reasond_server.config import Settings
 from reasond_server.http_api.metrics_page import ReaderGate
 from reasond_server.measuring import Measuring, listener_of, measuring_of, page_of, words_of
-from reasond_server.runs.run import Stop
+from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.telemetry.observers import UNOBSERVED, Snapshot
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ GATE = ReaderGate(authenticate=nobody, peers=Peers())
 
 
 def listener(chosen: Settings) -> Any:
-    return listener_of(chosen, measured(chosen).counting, GATE, new_request_id=lambda: "r")
+    return listener_of(chosen, measured(chosen).counting, GATE, new_call_id=lambda: "r")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_every_rpc_and_every_json_rpc_method_is_a_word() -> None:
 
 def test_every_way_in_which_a_run_is_stopped_is_a_word() -> None:
     words = words_of(Settings(), strategies=[], model="m")
-    assert {stop.value for stop in Stop} <= words["reason"]
+    assert set(STOP_REASONS.values()) <= words["reason"]
 
 
 def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:

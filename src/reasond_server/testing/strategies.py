@@ -25,7 +25,7 @@ from reasond_server.errors import (
     ReasondError,
     TokenBudgetExhaustedError,
 )
-from reasond_server.runs.payloads import require_outcome, require_step, require_wrote
+from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
 from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
 from reasond_server.testing.expectations import ConformanceError, require, verified
 from reasond_server.testing.hostility import HOSTILE_REPLIES, INJECTION, filling, wandering
