@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 PROGRAM = Path(__file__).resolve().parents[1] / "engines" / "mcp_program.py"
-LIMIT_S = 30.0
+LIMIT_S = 180.0
 
 
 @contextmanager
@@ -59,7 +59,7 @@ async def connected(options: McpOptions) -> AsyncIterator[McpServer]:
 
 
 async def called(server: McpServer, tool: str, /, **arguments: object) -> ToolResult:
-    box = Tools(servers=[server]).toolbox(max_calls=None)
+    box = Tools(servers=[server]).open_toolbox(max_calls=None)
     return await box.call(ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments)))
 
 
@@ -183,7 +183,7 @@ async def test_a_server_that_is_no_server_delays_the_start_and_nothing_else(wron
         async with connected(stdio(**{"connect_timeout_s": 3.0} | wrong)) as server:
             assert not server.is_connected
             assert server.tools == ()
-            assert Tools(servers=[server]).toolbox(max_calls=None).specs == ()
+            assert Tools(servers=[server]).open_toolbox(max_calls=None).specs == ()
         assert await examine_server(stdio(**{"connect_timeout_s": 3.0} | wrong)) is None
 
 

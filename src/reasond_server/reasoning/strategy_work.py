@@ -315,7 +315,7 @@ class ReasoningWork:
         """Return the tools of the run; none where its configuration does not use them, whatever its strategy does."""
         if not self._assignment.config.uses_tools:
             return NO_TOOLS
-        toolbox = self._tools.toolbox(max_calls=self.request.budget.max_tool_calls)
+        toolbox = self._tools.open_toolbox(max_calls=self.request.budget.max_tool_calls)
         if not toolbox.specs:
             return toolbox
         if run.trace.tracing is not None:

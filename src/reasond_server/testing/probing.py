@@ -113,7 +113,7 @@ class Probe:
         context = RunContext(
             config=self._config,
             model=_Refusing(model=model, budget=budget or Budget(), ran=ran),
-            tools=self._tools.toolbox(max_calls=None),
+            tools=self._tools.open_toolbox(max_calls=None),
             monotonic=lambda: 0.0,
             new_nonce=lambda: _note_nonce(ran, next(marks)),
         )

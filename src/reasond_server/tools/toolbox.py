@@ -42,7 +42,7 @@ class Toolbox(Protocol):
 class ToolSource(Protocol):
     """All tools of the server; every run gets a toolbox of its own."""
 
-    def toolbox(self, *, max_calls: int | None) -> Toolbox:
+    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:
         """Return the tools for one run, which may make at most `max_calls` calls; None means no limit."""
         ...
 
@@ -50,7 +50,7 @@ class ToolSource(Protocol):
 class _NoTools:
     """The toolbox of a run that may use no tools, and the source of such toolboxes."""
 
-    def toolbox(self, *, max_calls: int | None) -> Toolbox:  # noqa: ARG002 - the protocol gives it
+    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:  # noqa: ARG002 - the protocol gives it
         """Return itself: it keeps nothing."""
         return self
 
