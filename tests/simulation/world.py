@@ -409,7 +409,7 @@ class Tools:
         self._world = world
         self._process = process
 
-    def toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
+    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
         """Return itself: nothing here is counted per run."""
         del max_calls, execution_id
         return self

@@ -324,7 +324,7 @@ class ReasoningWork:
         )
 
     def _build_toolbox(self, run: Run) -> Toolbox:
-        toolbox = self._tools.toolbox(
+        toolbox = self._tools.open_toolbox(
             max_calls=self.request.budget.max_tool_calls, execution_id=run.identity.execution_id
         )
         if not toolbox.specs:

@@ -50,7 +50,7 @@ class KeyedToolbox(Toolbox, Protocol):
 class ToolSource(Protocol):
     """All tools of the server; every run gets a toolbox of its own."""
 
-    def toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
+    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
         """Return the tools for the run of `execution_id`.
 
         It may make at most `max_calls` calls; None means no limit.
@@ -61,7 +61,7 @@ class ToolSource(Protocol):
 class _NoTools:
     """The toolbox of a run that may use no tools, and the source of such toolboxes."""
 
-    def toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:  # noqa: ARG002 - as above
+    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:  # noqa: ARG002 - as above
         """Return itself: it keeps nothing."""
         return self
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.clock import new_nonce
 from reasond_server.context.answers import normalize_answer
-from reasond_server.context.calls import Reply, count_prompt, hear
+from reasond_server.context.calls import Reply, count_prompt, hear, run_by_size
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import (
     ContentFilteredError,
@@ -20,7 +20,7 @@ from reasond_server.errors import (
     Violation,
 )
 from reasond_server.llm.counting import fork_of
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import SearchEnding, TreeSearch
 from reasond_server.search.policies import BeamSelection, SearchPlan, UctSelection, rank
@@ -283,10 +283,7 @@ async def prepare_run(task: Task, context: RunContext[TreeOfThoughtConfig]) -> T
     """Fit the prompts into the model's window and set the search up."""
     config, model, counter = context.config, context.model, fork_of(context.model.counter)
     nonce = context.new_nonce()
-    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-        prompts = await asyncio.to_thread(prompts_of, task, nonce, counter)
-    else:
-        prompts = prompts_of(task, nonce, counter)
+    prompts = await run_by_size(len(task.query) + len(task.material), partial(prompts_of, task, nonce, counter))
     if model.context_window is not None:
         shape = shape_of(config)
         bare = await _count_prompt(shape.build_bare_prompt(prompts), model, counter)
