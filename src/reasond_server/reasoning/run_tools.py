@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import ReasondError, ToolOutcomeUnknownError, shown
 from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, error_row, read_error, read_row
 from reasond_server.telemetry.propagation import OutgoingTrace
-from reasond_server.telemetry.redaction import shorten
+from reasond_server.telemetry.scrubbing import shorten
 from reasond_server.telemetry.spans import EXECUTE_TOOL
 from reasond_server.types import ToolResult
 
