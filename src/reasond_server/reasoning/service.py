@@ -309,7 +309,7 @@ class ReasoningService:
         patience = Patience()
         run.subscribers.attach(patience)
         try:
-            result = await run.wait_for_result()
+            result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with no other
             if result is None:
                 raise _gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""))
