@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
-from reasond_server.agents.cards import server_card
-from reasond_server.agents.service import AgentService
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card
 from reasond_server.backends import find_backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
@@ -29,14 +29,20 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
+from reasond_server.instruments import (
+    listener_of,
+    measuring_of,
+    page_of,
+    provider_name,
+    span_sink_of,
+    tls_files_of,
+)
 from reasond_server.limiting import limiting_of
 from reasond_server.llm.traced_model import trace_model
-from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.telemetry.observers import Snapshot
-from reasond_server.tracing import provider_name, span_sink_of
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 
 if TYPE_CHECKING:
@@ -46,8 +52,8 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.config import LoadedSettings
     from reasond_server.core import Core
+    from reasond_server.instruments import Counting
     from reasond_server.llm.model import ChatModel
-    from reasond_server.measuring import Counting
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.services.declaration import Service
     from reasond_server.stores import Stores
@@ -256,7 +262,7 @@ class Server:
             methods=Methods(
                 [service.methods for service in services], read_partial=partial(read_partial, core.reasoning)
             ),
-            card=agents.own_card,
+            card=agents.build_own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
             require=require_permission,
@@ -302,7 +308,7 @@ class Server:
         target = self._grpc_target()
         own = target if target.startswith("unix:") else f"{grpc_scheme}://{target}"
         strategies = {strategy.name: strategy.description for strategy in self._registry}
-        return server_card(
+        return build_server_card(
             name="reasond",
             version=version("reasond-server"),
             grpc_url=server.public_grpc_url or own,
@@ -380,12 +386,12 @@ async def serve(
 
 
 def spare_collector() -> None:
-    """Let the garbage collector leave alone what stands now, and look at what is new less often.
+    """Exempt the objects that exist now from garbage collection, and collect less often.
 
-    What a call leaves behind goes by itself, because nothing in it refers to itself (of a refused RPC grpc keeps some
-    small objects, not the request); looking for what does not, after every 700 new objects, took a tenth of the time of
-    a call. With a hundred calls waiting for a model, looking after every 10,000 objects took nearly as
-    much, and all of them waited for it.
+    The objects of a call are freed by reference counting, because nothing in them refers to itself. (gRPC keeps some
+    small objects of a refused RPC, not the request.) Collecting after every 700 new objects took a tenth of the time of
+    a call. With a hundred calls that waited for a model, collecting after every 10,000 objects took nearly as much and
+    held all of them up.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_PER_LOOK)

@@ -13,7 +13,7 @@ from reasond_server import errors
 from reasond_server.grpc_api.statuses import status_of
 from reasond_server.http_api.jsonrpc_calls import error_object
 from reasond_server.reasons import Reason
-from scripts.error_docs import content, declared
+from scripts.error_docs import content, list_declared
 from scripts.protos import read
 
 # contract.md, "Errors: one table, both wires", one line for each reason.
@@ -173,5 +173,5 @@ def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page()
         replace(file, enums=[replace(one, values=[*one.values, value]) if one is enum else one for one in file.enums])
         for file in files
     ]
-    page = content(changed, [*declared(), BrandNewError.declaration])
+    page = content(changed, [*list_declared(), BrandNewError.declaration])
     assert "| `BRAND_NEW` | `RESOURCE_EXHAUSTED` | -32050 | full | It is new. | Wait. |" in page

@@ -15,8 +15,8 @@ from reasond_server.grpc_api.requests import invalid, seconds_of
 from reasond_server.grpc_api.times import timestamp
 
 if TYPE_CHECKING:
+    from reasond_server.agents.agent_service import AgentService
     from reasond_server.agents.directory import RegisteredAgent
-    from reasond_server.agents.service import AgentService
     from reasond_server.grpc_api.handlers import Context, GenericRegistry
     from reasond_server.types import Json
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reasond_server.access.agent_secrets import AgentTokens
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
-    from reasond_server.agents.service import CardView
+    from reasond_server.agents.agent_service import CardView
     from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
     from reasond_server.http_api.jsonrpc_calls import Methods
     from reasond_server.http_api.metrics_page import MetricsPage

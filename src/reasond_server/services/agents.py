@@ -13,7 +13,7 @@ from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.wire.json_mapping import agent_json, card_json
 
 if TYPE_CHECKING:
-    from reasond_server.agents.service import AgentService
+    from reasond_server.agents.agent_service import AgentService
     from reasond_server.types import Principal
 
 DECLARATION: Final = ServiceDeclaration(

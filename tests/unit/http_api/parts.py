@@ -16,8 +16,8 @@ from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.agents.cards import server_card
-from reasond_server.agents.service import AgentService
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card
 from reasond_server.config import Settings
 from reasond_server.core import Core, assemble
 from reasond_server.http_api.http_app import HttpApp, HttpLimits
@@ -108,7 +108,7 @@ async def serve(
     numbers = itertools.count(1)
     app = HttpApp(
         methods=methods_of(core.reasoning, agents),
-        card=agents.own_card,
+        card=agents.build_own_card,
         authenticate=verifier().verify,
         require=require_permission,
         is_ready=lambda: readiness["is_ready"],
@@ -120,7 +120,7 @@ async def serve(
     stack.push_async_callback(server.stop, 0)
     stack.push_async_callback(core.runner.stop)
     scheme = "https" if tls else "http"
-    client = httpx.AsyncClient(base_url=f"{scheme}://127.0.0.1:{server.port}", timeout=20, verify=verify)
+    client = httpx.AsyncClient(base_url=f"{scheme}://127.0.0.1:{server.port}", timeout=180, verify=verify)
     await stack.enter_async_context(client)
     return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
 
@@ -135,7 +135,7 @@ def _card(core: Core) -> Callable[[], dict[str, Any]]:
     names: Sequence[str] = sorted(name for service in DECLARED for name in service.methods)
 
     def card() -> dict[str, Any]:
-        return server_card(
+        return build_server_card(
             name="reasond",
             version="0",
             grpc_url="127.0.0.1:50051",

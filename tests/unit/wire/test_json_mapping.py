@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
+from reasond_server.agents.agent_service import CardView
 from reasond_server.agents.directory import RegisteredAgent
-from reasond_server.agents.service import CardView
 from reasond_server.reasoning.service import StrategyInfo
 from reasond_server.types import (
     BoundedContextMetrics,
@@ -42,8 +42,8 @@ from reasond_server.types import (
     WindowMetrics,
 )
 from reasond_server.wire import json_mapping as mapping
-from reasond_server.wire.json_steps import trace_items
-from reasond_server.wire.json_times import milliseconds, timestamp
+from reasond_server.wire.json_kinds import milliseconds, timestamp
+from reasond_server.wire.json_mapping import trace_items
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, 678_900, tzinfo=UTC)
 USAGE = Usage(

@@ -1,4 +1,4 @@
-"""What a ReAct run has said and seen, as messages that fit the model's window.
+"""The conversation of a ReAct run as messages that fit the model's window.
 
 Old observations give way first: when those that are shown exceed their share of the window, the oldest are replaced
 by a line with a handle, several at once, so that the beginning of the prompt stays the same for many calls and
@@ -8,12 +8,12 @@ A call and its result always stay together.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from reasond_server.context.calls import count_prompt
 from reasond_server.context.tags import neutralize
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.react.prompts import (
     fence_observation,
     write_action,
@@ -105,20 +105,20 @@ class Conversation:
     _spec_tokens: int | None = None
 
     def add(self, *, text: str, reasoning: str = "", calls: Sequence[tuple[ToolCall, str]] = ()) -> None:
-        """Add what the model wrote and the calls in it, each with its id on the wire."""
+        """Add what the model wrote, and its tool calls, each with its id on the wire."""
         self._cycles.append(
             _Cycle(text=neutralize(text.strip()), reasoning=reasoning, wire_ids=[wire for _, wire in calls], seen=[])
         )
 
     def observe(self, call: ToolCall, result: ToolResult, *, handle: str) -> None:
-        """Add what came of the next call of the last cycle."""
+        """Add the result of the next tool call of the last cycle."""
         tokens = self.model.counter.count_text(fence_observation(result, nonce=self.nonce))
         last = self._cycles[-1]
         last.seen.append(_ShownResult(call=call, result=result, handle=handle, tokens=tokens))
         last.made = None
 
     def say(self, text: str) -> None:
-        """Add a word of ours after the last cycle."""
+        """Add a message of ours after the last cycle."""
         if self._cycles:
             last = self._cycles[-1]
             last.said = f"{last.said}\n{text}".strip()
@@ -128,7 +128,7 @@ class Conversation:
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
     def bound(self) -> None:
-        """Mask the oldest observations where too many are shown, which is all that is left out without a window."""
+        """Mask the oldest observations if too many are shown; nothing else is left out without a known window."""
         self._mask_old(_MAX_SHOWN_TOKENS)
 
     async def fit(self, *, window: int, writing_tokens: int, least_tokens: int) -> tuple[int, int]:
@@ -249,6 +249,4 @@ class Conversation:
         calls = [call for message in messages for call in message.tool_calls]
         count = self.model.counter
         extra = sum([count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls])
-        if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
-            return extra + await asyncio.to_thread(count.count_prompt, messages)
-        return extra + count.count_prompt(messages)
+        return extra + await count_prompt(messages, count)

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reasond_server.agents.cards import etag_of, server_card
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card, etag_of
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.agents.service import AgentService
 from reasond_server.errors import AgentNotFoundError, EtagMismatchError, InvalidRequestError
 from reasond_server.types import Principal
 
@@ -19,7 +19,7 @@ SMALL = '{"id": "small", "capabilities": ["reasoning.strategy.react"], "supporte
 
 @pytest.fixture
 def service() -> AgentService:
-    card = server_card(
+    card = build_server_card(
         name="reasond",
         version="0.1.0",
         grpc_url="127.0.0.1:1",
@@ -33,7 +33,7 @@ def service() -> AgentService:
 
 async def test_this_servers_card_is_served_without_an_id(service: AgentService) -> None:
     view = await service.get_card(ALICE)
-    assert view == service.own_card()
+    assert view == service.build_own_card()
     assert json.loads(view.card_json) == view.card
     assert view.etag == etag_of(view.card_json)
     assert view.supported_methods == ("reasoning.execute", "executions.get")

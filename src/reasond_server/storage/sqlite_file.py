@@ -1,4 +1,4 @@
-"""One SQLite file: one thread writes, a few read, and the event loop waits for neither."""
+"""One SQLite file: one thread writes, a few threads read, and the event loop waits for neither."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from reasond_server.errors import InternalError, SettingsError, StoreFullError, 
 from reasond_server.storage.revisions import (
     VERSION_TABLE,
     SchemaState,
+    build_sqlite_statements,
     require_current,
-    sqlite_statements,
     state_of_tables,
 )
 
@@ -41,11 +41,11 @@ _UNREADABLE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 class SqliteFile:
     """An open database file, locked against other processes; made by `open`.
 
-    The driver of the standard library is all that it needs: SQLAlchemy and Alembic would take 25 MB and a third of the
-    start, and are loaded where a file of an earlier release is migrated.
+    It uses the driver of the standard library. SQLAlchemy and Alembic would take 25 MB and a third of the start, so
+    they are loaded only to migrate a file of an earlier release.
 
-    `write` and `read` run a function on a connection inside one transaction and raise StoreFullError where the disk
-    (or `max_file_bytes`) is full, StoreUnavailableError where the file cannot be reached, or is closed.
+    `write` and `read` run a function on a connection inside one transaction. They raise StoreFullError if the disk
+    (or `max_file_bytes`) is full, and StoreUnavailableError if the file cannot be reached or is closed.
     """
 
     def __init__(self, *, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
@@ -60,22 +60,22 @@ class SqliteFile:
     async def open(
         cls, path: Path, *, synchronous: str = "NORMAL", max_file_bytes: int = 0, checked_bytes: int = _CHECKED_BYTES
     ) -> SqliteFile:
-        """Open the file, making it and its tables if it is not there; `max_file_bytes` 0 sets no bound.
+        """Open the file, and create it and its tables if it does not exist; `max_file_bytes` 0 means no limit.
 
-        It is read whole to see whether it is sound where it has at most `checked_bytes`, or was not closed.
+        SQLite checks the whole file if it has at most `checked_bytes`, or was not closed.
 
         Raises:
             SettingsError: another process has it open, it is no database, it is damaged, it cannot be written, or
                 its schema is not that of this release.
         """
-        return await asyncio.to_thread(_opened, path, synchronous, max_file_bytes, checked_bytes)
+        return await asyncio.to_thread(_open, path, synchronous, max_file_bytes, checked_bytes)
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
-        """Run `job` in a transaction of its own; call `then` on the event loop once it is committed.
+        """Run `job` in a transaction of its own; call `then` on the event loop after the commit.
 
-        `then` is called even where the caller is cancelled meanwhile, because the commit happens all the same.
+        `then` is called even if the caller is cancelled meanwhile, because the commit happens all the same.
         """
-        future = _begun(self._writing, self._written, job)
+        future = _submit(self._writing, self._run_write, job)
 
         def tell(done: asyncio.Future[ResultT]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -85,35 +85,35 @@ class SqliteFile:
         return await asyncio.shield(future)
 
     async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        """Run `job`, which only reads, on a connection of its own."""
-        return await _begun(self._reading, self._seen, job)
+        """Run `job`, which only reads, in a transaction of its own."""
+        return await _submit(self._reading, self._run_read, job)
 
     async def erase(self) -> None:
-        """Empty the write-ahead log, in which old pages lie until then."""
+        """Empty the write-ahead log, which contains old pages until then."""
 
         def checkpoint() -> None:
-            with _translated():
+            with _translate_errors():
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
-        await _begun(self._writing, checkpoint)
+        await _submit(self._writing, checkpoint)
 
     async def aclose(self) -> None:
-        """Wait for what is under way, close the file and give the lock back."""
+        """Wait for jobs under way, close the file and release the lock."""
         await asyncio.to_thread(self._close)
 
-    def _written(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        with _translated(), _transaction(self._writer, "BEGIN IMMEDIATE") as connection:
+    def _run_write(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        with _translate_errors(), _run_transaction(self._writer, "BEGIN IMMEDIATE") as connection:
             return job(connection)
 
-    def _seen(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        with _translated():
-            # There are as many threads as readers: whoever runs here finds one that is free, or makes its own.
+    def _run_read(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        with _translate_errors():
+            # There are as many threads as readers: a thread finds a free reader, or makes its own.
             try:
                 connection = self._readers.get_nowait()
             except queue.Empty:
                 connection = self._new_reader()
             try:
-                with _transaction(connection, "BEGIN"):
+                with _run_transaction(connection, "BEGIN"):
                     return job(connection)
             finally:
                 self._readers.put(connection)
@@ -127,8 +127,8 @@ class SqliteFile:
         os.close(self._lock)
 
 
-def _begun(threads: ThreadPoolExecutor, work: Callable[..., ResultT], *args: object) -> asyncio.Future[ResultT]:
-    """Return what `work` is going to return in one of the `threads`.
+def _submit(threads: ThreadPoolExecutor, work: Callable[..., ResultT], *args: object) -> asyncio.Future[ResultT]:
+    """Run `work` in one of the `threads` and return its future.
 
     Raises:
         StoreUnavailableError: the file is closed.
@@ -143,11 +143,11 @@ def _begun(threads: ThreadPoolExecutor, work: Callable[..., ResultT], *args: obj
 
 
 def migrate_file(path: Path) -> None:
-    """Bring the file to the schema of this release, making it if it is not there. Raises as `SqliteFile.open`."""
-    lock = _locked(path)
+    """Bring the file to the schema of this release; create it if it does not exist. Raises as `SqliteFile.open`."""
+    lock = _lock_file(path)
     try:
-        with _refused(path), closing(_connected(path, synchronous="FULL", writes=True)) as connection:
-            state = _state_of(connection)
+        with _refuse_unusable(path), closing(_connect(path, synchronous="FULL", writes=True)) as connection:
+            state = _read_state(connection)
             if state is SchemaState.EMPTY:
                 _make_tables(connection)
             elif state is not SchemaState.CURRENT:
@@ -158,22 +158,22 @@ def migrate_file(path: Path) -> None:
         os.close(lock)
 
 
-def file_state(path: Path) -> SchemaState:
-    """Return how the file stands to this release, without changing or locking it. Raises as `SqliteFile.open`."""
+def read_file_state(path: Path) -> SchemaState:
+    """Return the state of the file's schema, without changing or locking it. Raises as `SqliteFile.open`."""
     if not path.exists():
         return SchemaState.EMPTY
-    with _refused(path), closing(_connected(path, synchronous="NORMAL", writes=False)) as connection:
-        return _state_of(connection)
+    with _refuse_unusable(path), closing(_connect(path, synchronous="NORMAL", writes=False)) as connection:
+        return _read_state(connection)
 
 
-def _opened(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int) -> SqliteFile:
-    lock = _locked(path)
+def _open(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int) -> SqliteFile:
+    lock = _lock_file(path)
     try:
-        is_checked = _is_to_be_checked(path, checked_bytes)
-        with _refused(path):
-            writer = _connected(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=True)
+        is_checked = _needs_check(path, checked_bytes)
+        with _refuse_unusable(path):
+            writer = _connect(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=True)
             try:
-                state = _state_of(writer)
+                state = _read_state(writer)
                 if state is SchemaState.EMPTY:
                     _make_tables(writer)
                 else:
@@ -187,20 +187,20 @@ def _opened(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: in
         os.close(lock)
         raise
     return SqliteFile(
-        lock=lock, writer=writer, new_reader=lambda: _connected(path, synchronous=synchronous, writes=False)
+        lock=lock, writer=writer, new_reader=lambda: _connect(path, synchronous=synchronous, writes=False)
     )
 
 
-def _state_of(connection: Connection) -> SchemaState:
+def _read_state(connection: Connection) -> SchemaState:
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if VERSION_TABLE in names else None
     return state_of_tables(names, row and row[0])
 
 
 def _make_tables(connection: Connection) -> None:
-    """Make the tables of this release, all or none."""
-    with _transaction(connection, "BEGIN IMMEDIATE"):
-        for statement in sqlite_statements():
+    """Create the tables of this release, all or none."""
+    with _run_transaction(connection, "BEGIN IMMEDIATE"):
+        for statement in build_sqlite_statements():
             connection.execute(statement)
 
 
@@ -215,19 +215,19 @@ def _upgrade(connection: Connection) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def begin(begun: sa.Connection) -> None:
-        # Transactions begin here: the driver would begin them as readers, and fail when they come to write.
+        # Begin as a writer: the driver would begin as a reader and fail at the first write.
         begun.exec_driver_sql("BEGIN IMMEDIATE")
 
     try:
         with engine.begin() as upgraded:
             upgrade_schema(upgraded)
     except sa.exc.DBAPIError as error:
-        # What the driver raised: `_refused` tells it.
+        # The driver's own error is what `_refuse_unusable` translates.
         raise error.orig or error from error
 
 
-def _is_to_be_checked(path: Path, checked_bytes: int) -> bool:
-    """Return whether to read the whole file, asked before it is opened: SQLite's last close removes the log."""
+def _needs_check(path: Path, checked_bytes: int) -> bool:
+    """Return whether to check the whole file; call it before the file is opened, which removes the log."""
     log, size = path.with_name(f"{path.name}-wal"), path.stat().st_size
     if size <= checked_bytes:
         return True
@@ -239,11 +239,11 @@ def _is_to_be_checked(path: Path, checked_bytes: int) -> bool:
 
 def _require_sound(connection: Connection, path: Path) -> None:
     if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise _unusable(path, "is damaged")
+        raise _build_settings_error(path, "is damaged")
 
 
-def _locked(path: Path) -> int:
-    """Make the file for its owner alone and lock its neighbour `.lock`; return the descriptor of the lock."""
+def _lock_file(path: Path) -> int:
+    """Create the file for its owner alone and lock the file `.lock` beside it; return the lock's descriptor."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -264,12 +264,12 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _connected(path: Path, *, synchronous: str, writes: bool, max_file_bytes: int = 0) -> Connection:
-    """Return a connection that can write, or one that cannot; transactions are begun by `_transaction`."""
+def _connect(path: Path, *, synchronous: str, writes: bool, max_file_bytes: int = 0) -> Connection:
+    """Return a connection for a writer or a reader; `_run_transaction` begins its transactions."""
     pragmas = [
         "PRAGMA busy_timeout = 5000",
         "PRAGMA foreign_keys = ON",
-        # What was deleted is overwritten: DeleteExecution promises that the content is gone.
+        # Deleted content is overwritten, as DeleteExecution promises.
         "PRAGMA secure_delete = ON",
         f"PRAGMA synchronous = {synchronous}",
     ]
@@ -280,7 +280,7 @@ def _connected(path: Path, *, synchronous: str, writes: bool, max_file_bytes: in
             pragmas.append(f"PRAGMA max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
     else:
         pragmas += ["PRAGMA query_only = ON", f"PRAGMA cache_size = -{_READER_CACHE_KIB}"]
-    # Each is used by one thread at a time, and closed by another one.
+    # One thread at a time uses it; another one closes it.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         for pragma in pragmas:
@@ -292,21 +292,21 @@ def _connected(path: Path, *, synchronous: str, writes: bool, max_file_bytes: in
 
 
 @contextmanager
-def _transaction(connection: Connection, begin: str) -> Iterator[Connection]:
-    """Commit what is done meanwhile, or undo it where it raises."""
+def _run_transaction(connection: Connection, begin: str) -> Iterator[Connection]:
+    """Commit the work of the body, or undo it if it raises."""
     connection.execute(begin)
     try:
         yield connection
         connection.execute("COMMIT")
     finally:
-        # A full disk has undone it already.
+        # A full disk has undone the transaction already.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Let what the driver raises out as an error of ours."""
+def _translate_errors() -> Iterator[None]:
+    """Raise the driver's errors as our own."""
     try:
         yield
     except sqlite3.Error as error:
@@ -320,7 +320,7 @@ def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | 
             "The disk, or the file of the store, is full",
             remedy="Free space, or raise [store] max_file_bytes.",
         )
-    # Its text may hold a statement; the name tells whether it is the disk, a quota, or another program.
+    # Its text may contain a statement; the name says whether it is the disk, a quota, or another program.
     _log.warning("the file of the store failed", extra={"error": getattr(error, "sqlite_errorname", "unknown")})
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailableError(
@@ -331,17 +331,17 @@ def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | 
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
-    """Let what the driver raises at the start out as an error of the configuration."""
+def _refuse_unusable(path: Path) -> Iterator[None]:
+    """Raise the driver's errors at the start as errors of the configuration."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         what = "is no SQLite database, or damaged" if code in _UNREADABLE else "cannot be opened"
-        raise _unusable(path, what) from error
+        raise _build_settings_error(path, what) from error
 
 
-def _unusable(path: Path, what: str) -> SettingsError:
+def _build_settings_error(path: Path, what: str) -> SettingsError:
     return SettingsError(
         f"The database {shown(str(path))} {what}",
         remedy="Restore it from a backup, or move it away: the server then begins with an empty one.",

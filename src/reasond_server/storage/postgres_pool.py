@@ -1,4 +1,4 @@
-"""A pool of connections to PostgreSQL, and one that listens; loaded only where PostgreSQL is configured."""
+"""A pool of connections to PostgreSQL, and one that listens; loaded only if PostgreSQL is configured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KEEPALIVE: Final[dict[str, Any]] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-# A server that only reads is a standby: another one is, or will be, where writes go.
+# A server that only reads is a standby; another one takes the writes.
 _LOST: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -49,7 +49,7 @@ _MIGRATION_LOCK: Final = 7_263_150_921
 
 
 class PostgresPool:
-    """Connections to one database, each statement its own transaction unless the job opens one; made by `open`."""
+    """Connections to one database; each statement is a transaction unless the job opens one. Made by `open`."""
 
     def __init__(self, pool: AsyncConnectionPool[PgConnection], *, conninfo: str, probe_interval_s: float) -> None:
         self._pool = pool
@@ -61,13 +61,13 @@ class PostgresPool:
     async def open(cls, conninfo: str, *, probe_interval_s: float = _PROBE_INTERVAL_S) -> PostgresPool:
         """Connect; the schema must be that of this release.
 
-        After `probe_interval_s` without a notice the connection that listens is asked whether it lives.
+        After `probe_interval_s` without a notice the listening connection is probed.
 
         Raises:
             SettingsError: the address is malformed, nobody answers there, it refuses us, or the schema differs.
         """
-        state = await asyncio.to_thread(database_state, conninfo)
-        require_current(state, where=shown_address(conninfo))
+        state = await asyncio.to_thread(read_database_state, conninfo)
+        require_current(state, where=describe_address(conninfo))
         pool: AsyncConnectionPool[PgConnection] = AsyncConnectionPool(
             conninfo,
             min_size=1,
@@ -83,7 +83,7 @@ class PostgresPool:
         return cls(pool, conninfo=conninfo, probe_interval_s=probe_interval_s)
 
     async def run(self, job: Callable[[PgConnection], Awaitable[ResultT]], *, repeats: bool = True) -> ResultT:
-        """Run `job` on a connection; once more, on a fresh one, where the first was lost and `repeats` allows it.
+        """Run `job` on a connection; if it was lost and `repeats` allows it, run it again on a fresh one.
 
         Raises:
             StoreUnavailableError: the server cannot be reached, or lost the connection meanwhile.
@@ -92,17 +92,17 @@ class PostgresPool:
         """
         try:
             try:
-                return await self._ran(job)
+                return await self._run_job(job)
             except _LOST as error:
                 if not repeats or isinstance(error, (PoolTimeout, refusals.QueryCanceled, refusals.DiskFull)):
                     raise
-                # A restart leaves every idle connection dead: this replaces them all.
+                # A restart leaves every idle connection dead; this replaces them all.
                 await self._pool.check()
-                return await self._ran(job)
+                return await self._run_job(job)
         except refusals.DiskFull as error:
             raise StoreFullError("The disk of the database is full", remedy="Free space there.") from error
         except _LOST as error:
-            raise _unavailable() from error
+            raise _build_unavailable_error() from error
         except psycopg.Error as error:
             raise InternalError("the database refused a statement") from error
 
@@ -122,7 +122,7 @@ class PostgresPool:
                 await self._listener
         await self._pool.close()
 
-    async def _ran(self, job: Callable[[PgConnection], Awaitable[ResultT]]) -> ResultT:
+    async def _run_job(self, job: Callable[[PgConnection], Awaitable[ResultT]]) -> ResultT:
         async with self._pool.connection() as connection:
             return await job(connection)
 
@@ -132,20 +132,20 @@ class PostgresPool:
         wait_s, was_ready = _FIRST_WAIT_S, False
         while True:
             try:
-                async with self._listening(channel) as connection:
+                async with self._open_listener(channel) as connection:
                     ready.set()
                     wait_s = _FIRST_WAIT_S
                     if was_ready:
                         missed()
                     was_ready = True
-                    await _pump(connection, notify, probe_interval_s=self._probe_interval_s)
+                    await _forward_notices(connection, notify, probe_interval_s=self._probe_interval_s)
             except (psycopg.Error, OSError):
                 _log.warning("lost the connection that hears of changes", extra={"retry_in_s": wait_s})
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
     @asynccontextmanager
-    async def _listening(self, channel: str) -> AsyncGenerator[PgConnection, None]:
+    async def _open_listener(self, channel: str) -> AsyncGenerator[PgConnection, None]:
         connection = await psycopg.AsyncConnection.connect(
             self._conninfo, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S, **_KEEPALIVE
         )
@@ -156,8 +156,8 @@ class PostgresPool:
             await connection.close()
 
 
-def database_state(conninfo: str) -> SchemaState:
-    """Return how the database stands to this release. Raises as `PostgresPool.open`."""
+def read_database_state(conninfo: str) -> SchemaState:
+    """Return the state of the database's schema. Raises as `PostgresPool.open`."""
     with _connect(conninfo) as connection:
         return _read_state(connection)
 
@@ -177,12 +177,12 @@ def migrate_database(conninfo: str) -> None:
         driver: Any = connection.connection.driver_connection
         state = _read_state(driver)
         if state is state.AHEAD:
-            require_current(state, where=shown_address(conninfo))
+            require_current(state, where=describe_address(conninfo))
         upgrade_schema(connection)
 
 
-def shown_address(conninfo: str) -> str:
-    """Return host and database of an address, and nothing that is secret."""
+def describe_address(conninfo: str) -> str:
+    """Return host and database of an address, without secrets."""
     try:
         parts = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError:
@@ -199,7 +199,7 @@ def _connect(conninfo: str) -> psycopg.Connection[tuple[Any, ...]]:
         ) from error
     except psycopg.OperationalError as error:
         raise SettingsError(
-            f"The database {shown(shown_address(conninfo))} cannot be reached, or refused the user",
+            f"The database {shown(describe_address(conninfo))} cannot be reached, or refused the user",
             remedy="Check that it runs, and host, user, password and database in [store] url.",
         ) from error
 
@@ -213,19 +213,19 @@ def _read_state(connection: psycopg.Connection[tuple[Any, ...]]) -> SchemaState:
 
 
 async def _configure(connection: PgConnection) -> None:
-    """Bound what one statement may take."""
+    """Bound the time of one statement."""
     await connection.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}".encode())
 
 
-async def _pump(connection: PgConnection, notify: Callable[[str], None], *, probe_interval_s: float) -> None:
-    """Hand over notices until the connection is lost, which a probe finds out where nothing arrives."""
+async def _forward_notices(connection: PgConnection, notify: Callable[[str], None], *, probe_interval_s: float) -> None:
+    """Pass notices on until the connection is lost; a probe finds that out if nothing arrives."""
     while True:
         async for notice in connection.notifies(timeout=probe_interval_s):
             notify(notice.payload)
         await connection.execute("SELECT 1")
 
 
-def _unavailable() -> StoreUnavailableError:
+def _build_unavailable_error() -> StoreUnavailableError:
     return StoreUnavailableError(
         "The database cannot be reached",
         remedy="Retry after the time given; it reconnects by itself.",

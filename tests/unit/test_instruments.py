@@ -10,7 +10,7 @@ import pytest
 from reasond_server.access.peers import Peers
 from reasond_server.config import Settings
 from reasond_server.http_api.metrics_page import ReaderGate
-from reasond_server.measuring import Measuring, listener_of, measuring_of, page_of, words_of
+from reasond_server.instruments import Measuring, listener_of, measuring_of, page_of, words_of
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.telemetry.observers import UNOBSERVED, Snapshot
 

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError
-from reasond_server.storage.postgres import (
+from reasond_server.storage.postgres_pool import (
     PgConnection,
     PostgresPool,
-    database_state,
+    describe_address,
     migrate_database,
-    shown_address,
+    read_database_state,
 )
 from tests.engines.postgres import PostgresServer, running_postgres
 
@@ -140,13 +140,13 @@ async def test_what_a_later_release_migrated_is_left_alone(postgres: PostgresSer
 
 
 def test_an_address_is_shown_without_its_secrets() -> None:
-    assert shown_address("postgresql://ann:s3cret@db.example:5433/mine?sslpassword=x") == "mine at db.example"
-    assert shown_address("postgresql:///mine") == "mine at the local socket"
-    assert shown_address("postgresql://ann:s3cret@db.example/mine?nonsense=1") == "postgresql"
+    assert describe_address("postgresql://ann:s3cret@db.example:5433/mine?sslpassword=x") == "mine at db.example"
+    assert describe_address("postgresql:///mine") == "mine at the local socket"
+    assert describe_address("postgresql://ann:s3cret@db.example/mine?nonsense=1") == "postgresql"
 
 
 def test_an_address_that_is_none_is_refused_with_the_form_that_is_meant() -> None:
     with pytest.raises(SettingsError, match="no address of PostgreSQL") as caught:
-        database_state("postgresql://ann:s3cret@db.example/mine?nonsense=1")
+        read_database_state("postgresql://ann:s3cret@db.example/mine?nonsense=1")
     assert "s3cret" not in caught.value.full_message
     assert "postgresql://user:password@host/database" in caught.value.remedy

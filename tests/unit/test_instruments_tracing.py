@@ -7,7 +7,7 @@ import os
 import pytest
 
 from reasond_server.config import load
-from reasond_server.tracing import provider_name, span_sink_of, tracing_options
+from reasond_server.instruments import provider_name, span_sink_of, tracing_options
 
 
 def options_of(**environ: str) -> tuple[set[str], str]:

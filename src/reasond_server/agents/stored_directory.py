@@ -1,4 +1,4 @@
-"""The directory of agents in the database of the event logs; SQLite and PostgreSQL differ in how rows are reached."""
+"""The directory of agents in the database of the event logs, over SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from reasond_server.agents.cards import etag_of
 from reasond_server.agents.directory import (
     AgentPage,
     RegisteredAgent,
-    check_etag,
-    directory_full,
+    build_full_error,
+    build_next_token,
+    build_not_found_error,
     is_agent_id,
-    list_bounds,
-    next_token,
-    not_found,
+    read_list_bounds,
+    require_etag,
 )
 from reasond_server.errors import InternalError
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.agents.cards import ParsedCard
-    from reasond_server.storage.postgres import PgConnection, PostgresPool
-    from reasond_server.storage.sqlite import SqliteFile
+    from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
+    from reasond_server.storage.sqlite_file import SqliteFile
 
 _VERSION = 1
 _TRIES = 3
@@ -38,7 +38,7 @@ _PAGE = f"""
 SELECT body FROM agents WHERE tenant = :tenant AND agent_id > :after AND {_ALIVE} ORDER BY agent_id LIMIT :size
 """  # noqa: S608 - ours
 _COUNT = f"SELECT count(*) FROM agents WHERE {_ALIVE}"  # noqa: S608 - ours
-# Whoever read another state than the one that is there by now changes nothing, and looks again.
+# A statement whose caller read an older state changes nothing; the caller reads again.
 _INSERT = """
 INSERT INTO agents (tenant, agent_id, etag, body, expire_time) VALUES (:tenant, :agent_id, :etag, :body, :expire_time)
 ON CONFLICT (tenant, agent_id) DO UPDATE SET etag = excluded.etag, body = excluded.body,
@@ -54,10 +54,10 @@ _DROP_EXPIRED = "DELETE FROM agents WHERE expire_time <= :now RETURNING agent_id
 
 
 class AgentRows(Protocol):
-    """Where the table is; parameters are written `:name`."""
+    """Access to the table; parameters are written `:name`."""
 
     async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """Return what is found."""
+        """Return the rows that a query finds."""
         ...
 
     async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
@@ -90,15 +90,15 @@ class PostgresAgentRows:
 
     async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """See AgentRows."""
-        return await self._fetched(statement, values, repeats=True)
+        return await self._fetch(statement, values, repeats=True)
 
     async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """See AgentRows."""
-        return await self._fetched(statement, values, repeats=False)
+        return await self._fetch(statement, values, repeats=False)
 
-    async def _fetched(self, statement: str, values: Mapping[str, object], *, repeats: bool) -> Sequence[Sequence[Any]]:
+    async def _fetch(self, statement: str, values: Mapping[str, object], *, repeats: bool) -> Sequence[Sequence[Any]]:
         async def job(connection: PgConnection) -> Sequence[Sequence[Any]]:
-            return await (await connection.execute(_bound(statement), values)).fetchall()
+            return await (await connection.execute(_to_psycopg(statement), values)).fetchall()
 
         return await self._pool.run(job, repeats=repeats)
 
@@ -123,15 +123,15 @@ class StoredAgentDirectory:
             now = self._now()
             known = await self._find(tenant, agent_id)
             if etag:
-                check_etag(known, agent_id, etag)
+                require_etag(known, agent_id, etag)
             if known is None:
                 await self._make_room(now)
-            agent = _agent(parsed, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s)
+            agent = _build_agent(parsed, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s)
             values = {
                 "tenant": tenant,
                 "agent_id": agent_id,
                 "etag": agent.etag,
-                "body": _encoded(agent),
+                "body": _encode(agent),
                 "expire_time": agent.expire_time.timestamp() if agent.expire_time else None,
                 "now": now.timestamp(),
                 "known": known.etag if known else "",
@@ -144,53 +144,53 @@ class StoredAgentDirectory:
         """See AgentDirectory."""
         agent = await self._find(tenant, agent_id)
         if agent is None:
-            raise not_found(agent_id)
+            raise build_not_found_error(agent_id)
         return agent
 
     async def list(
         self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
     ) -> AgentPage:
         """See AgentDirectory."""
-        size, after = list_bounds(page_size, page_token, capabilities)
+        size, after = read_list_bounds(page_size, page_token, capabilities)
         wanted, found = set(capabilities), list[RegisteredAgent]()
         while len(found) <= size:
             values = {"tenant": tenant, "after": after, "now": self._now().timestamp(), "size": size + 1}
-            agents = [_decoded(body) for (body,) in await self._rows.select(_PAGE, values)]
+            agents = [_decode(body) for (body,) in await self._rows.select(_PAGE, values)]
             found += [agent for agent in agents if wanted.issubset(agent.capabilities)]
             if len(agents) <= size:
                 break
             after = agents[-1].agent_id
-        return AgentPage(agents=tuple(found[:size]), next_page_token=next_token(found, size, capabilities))
+        return AgentPage(agents=tuple(found[:size]), next_page_token=build_next_token(found, size, capabilities))
 
     async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
         """See AgentDirectory."""
         for _ in range(_TRIES):
             known = await self.get(tenant=tenant, agent_id=agent_id)
             if etag:
-                check_etag(known, agent_id, etag)
+                require_etag(known, agent_id, etag)
             values = {"tenant": tenant, "agent_id": agent_id, "known": known.etag}
             if await self._rows.change(_DELETE, values):
                 return
         raise InternalError("an agent changed whenever it was to be deleted")
 
     async def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
-        """Return the agent if there is one that has not lapsed."""
+        """Return the agent; None if there is none or it has lapsed."""
         if not is_agent_id(agent_id):
             return None
         values = {"tenant": tenant, "agent_id": agent_id, "now": self._now().timestamp()}
         rows = await self._rows.select(_FIND, values)
-        return _decoded(rows[0][0]) if rows else None
+        return _decode(rows[0][0]) if rows else None
 
     async def _make_room(self, now: datetime) -> None:
-        """Refuse another agent if there is no room for it; what has lapsed goes first."""
+        """Refuse another agent if the directory is full; delete lapsed agents."""
         values = {"now": now.timestamp()}
         ((count,),) = await self._rows.select(_COUNT, values)
         if count >= self._max_agents:
-            raise directory_full(self._max_agents)
+            raise build_full_error(self._max_agents)
         await self._rows.change(_DROP_EXPIRED, values)
 
 
-def _agent(
+def _build_agent(
     parsed: ParsedCard, *, tenant: str, agent_id: str, known: RegisteredAgent | None, now: datetime, ttl_s: float | None
 ) -> RegisteredAgent:
     return RegisteredAgent(
@@ -202,7 +202,7 @@ def _agent(
         strategies=tuple(parsed.strategies),
         supported_methods=tuple(parsed.supported_methods),
         strategy_config=parsed.strategy_config,
-        # Chance goes into the tag, so that a card that comes back does not bring its old tag back.
+        # Chance in the tag makes a card that is registered again get a new tag.
         etag=etag_of(f"{uuid.uuid4().hex}\n{parsed.card_json}"),
         create_time=known.create_time if known else now,
         update_time=now,
@@ -210,11 +210,11 @@ def _agent(
     )
 
 
-def _encoded(agent: RegisteredAgent) -> str:
+def _encode(agent: RegisteredAgent) -> str:
     return pydantic_core.to_json({"v": _VERSION, "agent": agent}).decode()
 
 
-def _decoded(text: str) -> RegisteredAgent:
+def _decode(text: str) -> RegisteredAgent:
     row = pydantic_core.from_json(text)
     if row["v"] != _VERSION:
         raise InternalError(
@@ -230,6 +230,6 @@ def _decoded(text: str) -> RegisteredAgent:
 
 
 @cache
-def _bound(statement: str) -> bytes:
-    """Return `statement` with its `:name` parameters as psycopg wants them."""
+def _to_psycopg(statement: str) -> bytes:
+    """Return `statement` with its `:name` parameters in psycopg's form."""
     return re.sub(r":([a-z_]+)", r"%(\1)s", statement).encode()

@@ -1,4 +1,4 @@
-"""The front door to agents for both transports; who may call is decided before."""
+"""The service of agents for both transports; permissions are checked before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_CAPABILITY_CHARACTERS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardView:
-    """A card as it is served: `card_json` byte for byte, what it says about reasoning beside it."""
+    """A card as it is served: `card_json` byte for byte, and what it declares about reasoning."""
 
     card: Json
     card_json: str
@@ -44,7 +44,7 @@ class AgentService:
         self._server_card = server_card
         self._max_card_bytes = max_card_bytes
 
-    def own_card(self) -> CardView:
+    def build_own_card(self) -> CardView:
         """Return the card of this server, which is public."""
         card = self._server_card()
         card_json = json_of(card)
@@ -60,15 +60,15 @@ class AgentService:
         )
 
     async def get_card(self, caller: Principal, agent_id: str = "") -> CardView:
-        """Return the card of a registered agent, or of this server where `agent_id` is empty.
+        """Return the card of a registered agent, or of this server if `agent_id` is empty.
 
         Raises:
             InvalidRequestError: `agent_id` cannot name an agent.
             AgentNotFoundError: the caller has no such agent.
         """
         if not agent_id:
-            return self.own_card()
-        agent = await self._directory.get(tenant=caller.tenant, agent_id=_checked_id(agent_id))
+            return self.build_own_card()
+        agent = await self._directory.get(tenant=caller.tenant, agent_id=_require_id(agent_id))
         return CardView(
             card=agent.card,
             card_json=agent.card_json,
@@ -115,7 +115,7 @@ class AgentService:
             )
         return await self._directory.register(
             tenant=caller.tenant,
-            agent_id=_checked_id(agent_id or parsed.agent_id or ""),
+            agent_id=_require_id(agent_id or parsed.agent_id or ""),
             parsed=parsed,
             ttl_s=ttl_s,
             etag=etag,
@@ -129,10 +129,10 @@ class AgentService:
             AgentNotFoundError: the caller has no such agent.
             EtagMismatchError: `etag` is given and the agent has another.
         """
-        await self._directory.delete(tenant=caller.tenant, agent_id=_checked_id(agent_id), etag=etag)
+        await self._directory.delete(tenant=caller.tenant, agent_id=_require_id(agent_id), etag=etag)
 
 
-def _checked_id(agent_id: str) -> str:
+def _require_id(agent_id: str) -> str:
     """Return `agent_id` if it can name an agent."""
     if not is_agent_id(agent_id):
         description = "must be 1-128 letters, digits, '.', '_' and '-', the first a letter or digit"

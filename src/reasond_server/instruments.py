@@ -1,4 +1,4 @@
-"""Settings become metrics: what counts, which words its labels may hold, and what is read with every sample."""
+"""Settings become metrics and tracing: what counts, the words of labels, where spans go, who is told of traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from reasond_server.addresses import is_loopback, split_address
-from reasond_server.errors import error_classes
+from reasond_server.backends import read_backend_options
+from reasond_server.config import choose_provider
+from reasond_server.errors import SettingsError, error_classes
 from reasond_server.grpc_api.standard_services import STANDARD_METHODS
 from reasond_server.grpc_api.statuses import CODES
 from reasond_server.http_api.http_app import PATHS
@@ -15,8 +17,10 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.profiles import is_hosted
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
+from reasond_server.telemetry.exporting import TracingOptions, sink_of
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
@@ -28,10 +32,13 @@ if TYPE_CHECKING:
 
     from reasond_server.config import ServerSettings, Settings, ToolsSettings
     from reasond_server.http_api.metrics_page import ReaderGate
+    from reasond_server.telemetry.exporting import SpanSink
     from reasond_server.telemetry.exposition import Exposition
     from reasond_server.telemetry.observers import Observer, Snapshot
     from reasond_server.telemetry.sampling import Sampler
 
+PROVIDERS = {"demo": "reasond.demo", "openai": "openai"}
+"""What spans call the providers of the configuration."""
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _TOOL_OUTCOMES = ("ok", "failed", "timeout", "invalid_arguments", "unknown_tool", "refused", "cancelled")
 _WAIT_OUTCOMES = ("admitted", "draining", "gone", "timeout")
@@ -156,3 +163,45 @@ def tools_of(tools: ToolsSettings) -> set[str]:
     offered = {build_tool_name(name, tool) for name, server in tools.mcp.items() for tool in server.allow_tools}
     fetching = {"http_get"} if tools.http_get.allow_hosts else set()
     return {*tools.enabled, READ_TOOL_RESULT, *fetching, *offered, *(f"{name}__other" for name in tools.mcp)}
+
+
+def tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> TracingOptions:
+    """Return what the settings say of tracing; models of known providers are told only where that is asked for."""
+    section = settings.tracing
+    told = set(section.propagate_to)
+    models = "hosted_models" if _is_hosted_model(settings, environ) else "models"
+    return TracingOptions(
+        endpoint=section.endpoint,
+        protocol=section.protocol,
+        sample_ratio=section.sample_ratio,
+        follows_callers=section.follow_callers,
+        has_content=section.content,
+        propagate_to=(told & {"tools"}) | ({"models"} if models in told else set()),
+        version=version("reasond-server"),
+        instance_id=instance_id,
+        environ=environ,
+    )
+
+
+def span_sink_of(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> SpanSink | None:
+    """Return where the settings send spans; None where nothing is traced.
+
+    Raises:
+        SettingsError: they name an endpoint, but the packages are not installed.
+    """
+    return sink_of(tracing_options(settings, environ, instance_id=instance_id))
+
+
+def provider_name(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return what spans call the provider of the model."""
+    return PROVIDERS[choose_provider(settings, environ)]
+
+
+def _is_hosted_model(settings: Settings, environ: Mapping[str, str]) -> bool:
+    if choose_provider(settings, environ) == "demo":
+        return False
+    try:
+        return is_hosted(read_backend_options(settings, environ).base_url)
+    except SettingsError:
+        # The model is given from outside, and nothing is configured for it.
+        return True
