@@ -1,12 +1,4 @@
-"""What every store of event logs must do, as checks that can be run against any of them.
-
-    @pytest.mark.parametrize("check", ExecutionStoreConformance.CHECKS)
-    async def test_my_store_conforms(check: str) -> None:
-        async with aclosing(MyStore(now=clock.now)) as store:
-            await ExecutionStoreConformance(store, pass_time=clock.advance).check(check)
-
-The runner relies on nothing else.
-"""
+"""What every store of event logs must do, as checks that run against any of them: runs rely on nothing else."""
 
 from __future__ import annotations
 
@@ -31,8 +23,6 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import ExecutionStore, Recovery
     from reasond_server.types import Execution
 
-__all__ = ["ExecutionStoreConformance"]
-
 _EVERYTHING = ExecutionFilter()
 _CALLERS = 5
 _HOSTILE = ("", "\x00", "\ud800", "a" * 5000, "'; DROP TABLE executions; --", "%s :name")
@@ -42,7 +32,7 @@ class ExecutionStoreConformance:
     """Checks one store, which may hold other executions already, but no orphans.
 
     Args:
-        store: what is checked; it is not closed. Its clock shows `testing.logs.START` at first.
+        store: what is checked; it is not closed. Its clock shows `tests.stores.logs.START` at first.
         pass_time: lets that many seconds pass, for leases and for `expire_time`.
         races: how often two writers race.
         largest_log_bytes: bytes of text that fit into no log of the store.
@@ -73,6 +63,7 @@ class ExecutionStoreConformance:
         "renews_leases",
         "gives_leases_back",
         "passes_a_cancellation_on",
+        "passes_a_wish_to_keep_on",
         "tells_watchers",
         "deletes_everything",
         "forgets_in_batches",

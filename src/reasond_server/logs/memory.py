@@ -47,7 +47,8 @@ class _Log:
     owner: str
     lease_until: float
     events: list[LoggedEvent] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
+    # An empty list takes 56 bytes, and thousands may be suspended.
+    records: list[Record] | None = None
     version: int = 0
     fence: int = 1
     size: int = 0
@@ -79,7 +80,7 @@ class _Log:
             execution=self.execution,
             plan=self.plan,
             events=tuple(self.events),
-            records=tuple(self.records),
+            records=tuple(self.records or ()),
             version=self.version,
             fence=self.fence,
             is_cancel_requested=self.is_cancel_requested,
@@ -143,7 +144,7 @@ class MemoryExecutionStore:
         """See ExecutionStore."""
         self._forget_expired()
         log = self._log(tenant, execution_id)
-        return Kept(plan=log.plan, records=tuple(log.records))
+        return Kept(plan=log.plan, records=tuple(log.records or ()))
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """See ExecutionStore."""
@@ -152,10 +153,10 @@ class MemoryExecutionStore:
         parent = self._cancelled(execution.tenant, inherits)
         holder = self._claims.get(key) if execution.request_id else None
         if (made := self._logs.get(name)) is not None:
-            return replace(self._claim(name), inherited=len(made.records))
+            return replace(self._claim(name), inherited=len(made.records or ()))
         if holder is not None and (parent is None or holder != inherits):
             return self._claim(holder)
-        records = tuple(parent.records) if parent else ()
+        records = tuple(parent.records or ()) if parent else ()
         self._make_room(for_new=1, sparing=inherits)
         self._keep(execution, Creation(plan=plan, lease=lease), digest=digest, records=records)
         if execution.request_id:
@@ -295,6 +296,7 @@ class MemoryExecutionStore:
         events = events_of(part)
         log.events += events
         if len(events) < len(part.entries):
+            log.records = log.records or []
             log.records += [entry for entry in part.entries if isinstance(entry, Record)]
         log.execution = part.execution
         log.version += len(part.entries)
@@ -303,7 +305,8 @@ class MemoryExecutionStore:
         if part.execution.expire_time is not None:
             self._expire_at(part.execution.expire_time, name)
         if part.execution.state is ExecutionState.SUSPENDED:
-            log.owner = ""
+            # What it has room for beyond its events is given back.
+            log.owner, log.lease_until, log.events = "", 0.0, [*log.events]
         elif part.execution.state.has_ended:
             self._end(log, keeps_records=part.keeps_records)
         return None
@@ -328,7 +331,7 @@ class MemoryExecutionStore:
             plan=creation.plan,
             owner=creation.lease.owner,
             lease_until=self._monotonic() + creation.lease.seconds,
-            records=[*records],
+            records=[*records] or None,
             version=len(records),
             size=len(creation.plan) + sum(map(size_of, records)),
         )
@@ -339,8 +342,8 @@ class MemoryExecutionStore:
     def _end(self, log: _Log, *, keeps_records: bool) -> None:
         """Let go of what only a running execution needs."""
         if not keeps_records:
-            freed = len(log.plan) + sum(map(size_of, log.records))
-            log.plan, log.records = "", []
+            freed = len(log.plan) + sum(map(size_of, log.records or ()))
+            log.plan, log.records = "", None
             log.size -= freed
             self._size -= freed
         self._ended[log.execution.execution_id] = None
