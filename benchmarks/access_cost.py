@@ -55,7 +55,7 @@ from tests.engines.redis_server import running_redis
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from reasond_server.access.verifying import TokenVerifier
+    from reasond_server.access.token_verifier import TokenVerifier
 
 RESULTS = Path(__file__).resolve().parent / "results" / "access_cost.json"
 PACKAGES = ("reasond-server", "grpcio", "pyjwt", "redis")

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from reasond_server.access.permissions import ADMIN, require
+from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
@@ -243,7 +243,7 @@ class Server:
             health=self._health,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
-            require=require,
+            require=require_permission,
             new_request_id=self._clock.new_id,
             observer=self._measuring.observer,
             tracing=self._tracing,
@@ -259,7 +259,7 @@ class Server:
             card=agents.own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
-            require=require,
+            require=require_permission,
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,
             new_request_id=self._clock.new_id,

@@ -161,7 +161,7 @@ def _find_problems(
 def _find_key_problems(
     section: str, backend: BackendSettings, base_url: str, environ: Mapping[str, str]
 ) -> Iterator[Violation]:
-    """Yield what is wrong with the key: missing where it must not, or unfit for a header. Its value is not shown."""
+    """Yield what is wrong with the key: missing where one is needed, or unfit for a header. Its value is not shown."""
     name = backend.api_key_env
     key = environ.get(name, "").strip() if name else ""
     field = f"{section}.api_key_env"
@@ -185,6 +185,6 @@ def _find_base_url(section: str, backend: BackendSettings, environ: Mapping[str,
 
 
 def _find_profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:
-    """Return what is known of the backend: family under host under the operator's own."""
+    """Return the backend's profile: the family's facts, overridden by the host's, then by the operator's."""
     profile = find_profile(backend.model, base_url, backend.profile)
     return merge(profile, backend.capabilities, section=f"{section}.capabilities")

@@ -1,4 +1,4 @@
-"""Settings become a verifier of tokens: keys, key set, rules, roles and revocations."""
+"""Builds the verification of tokens from the settings: keys, key set, rules, roles and revocations."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, is_secret_hash
+from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, AgentTokens, Throttle, is_secret_hash
 from reasond_server.access.claims import OWN_TENANT, ClaimNames, is_free_tenant
-from reasond_server.access.issuing import AgentTokens
-from reasond_server.access.jwks import JwksKeys
-from reasond_server.access.jwks_http import HttpJwksFetcher
-from reasond_server.access.keys import (
+from reasond_server.access.jwks import HttpJwksFetcher, JwksKeys
+from reasond_server.access.peers import PeerRule, Peers
+from reasond_server.access.permissions import KNOWN, AccessRole, Roles, find_unknown_permissions
+from reasond_server.access.token_keys import (
     JoinedKeys,
     KeySource,
     SigningKey,
     StaticKeys,
     UnfitKeyError,
     VerifyingKey,
-    ephemeral_key,
-    public_key,
+    create_ephemeral_key,
+    parse_public_key,
 )
-from reasond_server.access.peers import PeerRule, Peers
-from reasond_server.access.permissions import KNOWN, unknown_permissions
-from reasond_server.access.revocation import Revocations
-from reasond_server.access.roles import Role, Roles
-from reasond_server.access.throttle import Throttle
+from reasond_server.access.token_verifier import Revocations, TokenRules, TokenVerifier, VerifiedTokenCache
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.access.verified import VerifiedTokens
-from reasond_server.access.verifying import TokenRules, TokenVerifier
 from reasond_server.errors import SettingsError, Violation, shown
 from reasond_server.violations import nearest
 
@@ -39,14 +33,14 @@ if TYPE_CHECKING:
     from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
     from reasond_server.config.auth import AgentAccountSettings, PeerSettings
 
-# Of one agent few are honest mistakes; behind one address there may be many agents.
+# One agent makes few honest mistakes; one address may have many agents.
 _FAILURES_OF_AN_AGENT = 5
 _FAILURES_OF_AN_ADDRESS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What verifies tokens; `signing` is the key of tokens that this server makes, None where it makes none."""
+    """What verifies tokens; `signing` is the key of tokens that this server mints, None if it mints none."""
 
     verifier: TokenVerifier
     peers: Peers
@@ -55,11 +49,11 @@ class Verification:
     key_set: JwksKeys | None
 
     def reload(self, auth: AuthSettings) -> None:
-        """Take over what may change while the server runs: who is revoked."""
+        """Apply what may change while the server runs: the revocations."""
         self.revocations.replace(token_ids=auth.revoked_ids, subjects=auth.inactive_subjects)
 
     async def aclose(self) -> None:
-        """Give back connections to the issuer."""
+        """Close connections to the issuer."""
         if self.key_set is not None:
             await self.key_set.aclose()
 
@@ -72,27 +66,30 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
     """
     auth = loaded.settings.auth
     require_known_grants(loaded.settings)
-    signing = [ephemeral_key()] if dev else []
+    signing = [create_ephemeral_key()] if dev else []
     signing += [signing_key_of(key) for key in loaded.auth_keys if key.algorithm == "HS256"]
-    public = [_public(key, place) for place, key in enumerate(loaded.auth_keys) if key.algorithm != "HS256"]
-    static = StaticKeys([*(key.verifying for key in signing), *public])
+    public = [_load_public_key(key, place) for place, key in enumerate(loaded.auth_keys) if key.algorithm != "HS256"]
+    static = StaticKeys([*(key.verifying_key for key in signing), *public])
     key_set = JwksKeys(fetcher=HttpJwksFetcher(url=auth.jwks_url), monotonic=time.monotonic) if auth.jwks_url else None
     keys: KeySource = static if key_set is None else JoinedKeys([static, key_set])
     roles = Roles(
-        {name: Role(permissions=role.permissions, strategies=role.strategies) for name, role in auth.roles.items()}
+        {
+            name: AccessRole(permissions=role.permissions, strategies=role.strategies)
+            for name, role in auth.roles.items()
+        }
     )
     revocations = Revocations(token_ids=auth.revoked_ids, subjects=auth.inactive_subjects)
     verifier = TokenVerifier(
         keys=keys,
-        rules=_rules(auth),
+        rules=_read_rules(auth),
         now=now,
         roles=roles,
         revocations=revocations,
-        verified=VerifiedTokens(kept_s=auth.verified_kept_s),
+        cache=VerifiedTokenCache(kept_s=auth.verified_kept_s),
     )
     return Verification(
         verifier=verifier,
-        peers=_peers(auth, roles),
+        peers=_build_peers(auth, roles),
         revocations=revocations,
         signing=signing[0] if signing else None,
         key_set=key_set,
@@ -100,10 +97,10 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
 
 
 def require_known_grants(settings: Settings) -> None:
-    """Refuse roles and agents that grant what does not exist: a slip of the pen would lock its owner out.
+    """Refuse roles and agents that grant what does not exist: a typing error would lock its owner out.
 
     Raises:
-        SettingsError: names each with what is nearest to it.
+        SettingsError: it names each with the nearest known word.
     """
     auth, enabled = settings.auth, settings.reasoning.enabled_strategies
     found: list[Violation] = []
@@ -112,15 +109,17 @@ def require_known_grants(settings: Settings) -> None:
     holders += [(f"peers[{place}]", peer) for place, peer in enumerate(auth.peers)]
     grants = [(f"roles.{name}", role.permissions) for name, role in auth.roles.items()]
     for owner, permissions in [*grants, *((owner, holder.permissions) for owner, holder in holders)]:
-        found += _unknown(f"auth.{owner}.permissions", unknown_permissions(permissions), KNOWN)
+        found += _find_unknown(f"auth.{owner}.permissions", find_unknown_permissions(permissions), KNOWN)
     for name, role in auth.roles.items():
         unknown = [strategy for strategy in role.strategies if strategy not in enabled]
-        found += _unknown(f"auth.roles.{name}.strategies", unknown, enabled)
+        found += _find_unknown(f"auth.roles.{name}.strategies", unknown, enabled)
     for owner, holder in holders:
         if not is_free_tenant(holder.tenant):
             text = f"is {shown(holder.tenant)}; {OWN_TENANT!r} begins the tenants of subjects without one"
             found.append(Violation(field=f"auth.{owner}.tenant", description=text))
-        found += _unknown(f"auth.{owner}.roles", [one for one in holder.roles if one not in auth.roles], auth.roles)
+        found += _find_unknown(
+            f"auth.{owner}.roles", [one for one in holder.roles if one not in auth.roles], auth.roles
+        )
     if found:
         raise SettingsError(
             "; ".join(f"{one.field} {one.description}" for one in found),
@@ -128,14 +127,14 @@ def require_known_grants(settings: Settings) -> None:
         )
 
 
-def _unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Iterator[Violation]:
+def _find_unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Iterator[Violation]:
     for word in words:
         yield Violation(field=field, description=f"grants {shown(word)}, which is not known here{nearest(word, known)}")
 
 
 def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
-    """Return what makes tokens with `key` that a server of the same settings accepts."""
-    rules = _rules(auth)
+    """Return a minter of tokens with `key` that a server of the same settings accepts."""
+    rules = _read_rules(auth)
     return TokenMinter(
         key=key,
         issuer=rules.issuer,
@@ -149,7 +148,7 @@ def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:
 def agent_tokens_of(
     auth: AuthSettings, *, signing: SigningKey | None, now: Callable[[], datetime]
 ) -> AgentTokens | None:
-    """Return what gives tokens to the agents of the configuration; None where there are none.
+    """Return what issues tokens to the agents of the configuration; None if there are none.
 
     Raises:
         SettingsError: there is no key to sign their tokens with, or a hash cannot be verified against.
@@ -167,7 +166,7 @@ def agent_tokens_of(
                 f"auth.agents.{name}.secret_hash is no argon2id hash", remedy="Make one with: reasond secret-hash"
             )
     secrets = AgentSecrets(
-        accounts={name: _account(name, agent) for name, agent in auth.agents.items()},
+        accounts={name: _build_account(name, agent) for name, agent in auth.agents.items()},
         by_agent=Throttle(most=_FAILURES_OF_AN_AGENT, window_s=60.0, monotonic=time.monotonic),
         by_address=Throttle(most=_FAILURES_OF_AN_ADDRESS, window_s=60.0, monotonic=time.monotonic),
     )
@@ -175,7 +174,7 @@ def agent_tokens_of(
     return AgentTokens(secrets=secrets, minter=minter, lifetime_s=auth.agent_token_lifetime_s, now=now)
 
 
-def _account(name: str, agent: AgentAccountSettings) -> AgentAccount:
+def _build_account(name: str, agent: AgentAccountSettings) -> AgentAccount:
     return AgentAccount(
         agent_id=name,
         secret_hash=agent.secret_hash.get_secret_value(),
@@ -190,18 +189,20 @@ def signing_key_of(key: AuthKey) -> SigningKey:
     return SigningKey(id=key.id, secret=key.secret.get_secret_value().encode())
 
 
-def _peers(auth: AuthSettings, roles: Roles) -> Peers:
-    """Return who is known by a client certificate."""
+def _build_peers(auth: AuthSettings, roles: Roles) -> Peers:
+    """Return the peers that client certificates identify."""
     rules = [
-        PeerRule(path=peer.path, permissions=roles.granted(peer.roles) | set(peer.permissions), tenant=peer.tenant)
+        PeerRule(
+            path=peer.path, permissions=roles.collect_grants(peer.roles) | set(peer.permissions), tenant=peer.tenant
+        )
         for peer in auth.peers
     ]
     return Peers(trust_domain=auth.trust_domain, rules=rules)
 
 
-def _public(key: AuthKey, place: int) -> VerifyingKey:
+def _load_public_key(key: AuthKey, place: int) -> VerifyingKey:
     try:
-        return public_key(key_id=key.id, algorithm=key.algorithm, pem=key.public_key)
+        return parse_public_key(key_id=key.id, algorithm=key.algorithm, pem=key.public_key)
     except UnfitKeyError as error:
         raise SettingsError(
             f"The file that auth.keys[{place}].public_key_file names {error}",
@@ -209,7 +210,7 @@ def _public(key: AuthKey, place: int) -> VerifyingKey:
         ) from None
 
 
-def _rules(auth: AuthSettings) -> TokenRules:
+def _read_rules(auth: AuthSettings) -> TokenRules:
     return TokenRules(
         issuer=auth.issuer,
         audience=auth.audience,

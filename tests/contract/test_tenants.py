@@ -21,7 +21,7 @@ from reasond.v1 import (
     reasoning_service_pb2,
     reasoning_service_pb2_grpc,
 )
-from reasond_server.access.keys import SigningKey
+from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.services import DECLARED
 from reasond_server.testing import running_server

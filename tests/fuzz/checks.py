@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
-from reasond_server.access.keys import SigningKey, StaticKeys
-from reasond_server.access.tokens import TokenMinter, bearer_token
-from reasond_server.access.verifying import TokenRules, TokenVerifier
+from reasond_server.access.token_keys import SigningKey, StaticKeys
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier
+from reasond_server.access.tokens import TokenMinter, parse_bearer_token
 from reasond_server.config import load
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import neutralize, restore
@@ -135,10 +135,10 @@ def _events(pieces: list[bytes]) -> tuple[list[Any], bool]:
 def token_header(data: bytes) -> None:
     """Nobody gets in but by a good signature, as who it was signed for; no refusal quotes what was sent."""
     text = data.decode("latin-1")
-    verifier = TokenVerifier(keys=StaticKeys([KEY.verifying]), rules=RULES, now=lambda: NOW)
+    verifier = TokenVerifier(keys=StaticKeys([KEY.verifying_key]), rules=RULES, now=lambda: NOW)
     refusal = ""
     try:
-        token = bearer_token(text.split("\n"))
+        token = parse_bearer_token(text.split("\n"))
         principal = _LOOP.run_until_complete(verifier.verify(token))
     except TokenInvalidError as error:
         refusal = error.full_message

@@ -28,7 +28,7 @@ from redis.asyncio import Redis
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.access.agent_secrets import hash_secret
-from reasond_server.access.keys import SigningKey
+from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from tests.engines.postgres import postgres_program
 from tests.engines.redis_server import running_redis

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond import AsyncClient, PermissionDeniedError, ReactConfig, TraceView
-from reasond_server.access.keys import SigningKey
+from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.tools.mcp import McpOptions, McpServer, examined

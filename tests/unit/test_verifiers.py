@@ -13,7 +13,7 @@ from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 from tests.unit.access.parts import MAIN, NOW, claims, signed
 from tests.unit.access.test_jwks import document
 from tests.unit.access.test_jwks_http import answering, ok
-from tests.unit.access.test_keys import PRIVATE, jwk_of, pem_of
+from tests.unit.access.test_token_keys import PRIVATE, jwk_of, pem_of
 
 if TYPE_CHECKING:
     from pathlib import Path

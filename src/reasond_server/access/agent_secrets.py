@@ -1,35 +1,38 @@
-"""Agents that prove themselves by a secret: only its argon2 hash is known here (RFC 9106)."""
+"""Agents that authenticate with a secret, of which only the argon2 hash is known here (RFC 9106), and get a token."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import OrderedDict, deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from argon2 import PasswordHasher, Type
-from argon2.exceptions import InvalidHashError, VerificationError
-
-from reasond_server.access.turns import Turns
-from reasond_server.errors import RateLimitedError, TokenInvalidError
+from reasond_server.access.claims import own_tenant_of
+from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
+from reasond_server.types import Principal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from datetime import datetime
 
-    from reasond_server.access.throttle import Throttle
+    from argon2 import PasswordHasher
+
+    from reasond_server.access.tokens import TokenMinter
 
 MIN_SECRET_CHARACTERS: Final = 16
 MAX_SECRET_CHARACTERS: Final = 1024
-# A verification takes some 20-60 ms of a core and 64 MiB: two at a time, and no long queue behind them.
-_AT_ONCE = 2
-_MOST_WAITING = 30
-# What one subscriber is given of IPv6: who has one address there has all of them.
-_IPV6_NETWORK_BITS = 64
+# A verification takes 20-60 ms of a core and 64 MiB.
+_MOST_AT_ONCE: Final = 2
+_MOST_WAITING: Final = 30
+# A provider gives a customer a whole network of IPv6, so an attacker has all of its addresses.
+_IPV6_NETWORK_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentAccount:
-    """An agent of the configuration; the hash does not show in `repr`."""
+    """An agent of the configuration; `repr` does not show the hash."""
 
     agent_id: str
     secret_hash: str = field(repr=False)
@@ -38,34 +41,157 @@ class AgentAccount:
     tenant: str = ""
 
 
+def _load_hasher() -> PasswordHasher:
+    # Loaded here: most servers have no agents with secrets.
+    from argon2 import PasswordHasher, Type  # noqa: PLC0415 - as above
+
+    return PasswordHasher(type=Type.ID)
+
+
 def hash_secret(secret: str) -> str:
-    """Return the argon2id hash of `secret`, in the form that the configuration takes."""
-    return PasswordHasher(type=Type.ID).hash(secret)
+    """Return the argon2id hash of `secret` in the form of the configuration."""
+    return _load_hasher().hash(secret)
 
 
 def is_secret_hash(text: str) -> bool:
-    """Return whether `text` is an argon2id hash that can be verified against."""
+    """Return whether `text` is an argon2id hash that `has_hash` can compare with."""
+    from argon2.exceptions import InvalidHashError  # noqa: PLC0415 - see `_load_hasher`
+
     try:
-        PasswordHasher(type=Type.ID).check_needs_rehash(text)
+        _load_hasher().check_needs_rehash(text)
     except (InvalidHashError, ValueError):
         return False
     return text.startswith("$argon2id$")
 
 
-def matches(secret_hash: str, secret: str) -> bool:
-    """Return whether `secret` has that hash; takes as long as the hash asks for."""
+def has_hash(secret_hash: str, secret: str) -> bool:
+    """Return whether `secret` has that hash; the parameters in the hash decide how long this takes."""
+    from argon2.exceptions import InvalidHashError, VerificationError  # noqa: PLC0415 - see `_load_hasher`
+
     try:
-        return PasswordHasher(type=Type.ID).verify(secret_hash, secret)
+        return _load_hasher().verify(secret_hash, secret)
     except (VerificationError, InvalidHashError, UnicodeError):
         return False
 
 
-class AgentSecrets:
-    """Tells agents by their secrets, in the same time whether or not there is such an agent.
+class Throttle:
+    """Allows `most` failures of a key in `window_s` seconds, then no try until the first is that old.
 
-    `by_agent` and `by_address` count failures, so that guessing gets nowhere; `verify` compares a secret with a hash.
-    Addresses take turns at that, so that one that asks often does not keep the others waiting; of IPv6 a network of 64
-    bits counts as one address.
+    It remembers up to `most_keys` keys.
+    """
+
+    def __init__(self, *, most: int, window_s: float, monotonic: Callable[[], float], most_keys: int = 10_000) -> None:
+        self._most = most
+        self._window_s = window_s
+        self._monotonic = monotonic
+        self._most_keys = most_keys
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def compute_wait_s(self, key: str) -> float:
+        """Return the seconds until `key` may try again; 0 now."""
+        times = self._failures.get(key)
+        if times is None:
+            return 0.0
+        now = self._monotonic()
+        while times and times[0] <= now - self._window_s:
+            times.popleft()
+        if not times:
+            del self._failures[key]
+        return times[0] + self._window_s - now if len(times) >= self._most else 0.0
+
+    def note_failure(self, key: str) -> None:
+        """Note that `key` failed now."""
+        times = self._failures.setdefault(key, deque(maxlen=self._most))
+        times.append(self._monotonic())
+        self._failures.move_to_end(key)
+        while len(self._failures) > self._most_keys:
+            self._failures.popitem(last=False)
+
+    def forget_failures(self, key: str) -> None:
+        """Forget the failures of `key`."""
+        self._failures.pop(key, None)
+
+
+class FairSemaphore:
+    """A semaphore of `permits` with up to `most_waiting` waiters: keys take turns, each in order of arrival.
+
+    When the queue is full, a newcomer replaces the last waiter of the key with the most waiters, unless its own key
+    would then have as many. So no key keeps another one out by asking more often.
+    """
+
+    def __init__(self, *, permits: int, most_waiting: int) -> None:
+        self._free = permits
+        self._most_waiting = most_waiting
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def free(self) -> int:
+        """The number of free permits."""
+        return self._free
+
+    @property
+    def waiters(self) -> int:
+        """The number of waiters."""
+        return sum(map(len, self._queues.values()))
+
+    @asynccontextmanager
+    async def acquire(self, key: str) -> AsyncGenerator[None, None]:
+        """Wait for a permit under `key` and hold it in the context.
+
+        Raises:
+            OverloadedError: too many wait, now or since.
+        """
+        await self._wait_for_permit(key)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _wait_for_permit(self, key: str) -> None:
+        # No permit is free while anybody waits: a released one is handed on.
+        if self._free:
+            self._free -= 1
+            return
+        if self.waiters >= self._most_waiting:
+            self._make_room(key)
+        permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(key, deque()).append(permit)
+        try:
+            await permit
+        except asyncio.CancelledError:
+            if not permit.cancelled() and permit.exception() is None:
+                # The permit came at the moment of the cancellation.
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        while self._queues:
+            key, queue = self._queues.popitem(last=False)
+            permit = queue.popleft()
+            if queue:
+                self._queues[key] = queue
+            if not permit.done():
+                permit.set_result(None)
+                return
+        self._free += 1
+
+    def _make_room(self, key: str) -> None:
+        longest = max(self._queues.values(), key=len)
+        if len(longest) <= len(self._queues.get(key, ())) + 1:
+            raise self._build_error()
+        last = longest.pop()
+        if not last.done():
+            last.set_exception(self._build_error())
+
+    def _build_error(self) -> OverloadedError:
+        return OverloadedError(f"{self._most_waiting} agents wait to be verified", remedy="Retry after the time given.")
+
+
+class AgentSecrets:
+    """Authenticates agents by their secrets, in the same time whether or not there is such an agent.
+
+    `by_agent` and `by_address` count failures against guessing; `verify` compares a secret with a hash. Addresses take
+    turns at it, so that one that asks often does not keep the others waiting. A /64 network of IPv6 is one address.
     """
 
     def __init__(
@@ -74,45 +200,45 @@ class AgentSecrets:
         accounts: Mapping[str, AgentAccount],
         by_agent: Throttle,
         by_address: Throttle,
-        verify: Callable[[str, str], bool] = matches,
+        verify: Callable[[str, str], bool] = has_hash,
     ) -> None:
         self._accounts = dict(accounts)
         self._by_agent = by_agent
         self._by_address = by_address
         self._verify = verify
         self._nobody = hash_secret("nobody has this secret")
-        self._turns = Turns(at_once=_AT_ONCE, most_waiting=_MOST_WAITING)
+        self._semaphore = FairSemaphore(permits=_MOST_AT_ONCE, most_waiting=_MOST_WAITING)
         self._trials: set[asyncio.Task[AgentAccount]] = set()
 
-    async def tell(self, *, agent_id: str, secret: str, address: str) -> AgentAccount:
-        """Return the account of `agent_id`, which proved itself.
+    async def authenticate(self, *, agent_id: str, secret: str, address: str) -> AgentAccount:
+        """Return the account of `agent_id` if `secret` is right.
 
         Raises:
-            TokenInvalidError: there is no such agent, or it has another secret; which of the two is not told.
-            RateLimitedError: too many failed before.
-            OverloadedError: too many wait to be verified.
+            TokenInvalidError: there is no such agent, or it has another secret; the error does not say which.
+            RateLimitedError: too many attempts failed before.
+            OverloadedError: too many wait for verification.
         """
         address = _network_of(address)
-        self._require_patience(agent_id, address)
-        # Not the caller's own: one that leaves would free a place in which a thread works on, and count for nothing.
-        trial = asyncio.create_task(self._tried(agent_id, secret, address), name="secret of an agent")
+        self._refuse_throttled(agent_id, address)
+        # A task of its own: if the caller leaves, the thread keeps its permit, and a failure still counts.
+        trial = asyncio.create_task(self._try(agent_id, secret, address), name="secret of an agent")
         self._trials.add(trial)
         trial.add_done_callback(self._note_end)
         return await asyncio.shield(trial)
 
-    async def _tried(self, agent_id: str, secret: str, address: str) -> AgentAccount:
-        """Verify once there is a place, beside the event loop. Raises as `tell`."""
+    async def _try(self, agent_id: str, secret: str, address: str) -> AgentAccount:
+        """Wait for a permit and verify in a thread. Raises as `authenticate`."""
         account = self._accounts.get(agent_id)
-        async with self._turns.taken(address):
-            # Again: of many tries at once the first ones may have failed since.
-            self._require_patience(agent_id, address)
+        async with self._semaphore.acquire(address):
+            # Again: of many attempts at once the first may have failed meanwhile.
+            self._refuse_throttled(agent_id, address)
             secret_hash = self._nobody if account is None else account.secret_hash
             is_right = await asyncio.to_thread(self._verify, secret_hash, secret)
             if account is not None and is_right:
-                self._by_agent.succeeded(agent_id)
+                self._by_agent.forget_failures(agent_id)
                 return account
-            self._by_agent.failed(agent_id)
-            self._by_address.failed(address)
+            self._by_agent.note_failure(agent_id)
+            self._by_address.note_failure(address)
         raise TokenInvalidError(
             "Authentication failed: agent_id or secret is wrong", remedy="Check both with the operator."
         )
@@ -120,16 +246,16 @@ class AgentSecrets:
     def _note_end(self, trial: asyncio.Task[AgentAccount]) -> None:
         self._trials.discard(trial)
         if not trial.cancelled():
-            # Whoever left does not ask how it ended; asyncio would call that an error.
+            # The caller may have left; asyncio would log an exception that nobody reads.
             trial.exception()
 
-    def _require_patience(self, agent_id: str, address: str) -> None:
-        """Refuse who failed too often.
+    def _refuse_throttled(self, agent_id: str, address: str) -> None:
+        """Refuse an agent or address that failed too often.
 
         Raises:
             RateLimitedError: with the time to wait.
         """
-        wait_s = max(self._by_agent.wait_s(agent_id), self._by_address.wait_s(address))
+        wait_s = max(self._by_agent.compute_wait_s(agent_id), self._by_address.compute_wait_s(address))
         if wait_s > 0:
             raise RateLimitedError(
                 "Too many attempts with a wrong agent_id or secret",
@@ -138,8 +264,45 @@ class AgentSecrets:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedToken:
+    """A token, its principal, and its lifetime in seconds."""
+
+    token: str
+    principal: Principal
+    lifetime_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTokens:
+    """Issues tokens with a lifetime of `lifetime_s` seconds to agents that authenticate."""
+
+    secrets: AgentSecrets
+    minter: TokenMinter
+    lifetime_s: int
+    now: Callable[[], datetime]
+
+    async def issue(self, *, agent_id: str, secret: str, address: str) -> IssuedToken:
+        """Return a token for the agent. Raises as `AgentSecrets.authenticate`."""
+        account = await self.secrets.authenticate(agent_id=agent_id, secret=secret, address=address)
+        token = self.minter.mint(
+            subject=account.agent_id,
+            permissions=account.permissions,
+            roles=account.roles,
+            tenant=account.tenant or None,
+            lifetime_s=self.lifetime_s,
+            now=self.now(),
+        )
+        principal = Principal(
+            subject=account.agent_id,
+            tenant=account.tenant or own_tenant_of(account.agent_id),
+            permissions=frozenset(account.permissions),
+        )
+        return IssuedToken(token=token, principal=principal, lifetime_s=self.lifetime_s)
+
+
 def _network_of(address: str) -> str:
-    """Return what is counted as one address; what is none, such as that of a Unix socket, is itself."""
+    """Return the address or network to count; a text that is no IP address, as of a Unix socket, as it is."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

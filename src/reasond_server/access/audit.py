@@ -4,8 +4,8 @@ Lines go to the logger `reasond.audit`. They have `operation`, `permission`, `ou
 "unavailable" where the server could not serve anybody), `reason` (of the error table; empty where allowed), `subject`,
 `tenant`, `call_id` and, where one is concerned, `execution_id`.
 
-A transport begins a decision once it knows who calls; whoever decides last ends it: the core where an execution is
-concerned, else the transport. What comes after the end of a decision is no part of it.
+A transport begins a decision once it knows the caller. The core ends it if an execution is concerned, else the
+transport. What happens after its end is not logged.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ if TYPE_CHECKING:
     from reasond_server.types import Principal
 
 _DENIALS: Final = (AccessError, LimitError, LookupFailedError)
-# What says nothing about the caller: anybody would have met it.
+# These say nothing about the caller: anybody would have met them.
 _OUTAGES: Final = (OverloadedError, DrainingError, StoreFullError, StoreUnavailableError)
 UNREAD: Final = Operation("Unread")
-"""The operation of a JSON-RPC body that is not read, because the token in its header is refused."""
+"""The operation of a JSON-RPC body that is not read because the token in its header is refused."""
 _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _log = logging.getLogger("reasond.audit")
 
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """Whether `principal` may do `operation`; told once."""
+    """Whether `principal` may do `operation`; logged once."""
 
     operation: Operation
     principal: Principal
     call_id: str
-    is_told: bool = False
+    is_logged: bool = False
 
     def allow(self, execution_id: str = "") -> None:
         """Note that it is allowed, for an execution if one is concerned."""
-        if not self.is_told:
-            self.is_told = True
-            allowed(self.operation, principal=self.principal, call_id=self.call_id, execution_id=execution_id)
+        if not self.is_logged:
+            self.is_logged = True
+            log_allowed(self.operation, principal=self.principal, call_id=self.call_id, execution_id=execution_id)
 
     def end(self, error: ReasondError, execution_id: str = "") -> None:
-        """Note how it ended with `error`: what refuses a caller is a denial, what refuses anybody an outage.
+        """Note that it ended with `error`: a refusal of the caller is a denial, a refusal of everybody an outage.
 
-        A faulty request is neither.
+        Any other error, as of a faulty request, means that it was allowed.
         """
         if not isinstance(error, _DENIALS) or isinstance(error, SlowConsumerError):
             self.allow(execution_id)
-        elif not self.is_told:
-            self.is_told = True
-            denied(
+        elif not self.is_logged:
+            self.is_logged = True
+            log_denied(
                 self.operation,
                 error,
                 principal=self.principal,
@@ -99,13 +99,13 @@ def refuse(error: ReasondError, execution_id: str = "") -> None:
         decision.end(error, execution_id)
 
 
-def allowed(operation: Operation, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:
-    """Note that `principal` may."""
+def log_allowed(operation: Operation, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:
+    """Log that `principal` may do `operation`."""
     _write(
         {
             "operation": operation.name,
             "call_id": call_id,
-            "execution_id": _shown_id(execution_id),
+            "execution_id": _clean_id(execution_id),
             "subject": principal.subject,
             "tenant": principal.tenant,
             "permission": operation.permission,
@@ -115,7 +115,7 @@ def allowed(operation: Operation, *, principal: Principal, call_id: str = "", ex
     )
 
 
-def denied(
+def log_denied(
     operation: Operation,
     error: ReasondError,
     *,
@@ -123,12 +123,12 @@ def denied(
     call_id: str = "",
     execution_id: str = "",
 ) -> None:
-    """Note that somebody may not, or cannot, and why; `principal` is None where nobody was recognised."""
+    """Log that a caller may not, or cannot, do `operation`, and why; `principal` is None if it is unknown."""
     _write(
         {
             "operation": operation.name,
             "call_id": call_id,
-            "execution_id": _shown_id(execution_id),
+            "execution_id": _clean_id(execution_id),
             "subject": principal.subject if principal else "",
             "tenant": principal.tenant if principal else "",
             "permission": error.metadata.get("permission", operation.permission),
@@ -138,8 +138,8 @@ def denied(
     )
 
 
-def _shown_id(execution_id: str) -> str:
-    """Return an id as a line may have it: a caller may write anything where one belongs, content as well."""
+def _clean_id(execution_id: str) -> str:
+    """Return an id that a line may have: a caller may send anything as an id, even content."""
     return execution_id if not execution_id or _EXECUTION_ID.fullmatch(execution_id) else "malformed"
 
 

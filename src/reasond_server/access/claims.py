@@ -1,4 +1,4 @@
-"""What the claims of a token say: whom it stands for and when it holds; every refusal is in words of ours."""
+"""Reads the claims of a token: its principal and its times. Every error has our own words."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from reasond_server.types import Principal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.access.roles import Roles
+    from reasond_server.access.permissions import Roles
 
 REQUIRED: Final = ("exp", "iat", "sub", "aud", "iss")
 _SPACED: Final = frozenset({"scope", "scp"})
 _MAX_SUBJECT_CHARACTERS = 256
 _MAX_TENANT_CHARACTERS = 128
 OWN_TENANT: Final = "sub:"
-"""How the tenant of a subject without one begins; no tenant that anybody names may begin so."""
+"""Prefix of the tenant of a subject that has none; no claim and no setting may name a tenant with it."""
 
 
-def invalid(reason: str) -> TokenInvalidError:
-    """Make the error of a token that cannot be accepted."""
+def build_token_error(reason: str) -> TokenInvalidError:
+    """Return the error of a token that is refused for `reason`."""
     return TokenInvalidError(f"Authentication failed: {reason}", remedy="Obtain a token that is meant for this server.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimNames:
-    """Which claims say what; `permissions` and `roles` hold lists of words, `scope` and `scp` also one text of them."""
+    """The names of claims. `permissions` and `roles` are lists of words; `scope` and `scp` may be one text of words."""
 
     tenant: str = "tenant"
     permissions: str = "permissions"
@@ -39,26 +39,26 @@ _BUILT_IN: Final = ClaimNames()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """When a token holds, in seconds since 1970, checked to be numbers."""
+class TokenTimes:
+    """When a token is valid, in seconds since 1970; checked to be numbers."""
 
     expires: float
     issued: float
     begins: float
 
     @classmethod
-    def of(cls, claims: Mapping[str, Any]) -> Times:
+    def of(cls, claims: Mapping[str, Any]) -> TokenTimes:
         """Return the times of `claims`.
 
         Raises:
             TokenInvalidError: one is no number of seconds.
         """
-        issued = _seconds(claims, "iat")
-        begins = _seconds(claims, "nbf") if "nbf" in claims else issued
-        return cls(expires=_seconds(claims, "exp"), issued=issued, begins=begins)
+        issued = _read_seconds(claims, "iat")
+        begins = _read_seconds(claims, "nbf") if "nbf" in claims else issued
+        return cls(expires=_read_seconds(claims, "exp"), issued=issued, begins=begins)
 
-    def require_present(self, now: float, *, leeway_s: float, max_lifetime_s: float) -> None:
-        """Refuse what does not hold at `now`, or holds for too long.
+    def require_valid_at(self, now: float, *, leeway_s: float, max_lifetime_s: float) -> None:
+        """Refuse a token that is not valid at `now`, or is valid for too long.
 
         Raises:
             TokenExpiredError: it is over.
@@ -67,40 +67,40 @@ class Times:
         if self.expires <= now - leeway_s:
             raise TokenExpiredError("Authentication failed: Token has expired", remedy="Obtain a new token.")
         if self.issued > now + leeway_s:
-            raise invalid("Token was issued in the future")
+            raise build_token_error("Token was issued in the future")
         if self.begins > now + leeway_s:
-            raise invalid("Token is not valid yet")
+            raise build_token_error("Token is not valid yet")
         if not 0 < self.expires - self.issued <= max_lifetime_s:
-            raise invalid(f"Token must live at most {max_lifetime_s:g} s from iat to exp")
+            raise build_token_error(f"Token must live at most {max_lifetime_s:g} s from iat to exp")
 
 
 def principal_of(claims: Mapping[str, Any], *, names: ClaimNames = _BUILT_IN, roles: Roles | None = None) -> Principal:
-    """Return whom verified `claims` stand for; without a tenant the subject has one of its own.
+    """Return the principal of verified `claims`; a subject without a tenant gets one of its own.
 
     Raises:
         TokenInvalidError: subject, tenant, permissions or roles are not what they must be.
     """
     subject = claims["sub"]
     if not _is_name(subject, _MAX_SUBJECT_CHARACTERS):
-        raise invalid(f"Token subject must have 1-{_MAX_SUBJECT_CHARACTERS} printable characters")
-    tenant = claims[names.tenant] if names.tenant in claims else own_tenant(subject)
+        raise build_token_error(f"Token subject must have 1-{_MAX_SUBJECT_CHARACTERS} printable characters")
+    tenant = claims[names.tenant] if names.tenant in claims else own_tenant_of(subject)
     if names.tenant in claims and not (_is_name(tenant, _MAX_TENANT_CHARACTERS) and is_free_tenant(tenant)):
-        raise invalid(
+        raise build_token_error(
             f"Token tenant must have 1-{_MAX_TENANT_CHARACTERS} printable characters and not begin with '{OWN_TENANT}'"
         )
-    granted = frozenset(_words(claims, names.permissions, "permissions"))
+    permissions = frozenset(_read_words(claims, names.permissions, "permissions"))
     if roles is not None:
-        granted |= roles.granted(_words(claims, names.roles, "roles"))
-    return Principal(subject=subject, tenant=tenant, permissions=granted)
+        permissions |= roles.collect_grants(_read_words(claims, names.roles, "roles"))
+    return Principal(subject=subject, tenant=tenant, permissions=permissions)
 
 
-def own_tenant(subject: str) -> str:
-    """Return the tenant of a subject that has none: in a space of names that no claim and no setting reaches."""
+def own_tenant_of(subject: str) -> str:
+    """Return the tenant of a subject that has none; no claim and no setting can name it."""
     return f"{OWN_TENANT}{subject}"
 
 
 def is_free_tenant(tenant: str) -> bool:
-    """Return whether somebody may be given the tenant: it is not one that a subject has for itself."""
+    """Return whether a claim or setting may name the tenant: it is not the own tenant of a subject."""
     return not tenant.startswith(OWN_TENANT)
 
 
@@ -109,22 +109,22 @@ def token_id_of(claims: Mapping[str, Any]) -> str:
     return str(claims.get("jti", ""))
 
 
-def _words(claims: Mapping[str, Any], name: str, what: str) -> Sequence[str]:
-    """Return the words of a claim: a list of them, or for OAuth's scope a text with spaces between (RFC 8693)."""
+def _read_words(claims: Mapping[str, Any], name: str, what: str) -> Sequence[str]:
+    """Return the words of a claim: a list, or for OAuth's scope one text with spaces (RFC 8693)."""
     found = claims.get(name, [])
     if isinstance(found, str) and name in _SPACED:
         return found.split()
     if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
-        raise invalid(f"Token {what} must be a list of strings")
+        raise build_token_error(f"Token {what} must be a list of strings")
     return found
 
 
-def _seconds(claims: Mapping[str, Any], name: str) -> float:
+def _read_seconds(claims: Mapping[str, Any], name: str) -> float:
     """Return the time that claim `name` holds, in seconds since 1970."""
     value = claims[name]
     # A number beyond 2**53 is no time, and may be too large for the arithmetic of floats.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 2**53:
-        raise invalid(f"Token claim {name} must be a number of seconds")
+        raise build_token_error(f"Token claim {name} must be a number of seconds")
     return float(value)
 
 

@@ -1,4 +1,4 @@
-"""The keys of an issuer, by the address of its JSON Web Key Set: fetched beside the calls that need them.
+"""The keys of an issuer, fetched from the address of its JSON Web Key Set in a task beside the calls that need them.
 
 PyJWT's own client blocks a thread for up to 30 s under one lock, so that one slow issuer stalls every call.
 """
@@ -11,42 +11,89 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from reasond_server.access.keys import UnfitKeyError, key_of_jwk
+from reasond_server.access.token_keys import UnfitKeyError, key_of_jwk
 from reasond_server.errors import TokenInvalidError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping, Sequence
 
-    from reasond_server.access.keys import VerifyingKey
+    from reasond_server.access.token_keys import VerifyingKey
 
 MAX_KEYS: Final = 50
+MAX_DOCUMENT_BYTES: Final = 64 * 1024
+_TIMEOUT_S: Final = 10.0
+_OK: Final = 200
 _REFRESH_SHARE: Final = 0.8
 _log = logging.getLogger("reasond.access")
 
 
 class JwksFetchError(Exception):
-    """The key set could not be had; the text says why in words of ours."""
+    """The key set could not be fetched or read; the text says why in our own words."""
 
 
 class JwksFetcher(Protocol):
-    """Gets the document of a key set."""
+    """Fetches the document of a key set."""
 
     async def fetch(self) -> bytes:
         """Return the document.
 
         Raises:
-            JwksFetchError: it cannot be had.
+            JwksFetchError: it cannot be fetched.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         ...
+
+
+class HttpJwksFetcher:
+    """Fetches `url`, bounded in time and bytes; redirects are refused: the operator trusts this address alone.
+
+    `tls` replaces the system's trust for an issuer whose certificate has another root.
+    """
+
+    def __init__(self, *, url: str, tls: ssl.SSLContext | None = None, timeout_s: float = _TIMEOUT_S) -> None:
+        self._url = url
+        self._tls = tls
+        self._timeout_s = timeout_s
+
+    async def fetch(self) -> bytes:
+        """See JwksFetcher."""
+        import aiohttp  # noqa: PLC0415 - a server without a key set starts without it
+
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                aiohttp.ClientSession(auto_decompress=False) as session,
+                session.get(
+                    self._url,
+                    allow_redirects=False,
+                    ssl=True if self._tls is None else self._tls,
+                    headers={"accept": "application/json", "accept-encoding": "identity"},
+                ) as answer,
+            ):
+                if answer.status != _OK:
+                    raise JwksFetchError(f"the issuer answered with status {answer.status}")
+                document = b""
+                while chunk := await answer.content.read(MAX_DOCUMENT_BYTES + 1 - len(document)):
+                    document += chunk
+        except TimeoutError:
+            raise JwksFetchError(f"the issuer did not answer within {self._timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise JwksFetchError(f"the issuer cannot be reached ({type(error).__name__})") from error
+        if len(document) > MAX_DOCUMENT_BYTES:
+            raise JwksFetchError(f"it is longer than {MAX_DOCUMENT_BYTES} bytes")
+        return document
+
+    async def aclose(self) -> None:
+        """Do nothing: each request has a connection of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JwksTimes:
-    """Seconds that a key set is fresh, that a stale one serves while the issuer is down, and between two requests."""
+    """Seconds: how long a key set is fresh, how long it serves without the issuer, and between two requests."""
 
     fresh_s: float = 300.0
     stale_s: float = 86_400.0
@@ -54,11 +101,11 @@ class JwksTimes:
 
 
 class JwksKeys:
-    """A cache over one key set. Only a caller whose key is not known waits for the issuer.
+    """A cache over one key set. Only a caller whose key is unknown waits for the issuer.
 
-    One request is under way at a time. From the first caller on a set is asked for again in the background whenever
-    80 % of its time is over, also while nobody calls: what the issuer has taken out must not serve whoever comes after
-    a long silence. A key that is not in it causes one more request, at most once per `retry_s`.
+    One request is under way at a time. After the first caller the set is fetched again in the background whenever 80 %
+    of its time is over, even if nobody calls: a key that the issuer removed must not work after a long silence. An
+    unknown key causes one more request, at most once per `retry_s`.
     """
 
     def __init__(self, *, fetcher: JwksFetcher, monotonic: Callable[[], float], times: JwksTimes | None = None) -> None:
@@ -79,14 +126,14 @@ class JwksKeys:
         """
         if key_id is None:
             return ()
-        age_s = self._age_s()
+        age_s = self._measure_age_s()
         if age_s is not None and age_s <= self._times.stale_s and key_id in self._keys:
             if age_s >= _REFRESH_SHARE * self._times.fresh_s and self._may_try():
-                self._begin()
+                self._start_fetch()
             return (self._keys[key_id],)
         if self._fetching is not None or self._may_try():
-            await asyncio.shield(self._fetching or self._begin())
-        age_s = self._age_s()
+            await asyncio.shield(self._fetching or self._start_fetch())
+        age_s = self._measure_age_s()
         if age_s is None or age_s > self._times.stale_s:
             raise TokenInvalidError(
                 "Authentication failed: The issuer's keys cannot be fetched at present",
@@ -95,7 +142,7 @@ class JwksKeys:
         return (self._keys[key_id],) if key_id in self._keys else ()
 
     async def aclose(self) -> None:
-        """Stop a request that is under way, ask no more, and give back connections."""
+        """Stop fetching, cancel a request under way, and close connections."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -103,23 +150,23 @@ class JwksKeys:
             self._next.cancel()
         await self._fetcher.aclose()
 
-    def _age_s(self) -> float | None:
-        """Return how old the key set is; None where there is none."""
+    def _measure_age_s(self) -> float | None:
+        """Return the age of the key set; None if there is none."""
         return None if self._fetched_s is None else self._monotonic() - self._fetched_s
 
     def _may_try(self) -> bool:
-        """Return whether the issuer may be asked again by now."""
+        """Return whether a request may be sent now."""
         is_rested = self._tried_s is None or self._monotonic() - self._tried_s >= self._times.retry_s
         return self._fetching is None and is_rested
 
-    def _begin(self) -> asyncio.Task[None]:
-        """Ask the issuer, in a task of its own that outlives the caller."""
+    def _start_fetch(self) -> asyncio.Task[None]:
+        """Fetch in a task of its own, which outlives the caller."""
         self._tried_s = self._monotonic()
         self._fetching = asyncio.create_task(self._refresh(), name="key set of the issuer")
         return self._fetching
 
     async def _refresh(self) -> None:
-        """Replace the keys; a failure is logged and keeps the old ones. Then let the next time come."""
+        """Replace the keys, or log a failure and keep the old ones; then schedule the next fetch."""
         pause_s = self._times.retry_s
         try:
             self._keys = parse_key_set(await self._fetcher.fetch())
@@ -130,15 +177,15 @@ class JwksKeys:
             self._fetching = None
             if self._next is not None:
                 self._next.cancel()
-            self._next = asyncio.get_running_loop().call_later(pause_s, self._ask_again)
+            self._next = asyncio.get_running_loop().call_later(pause_s, self._fetch_again)
 
-    def _ask_again(self) -> None:
+    def _fetch_again(self) -> None:
         if self._may_try():
-            self._begin()
+            self._start_fetch()
 
 
 def parse_key_set(document: bytes) -> Mapping[str, VerifyingKey]:
-    """Return the keys of a key set by id; those that are unfit are left out and logged.
+    """Return the keys of a key set by id; unfit ones are left out and logged.
 
     Raises:
         JwksFetchError: it is no key set, or has too many keys.

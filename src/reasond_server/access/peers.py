@@ -1,4 +1,4 @@
-"""Callers that are known by their client certificate: SPIFFE ids (X.509-SVID) become principals."""
+"""Callers identified by their client certificate: SPIFFE ids (X.509-SVID) become principals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.claims import own_tenant
+from reasond_server.access.claims import own_tenant_of
 from reasond_server.types import Principal
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _SPIFFE = re.compile(r"spiffe://(?P<domain>[a-z0-9._-]{1,255})(?P<path>(?:/[A-Za
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRule:
-    """Who has a path that matches `path` (`*` stands for any characters) may this."""
+    """The permissions of peers whose path matches `path`, where `*` stands for any characters."""
 
     path: str
     permissions: frozenset[str]
@@ -35,14 +35,14 @@ class Peers:
         self._rules = tuple(rules)
 
     @property
-    def are_known(self) -> bool:
-        """Whether anybody is known by a certificate."""
+    def has_rules(self) -> bool:
+        """Whether any certificate identifies a caller."""
         return bool(self._trust_domain and self._rules)
 
     def recognise(self, uris: Sequence[str]) -> Principal | None:
-        """Return whom the URIs of a verified certificate stand for; None where they say nothing to this server.
+        """Return the principal for the URIs of a verified certificate; None if no rule fits them.
 
-        The subject is the SPIFFE id; without a tenant in the rule it has one of its own.
+        The subject is the SPIFFE id; without a tenant in the rule it gets one of its own.
         """
         # An SVID has exactly one URI; which of several counts would be a guess.
         if not self._trust_domain or len(uris) != 1 or len(uris[0]) > MAX_ID_BYTES:
@@ -53,6 +53,6 @@ class Peers:
         for rule in self._rules:
             if fnmatchcase(found["path"], rule.path):
                 return Principal(
-                    subject=uris[0], tenant=rule.tenant or own_tenant(uris[0]), permissions=rule.permissions
+                    subject=uris[0], tenant=rule.tenant or own_tenant_of(uris[0]), permissions=rule.permissions
                 )
         return None

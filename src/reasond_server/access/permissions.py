@@ -1,14 +1,15 @@
-"""What permissions there are, and who may do what; each service declares which permission its operations need."""
+"""The permissions, the roles that grant them, and who may do what; services declare what their operations need."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reasond_server.errors import PermissionMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from reasond_server.types import Principal
 
@@ -32,27 +33,27 @@ class Operation(NamedTuple):
     permission: str = ""
 
 
-def unknown_permissions(permissions: Iterable[str]) -> list[str]:
-    """Return those of `permissions` that open nothing."""
+def find_unknown_permissions(permissions: Iterable[str]) -> list[str]:
+    """Return those of `permissions` that no operation needs."""
     return [one for one in permissions if one not in KNOWN and not _EXECUTE_ONE.fullmatch(one)]
 
 
-def require(principal: Principal, operation: Operation) -> None:
-    """Refuse `operation` if `principal` may not; one strategy's permission opens what all strategies' does.
+def require_permission(principal: Principal, operation: Operation) -> None:
+    """Refuse `operation` if `principal` may not do it; here a permission for one strategy is as good as for all.
 
-    Callers then ask `require_strategy` for the strategy that was chosen.
+    Callers then call `require_strategy` with the strategy that was chosen.
 
     Raises:
         PermissionMissingError: the token lacks the permission.
     """
     permission = operation.permission
-    # Which strategy is chosen is not known here, so a token for one of them passes; `require_strategy` decides.
+    # The strategy is not known yet, so a token for one of them passes; `require_strategy` decides.
     is_granted = bool(principal.permissions & {permission, ADMIN})
-    if not is_granted and not (permission == EXECUTE and allowed_strategies(principal)):
-        raise _missing(permission)
+    if not is_granted and not (permission == EXECUTE and find_allowed_strategies(principal)):
+        raise _build_error(permission)
 
 
-def allowed_strategies(principal: Principal) -> frozenset[str] | None:
+def find_allowed_strategies(principal: Principal) -> frozenset[str] | None:
     """Return the strategies that `principal` may use; None means all."""
     if principal.permissions & {EXECUTE, ADMIN}:
         return None
@@ -62,7 +63,7 @@ def allowed_strategies(principal: Principal) -> frozenset[str] | None:
 
 def may_use_strategy(principal: Principal, strategy: str) -> bool:
     """Return whether `principal` may use `strategy`."""
-    allowed = allowed_strategies(principal)
+    allowed = find_allowed_strategies(principal)
     return allowed is None or strategy in allowed
 
 
@@ -73,31 +74,59 @@ def require_strategy(principal: Principal, strategy: str) -> None:
         PermissionMissingError: the token grants other strategies only.
     """
     if not may_use_strategy(principal, strategy):
-        raise _missing(f"{EXECUTE}:{strategy}")
+        raise _build_error(f"{EXECUTE}:{strategy}")
 
 
 def require_tools(principal: Principal) -> None:
-    """Refuse runs that call tools if `principal` may not.
+    """Refuse `principal` if its runs may not call tools.
 
     Raises:
         PermissionMissingError: the token lacks `reasoning:tools`.
     """
     if not principal.permissions & {TOOLS, ADMIN}:
-        raise _missing(TOOLS)
+        raise _build_error(TOOLS)
 
 
 def require_metrics(principal: Principal) -> None:
-    """Refuse a reader of metrics that may not.
+    """Refuse `principal` if it may not read metrics.
 
     Raises:
         PermissionMissingError: the token lacks `metrics:read`.
     """
     if not principal.permissions & {METRICS, ADMIN}:
-        raise _missing(METRICS)
+        raise _build_error(METRICS)
 
 
-def _missing(permission: str) -> PermissionMissingError:
+def _build_error(permission: str) -> PermissionMissingError:
     """Make the error that names `permission`; existing clients read its words (seed 001)."""
     return PermissionMissingError(
         f"Authorization failed: Missing required permission '{permission}'", metadata={"permission": permission}
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRole:
+    """A role of the configuration; with `strategies` it grants `reasoning:execute` for those alone."""
+
+    permissions: Sequence[str]
+    strategies: Sequence[str] = ()
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """The permissions, one for each strategy where `strategies` are given."""
+        if not self.strategies:
+            return frozenset(self.permissions)
+        others = {permission for permission in self.permissions if permission != EXECUTE}
+        return frozenset(others | {f"{EXECUTE}:{name}" for name in self.strategies})
+
+
+class Roles:
+    """The roles of the configuration by name."""
+
+    def __init__(self, roles: Mapping[str, AccessRole]) -> None:
+        self._grants = {name: role.grants for name, role in roles.items()}
+
+    def collect_grants(self, names: Iterable[str]) -> frozenset[str]:
+        """Return all permissions that the roles grant; an unknown role grants none."""
+        nothing: frozenset[str] = frozenset()
+        return nothing.union(*(self._grants.get(name, nothing) for name in names))

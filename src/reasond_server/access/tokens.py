@@ -1,4 +1,4 @@
-"""Tokens as they are carried and minted: JSON Web Tokens (RFC 7519) signed with HS256; `verifying` reads them."""
+"""Reads tokens from headers and mints JSON Web Tokens (RFC 7519) signed with HS256; `token_verifier` verifies them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from reasond_server.access.keys import SigningKey
+    from reasond_server.access.token_keys import SigningKey
 
 
-def missing(hint: str = "Provide 'auth_token' in params") -> TokenMissingError:
-    """Make the error of a call without a token; `hint` says where the transport looks for one (seed 001)."""
+def build_missing_token_error(hint: str = "Provide 'auth_token' in params") -> TokenMissingError:
+    """Return the error of a call without a token; `hint` says where the transport looks for one (seed 001)."""
     return TokenMissingError(f"Authentication required: Missing JWT token. {hint}")
 
 
-def bearer_token(headers: Sequence[str]) -> str:
-    """Return the token of a call's Authorization headers; empty where there is no header.
+def parse_bearer_token(headers: Sequence[str]) -> str:
+    """Return the token of a call's Authorization headers; empty if there is no header.
 
     Raises:
         TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
@@ -79,7 +79,7 @@ class TokenMinter:
             "aud": self.audience,
             "sub": subject,
             "iat": int(now.timestamp()),
-            "exp": int((now + timedelta(seconds=self._checked_lifetime(lifetime_s))).timestamp()),
+            "exp": int((now + timedelta(seconds=self._require_lifetime(lifetime_s))).timestamp()),
             self.names.permissions: list(permissions),
         }
         if roles:
@@ -93,7 +93,7 @@ class TokenMinter:
         headers = {"kid": self.key.id, "typ": self.token_type}
         return jwt.encode(claims, self.key.secret, algorithm=self.key.algorithm, headers=headers)
 
-    def _checked_lifetime(self, lifetime_s: float) -> float:
+    def _require_lifetime(self, lifetime_s: float) -> float:
         """Return `lifetime_s` if a verifier accepts it."""
         if not 1 <= lifetime_s <= self.max_lifetime_s:
             raise InvalidRequestError.of(

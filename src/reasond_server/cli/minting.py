@@ -10,7 +10,7 @@ from getpass import getpass
 from typing import TYPE_CHECKING
 
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS, MIN_SECRET_CHARACTERS, hash_secret
-from reasond_server.access.permissions import EXECUTE, KNOWN, unknown_permissions
+from reasond_server.access.permissions import EXECUTE, KNOWN, find_unknown_permissions
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
 from reasond_server.config import load
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from reasond_server.access.keys import SigningKey
+    from reasond_server.access.token_keys import SigningKey
     from reasond_server.config import AuthKey
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -49,7 +49,7 @@ def mint(request: TokenRequest, *, config: Path | None, environ: Mapping[str, st
     lifetime_s = parse_lifetime(request.lifetime)
     loaded = load(config, environ)
     key = _chosen_key(loaded.auth_keys, request.key_id)
-    for permission in unknown_permissions(request.permissions):
+    for permission in find_unknown_permissions(request.permissions):
         warn(f"nothing asks for the permission {permission!r}; known are {', '.join(KNOWN)}, {EXECUTE}:<strategy>")
     try:
         write(

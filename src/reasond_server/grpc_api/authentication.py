@@ -10,7 +10,7 @@ import grpc
 
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
-from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.grpc_api.calls import RpcCall, current_call
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped, wrapped_unread
@@ -103,7 +103,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         call.is_looked_at = True
         try:
             headers = [str(value) for key, value in metadata if key == "authorization"]
-            if headers or not self._peers.are_known:
+            if headers or not self._peers.has_rules:
                 call.principal = await self._authenticate(_token(headers))
                 self._require(call.principal, operation)
         except Exception as error:  # noqa: BLE001 - the guard tells it, a fault of the server as well, with the request id
@@ -120,7 +120,7 @@ class Authentication(grpc.aio.ServerInterceptor):
                 call.principal = self._by_certificate(context)
                 self._require(call.principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=call.principal, call_id=call.request_id)
+            audit.log_denied(operation, error, principal=call.principal, call_id=call.request_id)
             raise
         note_caller()
         decision = audit.begin(operation, principal=call.principal, call_id=call.request_id)
@@ -140,7 +140,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         """
         principal = self._peers.recognise(_peer_uris(context))
         if principal is None:
-            raise missing(_HINT)
+            raise build_missing_token_error(_HINT)
         return principal
 
 
@@ -169,8 +169,8 @@ def _token(headers: Sequence[str]) -> str:
         TokenInvalidError: there is more than one, or it is not `Bearer <token>`.
     """
     if not headers:
-        raise missing(_HINT)
-    return bearer_token(headers)
+        raise build_missing_token_error(_HINT)
+    return parse_bearer_token(headers)
 
 
 def _peer_uris(context: Context) -> list[str]:

@@ -18,7 +18,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from reasond_server.access.issuing import AgentTokens
+    from reasond_server.access.agent_secrets import AgentTokens
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
     from reasond_server.agents.service import CardView

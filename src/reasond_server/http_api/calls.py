@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access import audit
 from reasond_server.access.peers import Peers
-from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import (
     InternalError,
     InvalidRequestError,
@@ -66,11 +66,11 @@ class Gate:
             AccessError: it is not valid; that stands in the audit log.
         """
         try:
-            token = bearer_token(exchange.headers.getlist(b"authorization"))
+            token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
             if token:
                 await self._authenticate(token)
         except ReasondError as error:
-            audit.denied(audit.UNREAD, error, call_id=exchange.request_id)
+            audit.log_denied(audit.UNREAD, error, call_id=exchange.request_id)
             raise
 
     async def admit(
@@ -88,11 +88,11 @@ class Gate:
             token, arguments = take_token(params, exchange.headers.getlist(b"authorization"))
             principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
             if principal is None:
-                raise missing()
+                raise build_missing_token_error()
             exchange.subject = principal.subject
             self._require(principal, operation)
         except ReasondError as error:
-            audit.denied(operation, error, principal=principal, call_id=exchange.request_id)
+            audit.log_denied(operation, error, principal=principal, call_id=exchange.request_id)
             raise
         note_caller()
         return principal, arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.access.tokens import bearer_token
+from reasond_server.access.tokens import parse_bearer_token
 from reasond_server.errors import TokenInvalidError
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple
         TokenInvalidError: there are several that differ, or one that is not a token at all.
     """
     if "auth_token" not in params:
-        return bearer_token(authorization), params
+        return parse_bearer_token(authorization), params
     rest = {name: value for name, value in params.items() if name != "auth_token"}
     given = params["auth_token"]
     if given is not None and not isinstance(given, str):
         raise TokenInvalidError("Authentication failed: 'auth_token' must be a string")
-    from_header = bearer_token(authorization)
+    from_header = parse_bearer_token(authorization)
     if given and from_header and given != from_header:
         raise TokenInvalidError(
             "Authentication failed: 'auth_token' in params and the Authorization header differ",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.access import audit
 from reasond_server.access.permissions import Operation, require_metrics
-from reasond_server.access.tokens import bearer_token, missing
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import AccessError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of
 from reasond_server.http_api.pages import Addresses
@@ -66,15 +66,15 @@ class ReaderGate:
         try:
             headers = exchange.headers.getlist(b"authorization")
             if headers:
-                principal = await self._authenticate(bearer_token(headers))
+                principal = await self._authenticate(parse_bearer_token(headers))
             elif self._peers is not None:
                 principal = self._peers.recognise(exchange.peer_uris)
             if principal is None:
-                raise missing(_HINT)
+                raise build_missing_token_error(_HINT)
             exchange.subject = principal.subject
             require_metrics(principal)
         except AccessError as error:
-            audit.denied(_OPERATION, error, principal=principal, call_id=exchange.request_id)
+            audit.log_denied(_OPERATION, error, principal=principal, call_id=exchange.request_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             exchange.reason = error.reason
             challenge = {} if principal else {"www-authenticate": "Bearer"}

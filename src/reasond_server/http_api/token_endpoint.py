@@ -19,7 +19,7 @@ from reasond_server.reasons import SOON_S
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from reasond_server.access.issuing import AgentTokens
+    from reasond_server.access.agent_secrets import AgentTokens
     from reasond_server.http_api.asgi import Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
@@ -66,11 +66,11 @@ class TokenEndpoint:
             )
         except (TokenInvalidError, LimitError) as error:
             exchange.reason = error.reason
-            audit.denied(_OPERATION, error, call_id=exchange.request_id)
+            audit.log_denied(_OPERATION, error, call_id=exchange.request_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             raise _refusal(error) from None
         exchange.subject = issued.principal.subject
-        audit.allowed(_OPERATION, principal=issued.principal, call_id=exchange.request_id)
+        audit.log_allowed(_OPERATION, principal=issued.principal, call_id=exchange.request_id)
         answer = {"access_token": issued.token, "token_type": "Bearer", "expires_in": issued.lifetime_s}
         await send_answer(send, 200, to_json(answer), headers=_HEADERS)
 

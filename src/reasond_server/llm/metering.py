@@ -51,7 +51,7 @@ class TokenReservation(Protocol):
 
 
 class TokenAccount(Protocol):
-    """The budget of a caller, which all its runs share."""
+    """The token budget of a caller, shared by all its runs."""
 
     async def reserve(self, *, least: int, most: int) -> TokenReservation:
         """Set aside up to `most` tokens, but at least `least`.
@@ -68,10 +68,10 @@ class TokenAccount(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _MeteredCall:
-    """What is known of a call before it ends; no other call is the same, however much is alike.
+    """What is known of a call before it ends; calls are compared by identity.
 
-    `prompt_tokens` is None where nobody has asked for them yet, `spent` as long as only an estimate can be given.
-    `pieces` are what the model wrote, as it came.
+    `prompt_tokens` is None until they are counted, `spent` is None while only an estimate can be given. `pieces` are
+    what the model wrote, in order.
     """
 
     messages: Sequence[Message]
@@ -92,7 +92,7 @@ class _MeteredCall:
         return "".join(self.pieces)
 
     def try_append(self, text: str) -> bool:
-        """Note plain `text` that follows other text and return True, unless it may be more than the call allows.
+        """Append plain `text` to earlier text and return True; return False where it may exceed `max_tokens`.
 
         A token is at least one byte, so nothing is counted before that many bytes have come.
         """
@@ -107,9 +107,9 @@ class _MeteredCall:
 class MeteredModel(WrappedModel[ChatModel]):
     """The model of one run: `usage` is true at every moment, also in the middle of a call.
 
-    A call that is broken off is charged with its prompt and the text that came, counted on our side
-    (UsageSource.ESTIMATED); one that was refused (`errors.UNSPENT`) before any text is charged with nothing. A model
-    that writes past `max_tokens` is closed there, by an estimate only where even a lower one says so.
+    A call that breaks off is charged with its prompt and the text that came, counted on our side
+    (UsageSource.ESTIMATED). A call that is refused (`errors.UNSPENT`) before any text is charged with nothing. A model
+    that writes more than `max_tokens` is closed; where tokens are estimated, only if a lower estimate says so too.
 
     Args:
         model: what is called.
@@ -117,9 +117,9 @@ class MeteredModel(WrappedModel[ChatModel]):
         time_left: seconds that the run may still take, for the model's own deadlines; None where nothing bounds them.
         counter: the run's own, by default the model's; `llm.counting.fork_of` makes one that other runs do not teach.
         account: the budget of the caller, if it has one.
-        wait_for_lease: awaited last before each call: it waits while none may be made.
-        on_spent: hears what each call is charged with.
-        observer: hears of calls that were made when they began to answer, and how they ended.
+        wait_for_lease: awaited before each call, after its tokens were reserved; returns once the call may be made.
+        on_spent: called with what each call is charged with.
+        observer: told when a call begins to answer, and how it ends.
         monotonic: its clock, in seconds.
 
     Attributes:
@@ -173,14 +173,14 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     @property
     def last_call(self) -> Usage:
-        """What the call that ended last was charged with."""
+        """Charge of the call that ended last."""
         return self._last_call
 
     async def aclose(self) -> None:
         """The model outlives the run: nothing is closed."""
 
     def close(self) -> None:
-        """End what is open at its next event and refuse every further call: the run is over."""
+        """End open calls at their next event and refuse every further call: the run is over."""
         self._is_closed = True
 
     def recall(
@@ -191,7 +191,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         request: ChatRequest | None = None,
         is_clamped: bool = False,
     ) -> None:
-        """Book a call that is answered from a record: what follows counts, and is bounded, as if it were made now.
+        """Charge a call that is answered from a record, as if it were made now.
 
         The call itself was within the budget when it was made, and is not refused again. `usage` and `warnings` are
         those of its `Finished`; with the `request` the counter learns from it as it did then, so calls are to be
@@ -256,7 +256,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             await self._settle(call)
 
     def _admit_event(self, request: ChatRequest, call: _MeteredCall, event: ModelEvent) -> Sequence[ModelEvent]:
-        """Return what of `event` the run may have; with the last of it the call knows what it has spent."""
+        """Return what of `event` the run gets; the last event sets `call.spent`."""
         if isinstance(event, Finished):
             call.spent = event.usage
             self._learn(request, event.usage)
@@ -273,7 +273,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         return (heard, Finished(reason=ModelFinish.LENGTH, usage=call.spent))
 
     async def _settle(self, call: _MeteredCall) -> None:
-        """Charge a call that is over with what it has spent, or with an estimate where nobody knows."""
+        """Charge a call that is over with what it spent, or with an estimate where that is unknown."""
         self._open.remove(call)
         charged = self._estimate(call) if call.spent is None else call.spent
         self._spent += charged
@@ -286,7 +286,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             self._last_call = charged
 
     def _apply_allowance(self, request: ChatRequest, call: _MeteredCall) -> ChatRequest:
-        """Return the request with what the budget leaves of `max_tokens`, and of the time."""
+        """Return the request with `max_tokens` and time as the budget allows."""
         left_s = self._time_left()
         # Mostly nothing bounds it, and a copy takes longer than all that is done here.
         if left_s == request.time_left_s and call.max_tokens == request.max_tokens:
@@ -294,7 +294,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         return replace(request, max_tokens=call.max_tokens, time_left_s=left_s)
 
     async def _open_call(self, request: ChatRequest) -> _MeteredCall:
-        """Return the call with what it may cost reserved; one that is refused here is charged with nothing."""
+        """Reserve what the call may cost and return it; a call that is refused here is charged with nothing."""
         try:
             told = await self._count_on_server(request) if self._is_bounded else None
             prompt = await self._count_prompt(request.messages) if told is None else told
@@ -309,7 +309,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         return call
 
     async def _reserve_in_account(self, call: _MeteredCall, account: TokenAccount) -> None:
-        """Reserve the call's tokens in the caller's budget too; shorten it to what is granted, or refuse it."""
+        """Reserve the call's tokens in the caller's budget too; shorten the call to what is granted, or refuse it."""
         prompt_bound = call.reserved_tokens - call.max_tokens
         try:
             call.reservation = await account.reserve(least=prompt_bound + 1, most=call.reserved_tokens)
@@ -329,24 +329,24 @@ class MeteredModel(WrappedModel[ChatModel]):
         return await self._model.count_exactly(request.messages)
 
     def _learn(self, request: ChatRequest, usage: Usage) -> None:
-        """Let the counter know what a call had, if its messages were all there was."""
+        """Let the counter learn what a call used, if its messages were all that was sent."""
         counter = self.counter
         is_plain = not request.tools and request.json_schema is None
         if is_plain and usage.source is UsageSource.REPORTED and can_learn(counter):
             counter.learn(request.messages, usage.input_tokens)
 
     async def _count_prompt(self, messages: Sequence[Message]) -> int | None:
-        """Return the tokens of a prompt; a long one is counted beside the event loop.
+        """Return the tokens of a prompt; a long prompt is counted in a thread.
 
-        None for a short one whose count would bound nothing, because there is no budget, or the counter only
-        estimates and bytes are reserved: it is counted if the call is broken off.
+        None for a short prompt whose count is not needed: there is no budget, or the counter estimates and bytes are
+        reserved. It is counted if the call breaks off.
         """
         if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(self.counter.count_prompt, messages)
         return self.counter.count_prompt(messages) if self._is_bounded and self.counter.is_exact else None
 
     def _require_calls(self) -> None:
-        """Refuse a call where the budget has no more of them."""
+        """Refuse a call beyond `max_model_calls`."""
         most = self._budget.max_model_calls
         if most is not None and (calls := self._spent.model_calls + len(self._open)) >= most:
             raise _build_exhausted_error("max_model_calls", limit=most, spent=calls, needed=1)
@@ -431,7 +431,7 @@ _CLOSED = "closed"
 
 
 class CallWatch:
-    """Tells `observer` of one call, which begins now; one that its caller leaves before the end counts as "closed"."""
+    """Reports one call to `observer`, from now on; a call that its caller leaves before the end is "closed"."""
 
     __slots__ = ("_has_content", "_model", "_monotonic", "_observer", "_outcome", "_started_s")
 
@@ -444,7 +444,7 @@ class CallWatch:
         self._started_s = monotonic()
 
     def note_event(self, event: ModelEvent) -> None:
-        """Note what came from the model."""
+        """Note an event of the model."""
         if isinstance(event, Finished):
             self._outcome = event.reason.value
         elif not self._has_content:
@@ -452,10 +452,10 @@ class CallWatch:
             self._observer.first_content(self._model, self._monotonic() - self._started_s)
 
     def note_failure(self, error: BaseException) -> None:
-        """Note what the call ended with; being closed or cancelled is no failure."""
+        """Note the error that ended the call; being closed or cancelled is no failure."""
         if isinstance(error, Exception):
             self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
 
     def report_end(self) -> None:
-        """Tell that the call is over."""
+        """Report that the call is over."""
         self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)

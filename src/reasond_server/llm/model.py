@@ -51,8 +51,8 @@ class Message:
     Messages of the assistant may carry the calls it made and its `reasoning`, which is sent back only to
     providers that want it. Messages of a tool name the call that they answer.
 
-    A history is sent again with every call, so a message keeps the form in which it was sent, which is no part of its
-    value: `kept_form` is empty until `keep_form`.
+    A history is sent again with every call, so a message keeps the JSON in which it was sent. `kept_form` is empty
+    until `keep_form` and is not part of the message's value.
     """
 
     role: Role
@@ -63,7 +63,7 @@ class Message:
     kept_form: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def keep_form(self, form: bytes) -> None:
-        """Keep how this message is written for the provider."""
+        """Keep the JSON in which this message is sent."""
         object.__setattr__(self, "kept_form", form)
 
 
@@ -81,7 +81,7 @@ class ChatRequest:
         tool_choice: "auto", "none", "required" or the name of a tool.
         json_schema: the form of the answer.
         seed: of the sampling, for providers that take one.
-        label: tells calls of one run apart that ask for the same, whichever begins first; no model is told of it.
+        label: distinguishes equal calls of one run, whichever begins first; not sent to the model.
         time_left_s: bounds the seconds until the answer begins, retries included. Who set it closes the call when the
             time is over, and has what came until then.
         has_enough: whether the caller wants no more of the text. What comes then is the end of the call, for its usage,
@@ -200,7 +200,7 @@ class ChatModel(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Give back connections; nothing is called afterwards."""
+        """Close connections; nothing is called afterwards."""
         ...
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -216,7 +216,7 @@ Inner = TypeVar("Inner", bound=ChatModel)
 
 
 class WrappedModel(Generic[Inner]):
-    """The model that it is given, as it is. Subclasses change what they are there for, mostly `stream`."""
+    """A model that passes every call on to the model inside. Subclasses override what they change, mostly `stream`."""
 
     def __init__(self, *, model: Inner) -> None:
         self._model = model

@@ -228,7 +228,7 @@ def needs_responses(model: str, base_url: str) -> bool:
 
 
 def find_profile(model: str, base_url: str, configured: str = "auto") -> ModelProfile:
-    """Return the profile of `model` at `base_url`: the configured one, or for "auto" family and host merged.
+    """Return the profile of `model` at `base_url`: the configured one; for "auto", family and host merged.
 
     Raises:
         SettingsError: there is no profile of the configured name.
@@ -306,7 +306,7 @@ def _check_value(value: object, default: object) -> object:
 
 
 def find_differences(profile: ModelProfile, base: ModelProfile) -> dict[str, object]:
-    """Return what `profile` says otherwise than `base`, as TOML has it; the names of the two do not count."""
+    """Return the fields in which `profile` differs from `base`, without the name, as TOML has them."""
     names = [field.name for field in fields(ModelProfile) if field.name != "name"]
     changed = [name for name in names if getattr(profile, name) != getattr(base, name)]
     values = {name: getattr(profile, name) for name in changed}

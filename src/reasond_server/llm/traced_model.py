@@ -111,7 +111,7 @@ def _note_end(span: OpenSpan, finished: Finished) -> None:
 
 
 def _to_json(said: Sequence[tuple[str, str]]) -> str:
-    """Return the last messages as JSON by the convention; the beginning of each."""
+    """Return the beginnings of the last messages as JSON, by OpenTelemetry's convention."""
     return json.dumps(
         [{"role": role, "parts": [{"type": "text", "content": shorten(text)}]} for role, text in said[-_MAX_MESSAGES:]],
         ensure_ascii=False,

@@ -28,4 +28,4 @@ def audited_account(limits: CallerLimits, tenant: str, subject: str, execution_i
 
 def _note_refusal(tenant: str, subject: str, execution_id: str, error: TokenBudgetExhaustedError) -> None:
     principal = Principal(subject=subject, tenant=tenant, permissions=frozenset())
-    audit.denied(MODEL_CALL, error, principal=principal, execution_id=execution_id)
+    audit.log_denied(MODEL_CALL, error, principal=principal, execution_id=execution_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.access.permissions import allowed_strategies, require_strategy, require_tools
+from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
 from reasond_server.awake import awake_for
 from reasond_server.errors import InternalError, StoreUnavailableError
@@ -85,7 +85,7 @@ class Chooser:
             offered=None if agent is None else agent.strategies,
             # Capabilities that name no strategy say nothing about strategies, so they narrow nothing.
             narrowed_to=strategies_of(task.agent_capabilities) or None,
-            allowed=allowed_strategies(caller),
+            allowed=find_allowed_strategies(caller),
             default=self._default_strategy,
         )
         selection = select(wish, self._registry)

@@ -213,7 +213,7 @@ class _PlayedModel(ABC):
         )
 
     def _pieces(self, reply: Reply) -> Sequence[str]:
-        return WordPieceCounter().pieces(reply.text) if reply.pieces is None else reply.pieces
+        return WordPieceCounter().split(reply.text) if reply.pieces is None else reply.pieces
 
     def _reach(self, reply: Reply, allowed: str) -> int:
         """Return how many characters are written at most."""

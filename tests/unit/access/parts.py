@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 
-from reasond_server.access.keys import SigningKey, StaticKeys
-from reasond_server.access.verifying import TokenRules, TokenVerifier
+from reasond_server.access.token_keys import SigningKey, StaticKeys
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ class Clock:
 
 def verifier_of(*keys: SigningKey, now: Callable[[], datetime], **rules: Any) -> TokenVerifier:
     """Return a verifier over `keys` that keeps to RULES, changed by `rules`."""
-    source = StaticKeys([key.verifying for key in keys])
+    source = StaticKeys([key.verifying_key for key in keys])
     return TokenVerifier(keys=source, rules=TokenRules(**(RULES | rules)), now=now)
 
 

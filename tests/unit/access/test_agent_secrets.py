@@ -9,9 +9,15 @@ import jwt
 import pytest
 from argon2 import PasswordHasher, Type
 
-from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, hash_secret, is_secret_hash, matches
-from reasond_server.access.issuing import AgentTokens
-from reasond_server.access.throttle import Throttle
+from reasond_server.access.agent_secrets import (
+    AgentAccount,
+    AgentSecrets,
+    AgentTokens,
+    Throttle,
+    has_hash,
+    hash_secret,
+    is_secret_hash,
+)
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.errors import OverloadedError, RateLimitedError, TokenInvalidError
 from tests.unit.access.parts import MAIN
@@ -26,7 +32,7 @@ ACCOUNT = AgentAccount(
 )
 
 
-def secrets(verify: Callable[[str, str], bool] = matches, **limits: int) -> AgentSecrets:
+def secrets(verify: Callable[[str, str], bool] = has_hash, **limits: int) -> AgentSecrets:
     def throttle(most: int) -> Throttle:
         return Throttle(most=most, window_s=60, monotonic=lambda: 0.0)
 
@@ -39,7 +45,7 @@ def secrets(verify: Callable[[str, str], bool] = matches, **limits: int) -> Agen
 
 
 async def test_the_right_secret_tells_the_agent() -> None:
-    assert await secrets().tell(agent_id="crawler", secret=SECRET, address="a") == ACCOUNT
+    assert await secrets().authenticate(agent_id="crawler", secret=SECRET, address="a") == ACCOUNT
 
 
 @pytest.mark.parametrize(
@@ -47,7 +53,7 @@ async def test_the_right_secret_tells_the_agent() -> None:
 )
 async def test_what_was_wrong_is_not_told(agent_id: str, secret: str) -> None:
     with pytest.raises(TokenInvalidError) as caught:
-        await secrets().tell(agent_id=agent_id, secret=secret, address="a")
+        await secrets().authenticate(agent_id=agent_id, secret=secret, address="a")
     assert caught.value.message == "Authentication failed: agent_id or secret is wrong"
 
 
@@ -61,7 +67,7 @@ async def test_a_hash_is_computed_for_agents_that_do_not_exist_as_well() -> None
     ours = secrets(verify=noting)
     for agent_id in ("crawler", "nobody"):
         with pytest.raises(TokenInvalidError):
-            await ours.tell(agent_id=agent_id, secret="wrong", address="a")
+            await ours.authenticate(agent_id=agent_id, secret="wrong", address="a")
     assert compared == ["argon2id", "argon2id"]
 
 
@@ -69,14 +75,14 @@ async def test_guessing_is_stopped_by_agent_and_by_address_and_says_when_to_come
     ours = secrets(agent=2, address=3)
     for _ in range(2):
         with pytest.raises(TokenInvalidError):
-            await ours.tell(agent_id="crawler", secret="wrong", address="a")
+            await ours.authenticate(agent_id="crawler", secret="wrong", address="a")
     with pytest.raises(RateLimitedError) as caught:
-        await ours.tell(agent_id="crawler", secret=SECRET, address="b")
+        await ours.authenticate(agent_id="crawler", secret=SECRET, address="b")
     assert caught.value.retry_after_s == 60
     with pytest.raises(TokenInvalidError):
-        await ours.tell(agent_id="other", secret="wrong", address="a")
+        await ours.authenticate(agent_id="other", secret="wrong", address="a")
     with pytest.raises(RateLimitedError):
-        await ours.tell(agent_id="third", secret="wrong", address="a")
+        await ours.authenticate(agent_id="third", secret="wrong", address="a")
 
 
 async def test_few_are_verified_at_once_and_not_many_wait() -> None:
@@ -92,7 +98,7 @@ async def test_few_are_verified_at_once_and_not_many_wait() -> None:
         return True
 
     ours = secrets(slow, agent=100, address=100)
-    tries = [asyncio.create_task(ours.tell(agent_id="crawler", secret=SECRET, address="a")) for _ in range(40)]
+    tries = [asyncio.create_task(ours.authenticate(agent_id="crawler", secret=SECRET, address="a")) for _ in range(40)]
     await asyncio.wait(tries, return_when=asyncio.FIRST_EXCEPTION)
     may_go.set()
     ends = await asyncio.gather(*tries, return_exceptions=True)
@@ -110,17 +116,17 @@ async def test_a_place_stays_taken_and_a_failure_counts_though_the_caller_has_le
         return False
 
     ours = secrets(slow, agent=1)
-    leaving = asyncio.create_task(ours.tell(agent_id="crawler", secret="wrong", address="a"))
+    leaving = asyncio.create_task(ours.authenticate(agent_id="crawler", secret="wrong", address="a"))
     await asyncio.to_thread(begun.wait, 20)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    assert ours._turns.free == 1
+    assert ours._semaphore.free == 1
     may_go.set()
     await asyncio.to_thread(ended.wait, 20)
     await asyncio.gather(*ours._trials, return_exceptions=True)
-    assert ours._turns.free == 2
+    assert ours._semaphore.free == 2
     with pytest.raises(RateLimitedError):
-        await ours.tell(agent_id="crawler", secret=SECRET, address="b")
+        await ours.authenticate(agent_id="crawler", secret=SECRET, address="b")
 
 
 @pytest.mark.parametrize(
@@ -136,9 +142,9 @@ async def test_a_place_stays_taken_and_a_failure_counts_though_the_caller_has_le
 async def test_addresses_that_one_subscriber_has_count_as_one(first: str, second: str, is_one: bool) -> None:  # noqa: FBT001 - a case
     ours = secrets(agent=9, address=1)
     with pytest.raises(TokenInvalidError):
-        await ours.tell(agent_id="crawler", secret="wrong", address=first)
+        await ours.authenticate(agent_id="crawler", secret="wrong", address=first)
     with pytest.raises(RateLimitedError if is_one else TokenInvalidError):
-        await ours.tell(agent_id="crawler", secret="wrong", address=second)
+        await ours.authenticate(agent_id="crawler", secret="wrong", address=second)
 
 
 async def test_an_agent_is_verified_next_though_another_address_fills_every_waiting_place() -> None:
@@ -151,11 +157,11 @@ async def test_an_agent_is_verified_next_though_another_address_fills_every_wait
 
     ours = secrets(slow, agent=100, address=100)
     attack = [
-        asyncio.create_task(ours.tell(agent_id=f"guess {number}", secret="wrong", address="192.0.2.1"))
+        asyncio.create_task(ours.authenticate(agent_id=f"guess {number}", secret="wrong", address="192.0.2.1"))
         for number in range(40)
     ]
     await asyncio.wait(attack, return_when=asyncio.FIRST_EXCEPTION)
-    honest = asyncio.create_task(ours.tell(agent_id="crawler", secret=SECRET, address="192.0.2.9"))
+    honest = asyncio.create_task(ours.authenticate(agent_id="crawler", secret=SECRET, address="192.0.2.9"))
     await asyncio.sleep(0)
     may_go.set()
     assert await honest == ACCOUNT
@@ -172,7 +178,7 @@ async def test_tries_at_once_are_not_more_tries() -> None:
         return False
 
     ours = secrets(noting, agent=3, address=100)
-    tries = (ours.tell(agent_id="crawler", secret=f"guess {number}", address="a") for number in range(30))
+    tries = (ours.authenticate(agent_id="crawler", secret=f"guess {number}", address="a") for number in range(30))
     ends = await asyncio.gather(*tries, return_exceptions=True)
     # Two are verified at once, so one more than the limit may have begun before it is met.
     assert 3 <= len(compared) <= 4
@@ -202,10 +208,55 @@ def test_the_hash_does_not_show() -> None:
 
 async def test_a_server_that_ends_while_a_secret_is_verified_leaves_no_error_behind() -> None:
     agents = secrets()
-    trying = asyncio.create_task(agents.tell(agent_id="crawler", secret="guess", address="10.0.0.1"))
+    trying = asyncio.create_task(agents.authenticate(agent_id="crawler", secret="guess", address="10.0.0.1"))
     await asyncio.sleep(0)
     (trial,) = agents._trials
     trial.cancel()
     with pytest.raises(asyncio.CancelledError):
         await trying
     assert not agents._trials
+
+
+class Monotonic:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_after_the_allowed_failures_a_key_waits_until_the_first_is_over() -> None:
+    clock = Monotonic()
+    throttle = Throttle(most=2, window_s=60, monotonic=clock)
+    throttle.note_failure("crawler")
+    assert throttle.compute_wait_s("crawler") == 0
+    clock.now_s += 10
+    throttle.note_failure("crawler")
+    assert throttle.compute_wait_s("crawler") == 50
+    assert throttle.compute_wait_s("other") == 0
+    clock.now_s += 50
+    assert throttle.compute_wait_s("crawler") == 0
+
+
+def test_success_forgets_what_went_before() -> None:
+    throttle = Throttle(most=1, window_s=60, monotonic=Monotonic())
+    throttle.note_failure("crawler")
+    throttle.forget_failures("crawler")
+    assert throttle.compute_wait_s("crawler") == 0
+
+
+def test_the_table_is_bounded_and_forgets_the_oldest_first() -> None:
+    throttle = Throttle(most=1, window_s=60, monotonic=Monotonic(), most_keys=2)
+    for key in ("one", "two", "one", "three"):
+        throttle.note_failure(key)
+    assert [throttle.compute_wait_s(key) > 0 for key in ("one", "two", "three")] == [True, False, True]
+
+
+def test_a_key_whose_failures_are_over_is_forgotten() -> None:
+    clock = Monotonic()
+    throttle = Throttle(most=1, window_s=60, monotonic=clock, most_keys=1)
+    throttle.note_failure("crawler")
+    clock.now_s += 60
+    assert throttle.compute_wait_s("crawler") == 0
+    throttle.note_failure("other")
+    assert throttle.compute_wait_s("other") == 60

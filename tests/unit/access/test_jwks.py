@@ -9,7 +9,7 @@ import pytest
 
 from reasond_server.access.jwks import JwksFetchError, JwksKeys, JwksTimes, parse_key_set
 from reasond_server.errors import TokenInvalidError
-from tests.unit.access.test_keys import jwk_of
+from tests.unit.access.test_token_keys import jwk_of
 from tests.unit.runs.conftest import in_virtual_time
 
 ONE, TWO = jwk_of("ES256", kid="one"), jwk_of("ES256", kid="two")
@@ -132,7 +132,7 @@ async def test_who_asks_at_the_time_of_the_next_round_makes_no_second_request() 
     issuer = Issuer(document(ONE))
     keys = cache(issuer, Monotonic())
     await keys.find("one")
-    keys._ask_again()
+    keys._fetch_again()
     await settled()
     assert issuer.asked == 1
     await keys.aclose()

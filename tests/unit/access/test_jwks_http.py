@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.access.jwks import JwksFetchError
-from reasond_server.access.jwks_http import HttpJwksFetcher
+from reasond_server.access.jwks import HttpJwksFetcher, JwksFetchError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -7,10 +7,10 @@ from reasond_server.access.permissions import (
     READ_EXECUTIONS,
     WRITE_AGENTS,
     Operation,
-    allowed_strategies,
+    find_allowed_strategies,
     may_use_strategy,
-    require,
     require_metrics,
+    require_permission,
     require_strategy,
     require_tools,
 )
@@ -28,38 +28,38 @@ REASON = Operation("Reason", EXECUTE)
 @pytest.mark.parametrize("permission", [EXECUTE, READ_EXECUTIONS, WRITE_AGENTS])
 def test_an_operation_needs_its_permission(permission: str) -> None:
     operation = Operation("Something", permission)
-    require(principal(permission), operation)
-    require(principal("admin"), operation)
+    require_permission(principal(permission), operation)
+    require_permission(principal("admin"), operation)
     others = {"reasoning:execute", "reasoning:tools", "executions:read", "agents:write"} - {permission}
     with pytest.raises(PermissionMissingError) as caught:
-        require(principal(*others), operation)
+        require_permission(principal(*others), operation)
     assert caught.value.metadata == {"permission": permission}
 
 
 def test_the_message_is_seed_001s() -> None:
     with pytest.raises(PermissionMissingError) as caught:
-        require(principal(), REASON)
+        require_permission(principal(), REASON)
     assert caught.value.full_message == "Authorization failed: Missing required permission 'reasoning:execute'"
 
 
 @pytest.mark.parametrize("permission", ["reasoning:execute", "admin"])
 def test_all_strategies_may_be_used_with_the_general_permission(permission: str) -> None:
-    assert allowed_strategies(principal(permission)) is None
+    assert find_allowed_strategies(principal(permission)) is None
     assert may_use_strategy(principal(permission), "anything")
 
 
 def test_a_strategys_permission_opens_reasoning_and_that_strategy_alone() -> None:
     narrow = principal("reasoning:execute:chain_of_thought", "executions:read")
-    require(narrow, REASON)
+    require_permission(narrow, REASON)
     require_strategy(narrow, "chain_of_thought")
-    assert allowed_strategies(narrow) == frozenset({"chain_of_thought"})
+    assert find_allowed_strategies(narrow) == frozenset({"chain_of_thought"})
     with pytest.raises(PermissionMissingError) as caught:
         require_strategy(narrow, "bounded_context")
     assert caught.value.message == (
         "Authorization failed: Missing required permission 'reasoning:execute:bounded_context'"
     )
     with pytest.raises(PermissionMissingError):
-        require(narrow, Operation("RegisterAgent", WRITE_AGENTS))
+        require_permission(narrow, Operation("RegisterAgent", WRITE_AGENTS))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_a_strategys_permission_opens_reasoning_and_that_strategy_alone() -> Non
 )
 def test_what_is_no_permission_grants_nothing(permission: str) -> None:
     with pytest.raises(PermissionMissingError):
-        require(principal(permission), REASON)
-    assert allowed_strategies(principal(permission)) == frozenset()
+        require_permission(principal(permission), REASON)
+    assert find_allowed_strategies(principal(permission)) == frozenset()
 
 
 def test_tools_need_a_permission_that_no_strategy_brings() -> None:

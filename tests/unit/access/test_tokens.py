@@ -3,8 +3,8 @@ from __future__ import annotations
 import jwt
 import pytest
 
-from reasond_server.access.keys import ephemeral_key
-from reasond_server.access.tokens import TokenMinter, missing
+from reasond_server.access.token_keys import create_ephemeral_key
+from reasond_server.access.tokens import TokenMinter, build_missing_token_error
 from reasond_server.errors import InvalidRequestError
 from reasond_server.types import Principal
 from tests.unit.access.parts import MAIN, NOW, Clock, verifier_of
@@ -16,12 +16,16 @@ def clock() -> Clock:
 
 
 def test_a_missing_token_is_reported_as_seed_001_says() -> None:
-    assert missing().full_message == ("Authentication required: Missing JWT token. Provide 'auth_token' in params")
-    assert missing("Send 'authorization: Bearer <token>'").message.endswith("Send 'authorization: Bearer <token>'")
+    assert build_missing_token_error().full_message == (
+        "Authentication required: Missing JWT token. Provide 'auth_token' in params"
+    )
+    assert build_missing_token_error("Send 'authorization: Bearer <token>'").message.endswith(
+        "Send 'authorization: Bearer <token>'"
+    )
 
 
 async def test_a_minted_token_verifies_as_whom_it_was_minted_for(clock: Clock) -> None:
-    key = ephemeral_key()
+    key = create_ephemeral_key()
     minter = TokenMinter(key=key, issuer="i", audience="a", max_lifetime_s=60)
     verifier = verifier_of(key, now=clock, issuer="i", audience="a", leeway_s=0, max_lifetime_s=60)
     token = minter.mint(subject="bob", permissions=["admin"], tenant="acme", lifetime_s=60, now=NOW)
@@ -46,7 +50,7 @@ def test_a_subject_that_no_verifier_accepts_is_not_minted() -> None:
 
 
 def test_ephemeral_keys_differ_and_do_not_show() -> None:
-    one, other = ephemeral_key(), ephemeral_key()
+    one, other = create_ephemeral_key(), create_ephemeral_key()
     assert one.secret != other.secret
     assert len(one.secret) >= 32
     assert repr(one.secret) not in repr(one)

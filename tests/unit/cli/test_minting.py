@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from reasond_server.access.keys import SigningKey, StaticKeys
-from reasond_server.access.permissions import unknown_permissions
-from reasond_server.access.verifying import TokenRules, TokenVerifier
+from reasond_server.access.permissions import find_unknown_permissions
+from reasond_server.access.token_keys import SigningKey, StaticKeys
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.cli.minting import TokenRequest, mint, parse_lifetime
 from reasond_server.cli.outcome import CommandError
 
@@ -25,7 +25,7 @@ def request(**changes: object) -> TokenRequest:
 def verifier(secret: str, key_id: str) -> TokenVerifier:
     key = SigningKey(id=key_id, secret=secret.encode())
     return TokenVerifier(
-        keys=StaticKeys([key.verifying]),
+        keys=StaticKeys([key.verifying_key]),
         rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=0, max_lifetime_s=86_400),
         now=lambda: datetime.now(UTC),
     )
@@ -86,7 +86,7 @@ def test_a_permission_that_opens_nothing_is_minted_with_a_warning(capsys: pytest
 
 def test_permissions_of_the_server_and_of_single_strategies_are_known() -> None:
     known = ["admin", "reasoning:execute", "reasoning:tools", "executions:read", "agents:write"]
-    assert unknown_permissions([*known, "reasoning:execute:react", "x", "reasoning:execute:"]) == [
+    assert find_unknown_permissions([*known, "reasoning:execute:react", "x", "reasoning:execute:"]) == [
         "x",
         "reasoning:execute:",
     ]

@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # ship
 from grpc_status import rpc_status
 
 from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
-from reasond_server.access.permissions import require
+from reasond_server.access.permissions import require_permission
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.grpc_api.health import HealthServicer
 from reasond_server.grpc_api.options import GrpcOptions
@@ -228,7 +228,7 @@ def new_server(
         ],
         health=HealthServicer(services=[service.name for service in DECLARED]),
         authenticate=authenticate,
-        require=require,
+        require=require_permission,
         new_request_id=lambda: f"minted-{next(counter)}",
     )
 

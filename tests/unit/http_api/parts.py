@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from reasond_server.access.keys import SigningKey, StaticKeys
-from reasond_server.access.permissions import ADMIN, require
+from reasond_server.access.permissions import ADMIN, require_permission
+from reasond_server.access.token_keys import SigningKey, StaticKeys
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.access.verifying import TokenRules, TokenVerifier
 from reasond_server.agents.cards import server_card
 from reasond_server.agents.service import AgentService
 from reasond_server.config import Settings
@@ -80,7 +80,7 @@ class Site:
 def verifier() -> TokenVerifier:
     """Return what knows the tokens of `Site.token`."""
     return TokenVerifier(
-        keys=StaticKeys([KEY.verifying]),
+        keys=StaticKeys([KEY.verifying_key]),
         rules=TokenRules(issuer="reasond", audience="reasond", leeway_s=30, max_lifetime_s=3600),
         now=lambda: datetime.now(UTC),
     )
@@ -98,7 +98,7 @@ async def serve(
     connections: ConnectionLimits | None = None,
     tls: TlsFiles | None = None,
     verify: Any = True,
-    require_permission: Callable[..., None] = require,
+    require_permission: Callable[..., None] = require_permission,
 ) -> Site:
     """Start a site; `stack` stops it."""
     chosen = model or FunctionModel(lambda _: "6 times 7 is 42.<answer>42</answer>")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.access.permissions import require
+from reasond_server.access.permissions import require_permission
 from reasond_server.errors import ModelFailedError, ModelUnavailableError
 from reasond_server.http_api.calls import Calls, Gate
 from reasond_server.http_api.exchange import Exchange
@@ -169,7 +169,7 @@ async def test_who_leaves_before_the_end_is_no_success_and_stands_in_the_audit_l
     caplog.set_level(logging.INFO, logger="reasond.audit")
     service: Any = Waiting()
     ends, exchange = Ends(), Exchange(request_id="r-1", headers=RequestHeaders())
-    gate = Gate(authenticate=verifier().verify, require=require)
+    gate = Gate(authenticate=verifier().verify, require=require_permission)
     calls = Calls(methods=methods_of(service, site.agents), gate=gate, exchange=exchange, observer=ends)
     asked = {"auth_token": site.token(), "query": "q"} if is_stream else {"auth_token": site.token()}
 
@@ -216,7 +216,7 @@ async def test_params_that_are_refused_go_without_the_garbage_collector(site: Si
 
     exchange = Exchange(request_id="mine", headers=RequestHeaders([(b"authorization", b"Bearer good")]))
     methods = methods_of(site.core.reasoning, site.agents)
-    calls = Calls(methods=methods, gate=Gate(authenticate=known, require=require), exchange=exchange)
+    calls = Calls(methods=methods, gate=Gate(authenticate=known, require=require_permission), exchange=exchange)
     params = Params(query="x" * 1_000_000)
     seen = weakref.ref(params)
     gc.disable()

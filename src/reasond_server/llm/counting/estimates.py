@@ -87,7 +87,7 @@ class EstimatingCounter:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the counts are the model's own: they never are."""
+        """Always False: the counts are estimates."""
         return False
 
     def count_text(self, text: str) -> int:
@@ -135,15 +135,15 @@ class EstimatingCounter:
         return text[length - low :]
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
-        """Take note that a prompt of `messages` had `reported` tokens."""
+        """Correct the calibration: a prompt of `messages` had `reported` tokens."""
         plain = _cost_of(1.0)
         estimated = self._message_tokens * len(messages) + plain(_join_contents(messages)) / _TOKEN
         self.observe(estimated=estimated, reported=reported)
 
     def observe(self, *, estimated: float, reported: int) -> None:
-        """Take note that a prompt that was `estimated` before any calibration had `reported` tokens.
+        """Correct the calibration: a prompt had `reported` tokens that was `estimated` without calibration.
 
-        A report of next to nothing tells of a missing count or of a prompt that the server cut, and is left out.
+        A report of far less is ignored: the count is missing, or the server cut the prompt.
         """
         if estimated > 0 and reported >= _CUT_PROMPT * estimated * _LEAST_RATIO:
             self.calibration = self.calibration.add_report(estimated=estimated, reported=reported)
@@ -152,7 +152,7 @@ class EstimatingCounter:
             self._parent.observe(estimated=estimated, reported=reported)
 
     def fork(self) -> EstimatingCounter:
-        """Return a counter with the calibration of now that learns on its own and passes on what it hears."""
+        """Return a copy that learns by itself and passes its reports on to this counter."""
         forked = EstimatingCounter(message_tokens=self._message_tokens, calibration=self.calibration)
         forked._parent = self
         return forked
@@ -162,7 +162,7 @@ class EstimatingCounter:
         return asdict(self.calibration)
 
     def restore(self, snapshot: Json) -> None:
-        """Take over a calibration. Raises InternalError: `snapshot` is none."""
+        """Take over a calibration. Raises InternalError: `snapshot` is not one."""
         self.calibration = Calibration(
             ratio=read_number(snapshot, "ratio", least=_LEAST_RATIO, most=_MOST_RATIO),
             deviation=read_number(snapshot, "deviation", least=0.0, most=_MOST_RATIO / _LEAST_RATIO),
@@ -200,7 +200,7 @@ def _cost_of(factor: float) -> Callable[[str], int]:
 
 
 def _join_contents(messages: Sequence[Message]) -> str:
-    """Return all that costs: the cost of a text is the sum over its characters, so one text costs what its parts do."""
+    """Return all contents as one text: the cost is a sum over characters, so it is that of the parts."""
     return "".join([message.content for message in messages])
 
 
@@ -229,7 +229,7 @@ class ByteCounter:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the counts are the model's own: they are upper bounds."""
+        """Always False: the counts are upper bounds."""
         return False
 
     def count_text(self, text: str) -> int:

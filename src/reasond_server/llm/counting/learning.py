@@ -19,30 +19,30 @@ _MOST_SEEN = 1_000_000_000
 
 @runtime_checkable
 class Learner(Protocol):
-    """A counter that gets better by hearing what calls really had."""
+    """A counter that corrects itself by the usage that servers report."""
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
-        """Take note that a prompt of `messages` had `reported` tokens, as the server says."""
+        """Correct the counts: the server says that a prompt of `messages` had `reported` tokens."""
         ...
 
 
 @runtime_checkable
 class Forkable(Learner, Protocol):
-    """A learner of which each run can have a copy, so that what others report changes nothing in the middle of it.
+    """A learner of which each run takes a copy, so that reports of other runs do not change its counts.
 
     With the same `snapshot` restored and the same reports in the same order, a run is counted alike in any process.
     """
 
     def fork(self) -> TokenCounter:
-        """Return a counter that knows what this one knows now and learns on its own; this one hears its reports too."""
+        """Return a copy that learns by itself and passes its reports on to this counter."""
         ...
 
     def snapshot(self) -> Json:
-        """Return what was learnt so far, as JSON; counts follow from it and the kind of the counter alone."""
+        """Return what was learnt so far, as JSON. It and the kind of the counter determine every count."""
         ...
 
     def restore(self, snapshot: Json) -> None:
-        """Forget what was learnt and know what `snapshot` tells, without a word to the counter this one was forked of.
+        """Replace what was learnt by `snapshot`; the counter that this one was forked from is not told.
 
         Raises:
             InternalError: it is no snapshot of a counter of this kind; nothing is changed.
@@ -56,7 +56,7 @@ def can_learn(counter: TokenCounter) -> TypeGuard[Learner]:
 
 
 def can_fork(counter: TokenCounter) -> TypeGuard[Forkable]:
-    """Return whether `counter` is Forkable, for little as well."""
+    """Return whether `counter` is Forkable; as cheap as `can_learn`."""
     kind = type(counter)
     return can_learn(counter) and hasattr(kind, "fork") and hasattr(kind, "snapshot") and hasattr(kind, "restore")
 
@@ -104,7 +104,7 @@ class TemplateAllowance:
         return self._prompt_tokens + self._message_tokens * messages
 
     def learn(self, *, messages: int, text_tokens: int, reported: int) -> None:
-        """Take note of a call: fewer tokens than its texts have tell of a cut prompt, and nothing of the template."""
+        """Learn from a call. Fewer tokens than its texts have mean a cut prompt and say nothing of the template."""
         if self.is_configured or not messages or reported < text_tokens:
             return
         added = -(-(reported - text_tokens) // messages)
@@ -113,7 +113,7 @@ class TemplateAllowance:
             self._parent.learn(messages=messages, text_tokens=text_tokens, reported=reported)
 
     def fork(self) -> TemplateAllowance:
-        """Return a copy that learns on its own and passes on what it hears."""
+        """Return a copy that learns by itself and passes its reports on to this one."""
         forked = copy(self)
         forked._parent = self  # noqa: SLF001 - another of the same class
         return forked
@@ -123,6 +123,6 @@ class TemplateAllowance:
         return {"seen": self._seen}
 
     def restore(self, snapshot: Json) -> None:
-        """Know what `snapshot` tells. Raises InternalError: as `Forkable.restore`."""
+        """Replace what was learnt by `snapshot`. Raises InternalError: as `Forkable.restore`."""
         is_new = isinstance(snapshot, dict) and snapshot.get("seen", 0) is None
         self._seen = None if is_new else int(read_number(snapshot, "seen", least=0, most=_MOST_SEEN))

@@ -40,9 +40,9 @@ _LEARNT_FROM_CHARACTERS = 20_000
 class EncodedCounter(ABC):
     """Counts by encoding. A million characters take tens of milliseconds: long texts belong in a thread.
 
-    Tokenizers promise little about parts of a text: a beginning may even have a token more than the whole. So
-    `head` and `tail` cut between two tokens and count what they return; it never has more tokens than asked for,
-    and next to never could it be longer. Lone surrogates, which a model may write, count as U+FFFD.
+    Tokenizers promise little about parts of a text: a beginning may even have one token more than the whole. So
+    `head` and `tail` cut between two tokens and count what they return: never more tokens than asked for, and hardly
+    ever shorter than possible. Lone surrogates, which a model may write, count as U+FFFD.
 
     Args:
         template: what each message costs beyond its content; learnt if not given.
@@ -65,7 +65,7 @@ class EncodedCounter(ABC):
         return self._count_contents(messages) + self._template.count_tokens(len(messages))
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
-        """Take note that a prompt of `messages` had `reported` tokens; long prompts are left out."""
+        """Learn that a prompt of `messages` had `reported` tokens; long prompts are ignored."""
         if sum(len(message.content) for message in messages) <= _LEARNT_FROM_CHARACTERS:
             texts = self._count_contents(messages)
             self._template.learn(messages=len(messages), text_tokens=texts, reported=reported)
@@ -83,7 +83,7 @@ class EncodedCounter(ABC):
         return self._template.snapshot()
 
     def restore(self, snapshot: Json) -> None:
-        """Know of the template what `snapshot` tells. Raises InternalError: it is none of such a counter."""
+        """Replace what was learnt of the template. Raises InternalError: `snapshot` is not of such a counter."""
         self._template.restore(snapshot)
 
     def head(self, text: str, tokens: int) -> str:
@@ -131,7 +131,7 @@ class EncodedCounter(ABC):
 
 
 def _to_encodable(text: str) -> str:
-    """Return `text`, as long, in a form that every tokenizer takes."""
+    """Return `text` without lone surrogates, which no tokenizer takes; its length stays."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 

@@ -50,7 +50,7 @@ class WordPieceCounter:
         """Whether the counts are the model's own: they are the demo model's."""
         return True
 
-    def pieces(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         """Return the tokens of `text`, in order."""
         return list(chain.from_iterable(_cut(_FORWARD, text)))
 

@@ -129,9 +129,9 @@ class DemoModel:
         prompt = read_prompt(request.messages)
         acted = choose_act(request, prompt)
         if acted is not None and self._counter.count_text(acted.text) + self._tokens_of(acted.call) <= room:
-            return prompt_tokens, room, self._counter.pieces(acted.text), acted.call
+            return prompt_tokens, room, self._counter.split(acted.text), acted.call
         reply = write_reply(prompt, counter=self._counter, max_tokens=room)
-        return prompt_tokens, room, self._counter.pieces(reply), None
+        return prompt_tokens, room, self._counter.split(reply), None
 
     def _tokens_of(self, call: ToolCall | None) -> int:
         """Return what writing `call` costs."""

@@ -28,7 +28,7 @@ _SAFE_IN_SEGMENTS: Final = "!$&'()*+,;=:@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHead:
-    """A POST request but for its body and for what belongs to one call: length, connection, trace.
+    """Address and headers of a POST request, without those of one call: length, connection, trace.
 
     `url` is without credentials, the names of `headers` are in lower case.
     """
@@ -36,13 +36,13 @@ class RequestHead:
     url: URL
     headers: dict[str, str]
 
-    def headers_now(self, *, keeps: bool) -> dict[str, str]:
+    def build_headers(self, *, keeps: bool) -> dict[str, str]:
         """Return all headers of a call that is made now; `keeps` asks the server to keep the connection."""
         return {**self.headers, "connection": "keep-alive" if keeps else "close", **outgoing_headers()}
 
 
 class RequestHeads:
-    """Builds the head of the requests to each path of one backend, once.
+    """Builds the heads of requests to one backend, once for each path.
 
     - OpenAI and servers like it: `{base_url}/{path}`, `Authorization: Bearer {key}`. OPENAI_ORG_ID and
       OPENAI_PROJECT_ID of the environment go to OpenAI only.
@@ -101,7 +101,7 @@ class RequestHeads:
 
 
 def build_missing_package_error() -> SettingsError:
-    """Return the error for a package that comes with reasond-server and is not there."""
+    """Return the error for a dependency that is not installed."""
     return SettingsError(
         "The provider 'openai' needs the packages aiohttp and httpx2, which are not installed",
         remedy="Install reasond-server again: its dependencies are not complete.",

@@ -8,7 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from reasond_server.errors import ModelProtocolError
+from reasond_server.errors import (
+    ModelError,
+    ModelFailedError,
+    ModelProtocolError,
+    ModelRateLimitedError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+)
 from reasond_server.llm.model import CALLERS_TIME, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
@@ -46,10 +53,10 @@ class AnswerReader:
     """Reads one answer.
 
     Attributes:
-        is_done: nothing that matters can come any more; `is_stopped` if that is so because of a stop string.
-        is_accepted: something of the answer came, be it held back or not.
+        is_done: nothing that matters can come any more, because of the end or of a stop string (`is_stopped`).
+        is_accepted: something of the answer came, held back or not.
         characters: how much text was let through, reasoning included.
-        fault: what the server said or did wrong; nothing is read after it.
+        fault: an error that the server reported, or a breach of the protocol; nothing is read after it.
     """
 
     def __init__(self, *, decoder: Decoder, stop: Sequence[str], options: BackendOptions) -> None:
@@ -65,13 +72,13 @@ class AnswerReader:
 
     @property
     def progress(self) -> int:
-        """A number that grows with the content that comes, whether it is let through or held back."""
+        """Characters of content that came, let through or held back."""
         return self._taken + self._decoder.held_characters
 
     def count_earned_bytes(self, max_tokens: int) -> int:
-        """Return what the content so far may have taken on the wire: at most 2 KiB for each token that was asked for.
+        """Return how many bytes the content so far may take on the wire: at most 2 KiB for each token asked for.
 
-        So a long answer is not refused for its length, while what brings no content earns nothing.
+        So a long answer is not refused for its length, while bytes without content are bounded.
         """
         return _BYTES_PER_CHARACTER * min(self.progress, _CHARACTERS_PER_TOKEN * max_tokens)
 
@@ -86,9 +93,9 @@ class AnswerReader:
         return "".join(self._written)
 
     def take(self, data: bytes) -> list[Text | ReasoningText | ToolCall]:
-        """Take the bytes of one read and return what they hold: of text that follows upon text, one event.
+        """Take the bytes of one read and return their events; adjacent pieces of text become one event.
 
-        Where the server tells an error or breaks the protocol, `fault` is set, and what came before it is returned.
+        Where the server reports an error or breaks the protocol, `fault` is set and what came before it is returned.
         """
         found: list[Text | ReasoningText | ToolCall] = []
         try:
@@ -133,7 +140,7 @@ class AnswerReader:
         return events
 
     def flush(self) -> list[Text | ReasoningText | ToolCall]:
-        """Return the text that was held back because a tag or a stop string might have come of it."""
+        """Return the text that was held back because it could begin a tag or a stop string."""
         events: list[Text | ReasoningText | ToolCall] = []
         for piece in () if self.is_stopped else self._decoder.flush():
             self.is_accepted = True
@@ -166,9 +173,9 @@ class AnswerReader:
 
 
 class WaitLimitError(Exception):
-    """A wait came to its end; `what` did not happen within `seconds`, which `setting` limits.
+    """A wait took too long: `what` did not happen within `seconds`, the value of `setting`.
 
-    `is_callers` tells that the caller gave no more time, which says nothing about the backend.
+    `is_callers`: the limit was the caller's time, which says nothing about the backend.
     """
 
     def __init__(self, what: str, *, seconds: float, setting: str, is_callers: bool = False) -> None:
@@ -198,7 +205,7 @@ class Deadline:
         self._total_s = timeouts.total_s
 
     def extend_to_total(self) -> None:
-        """Bound the call by `total_s` only: whoever gave it less time ends the answer himself, and keeps what came."""
+        """Limit the call by `total_s` only: a caller with less time closes the call itself and keeps what came."""
         self.seconds = self._total_s
         self._is_callers = False
 
@@ -211,17 +218,17 @@ class Deadline:
         return self._began + self.seconds - self._monotonic()
 
     def build_error(self) -> WaitLimitError:
-        """Return the error for the passing of this deadline."""
+        """Return the error for a call that passed this deadline."""
         setting = CALLERS_TIME if self._is_callers else "timeouts.total_s"
         what = "did not end its answer"
         return WaitLimitError(what, seconds=self.seconds, setting=setting, is_callers=self._is_callers)
 
 
 class WaitLimits:
-    """Bounds every wait of one attempt.
+    """Limits every wait of one attempt.
 
-    Only waiting is measured, so a slow reader of ours does not use up the model's time; only content renews the
-    idle time, so keep-alives do not hold a dead call open.
+    Only waiting is measured, so a slow consumer does not use up the model's time. Only content restarts the idle time,
+    so keep-alives do not hold a dead call open.
     """
 
     def __init__(self, *, timeouts: Timeouts, deadline: Deadline, monotonic: Callable[[], float]) -> None:
@@ -232,10 +239,10 @@ class WaitLimits:
         self._has_begun = False
 
     def check(self) -> float:
-        """Return the seconds that may still be waited.
+        """Return the seconds that are left to wait.
 
         Raises:
-            WaitLimitError: none.
+            WaitLimitError: none are left.
         """
         left = min(self._left_s, self._deadline.compute_left_s())
         if left <= 0:
@@ -246,7 +253,7 @@ class WaitLimits:
         """Await what `begin` returns.
 
         Raises:
-            WaitLimitError: it took longer than may be; it was cancelled.
+            WaitLimitError: it took too long and was cancelled.
         """
         left = self.check()
         began = self._monotonic()
@@ -271,7 +278,7 @@ class WaitLimits:
         self._deadline.end_within(seconds)
 
     def linger(self, seconds: float) -> None:
-        """Wait no longer than `seconds` from here on: all that matters has come."""
+        """Wait for `seconds` more at most: all that matters has come."""
         self._left_s = min(self._left_s, seconds)
 
     def _build_error(self) -> WaitLimitError:
@@ -288,9 +295,10 @@ _Trouble = UpstreamFaultError | WaitLimitError | UpstreamReportError | ModelProt
 
 
 class StreamedAnswer:
-    """An answer of which the headers came. `is_over` once its `Finished` was returned; `warnings` go into that.
+    """An answer whose headers came. `is_over` once its `Finished`, which carries `warnings`, was returned.
 
-    Once the caller has enough of the text, the end is waited for a second at most, and whatever goes wrong then is one.
+    Where the connection breaks or the server reports an error, all that came before is returned first, then the fault
+    is raised. Once the caller has enough of the text, the end is awaited for a second at most, and a fault is an end.
     """
 
     def __init__(
@@ -368,7 +376,7 @@ class StreamedAnswer:
         return events
 
     def _finish(self, events: Sequence[ModelEvent] = ()) -> Sequence[ModelEvent]:
-        """Return `events`, what was held back and how the answer ended."""
+        """Return `events`, the text that was held back and the `Finished`."""
         events = [*events, *self._reader.flush()]
         try:
             events.append(self._build_finished())
@@ -378,11 +386,11 @@ class StreamedAnswer:
         return events
 
     def _fail(self, trouble: _Trouble, events: list[ModelEvent]) -> Sequence[ModelEvent]:
-        """Return `events` and what was held back; the fault is raised once all that was passed on."""
+        """Return `events` and the text that was held back; the next read raises the fault."""
         fault, reader = self._fault_of(trouble), self._reader
         events.extend(reader.flush())
         if reader.is_accepted:
-            fault.error = faults.error_after_tokens(fault.error, characters=reader.characters)
+            fault.error = error_after_tokens(fault.error, characters=reader.characters)
             fault.retries = 0
         if not events:
             raise fault from None
@@ -390,7 +398,7 @@ class StreamedAnswer:
         return events
 
     def _find_reason(self) -> ModelFinish | None:
-        """Return why the model stopped; where the caller had enough, that is a reason."""
+        """Return why the model stopped; a caller that has enough counts as a stop."""
         return self._reader.find_end().reason or (ModelFinish.STOP if self._is_enough else None)
 
     def _build_finished(self) -> Finished:
@@ -416,9 +424,20 @@ class StreamedAnswer:
             return fault_of_wait(self._options, trouble)
         if isinstance(trouble, UpstreamReportError):
             return faults.fault_of_report(self._options, trouble.report)
-        return faults.fault_of_protocol_error(trouble)
+        return UpstreamFaultError(trouble, retries=faults.ONCE, is_unhealthy=True, may_cost=True)
 
 
 def fault_of_wait(options: BackendOptions, waited: WaitLimitError) -> UpstreamFaultError:
-    """Return the fault for a wait that came to its end."""
+    """Return the fault for a wait that took too long."""
     return faults.fault_of_timeout(options, waited.what, waited.seconds, waited.setting, is_callers=waited.is_callers)
+
+
+def error_after_tokens(error: ModelError, *, characters: int) -> ModelError:
+    """Return the error for a fault after part of the answer came: never one that says that nothing was spent."""
+    if not isinstance(error, (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError)):
+        return error
+    return ModelFailedError(
+        f"{error.message}; {characters} characters of the answer had come",
+        remedy="The partial text is kept. Ask again for a whole answer.",
+        metadata=error.metadata,
+    )

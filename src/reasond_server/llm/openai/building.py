@@ -48,7 +48,7 @@ def build_model(
     Tiktoken looks for its ranks in `rank_folders` only.
 
     Raises:
-        SettingsError: tokens cannot be counted as `counter_kind` asks, or `openai` is missing or refuses the address.
+        SettingsError: tokens cannot be counted as `counter_kind` asks, a package is missing, or the address is none.
     """
     counter = _choose_counter(counter_kind, options, tokenizer_file, rank_folders)
     if counter_kind not in {"auto", "server"}:
@@ -71,7 +71,7 @@ def build_model(
 def _choose_counter(
     kind: CounterKind, options: BackendOptions, tokenizer_file: Path | None, rank_folders: Sequence[Path]
 ) -> TokenCounter:
-    """Return what counts on our side."""
+    """Return the counter on our side."""
     if kind == "bytes":
         return choose_counter("bytes", options.model)
     if kind == "estimate":
@@ -98,7 +98,7 @@ def _choose_counter(
 def _build_server_count(
     options: BackendOptions, transport: Transport, monotonic: Callable[[], float]
 ) -> ServerCount | None:
-    """Return what asks the server for the tokens of a prompt; None where the profile knows no place for that."""
+    """Return the counter on the server; None where the profile knows no `count_path`."""
     if not options.profile.count_path:
         return None
 

@@ -22,7 +22,7 @@ from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from reasond_server.llm.model import ChatRequest
     from reasond_server.llm.openai.backend_options import BackendOptions
@@ -68,7 +68,7 @@ class ChatCompletions:
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A tool call whose arguments still come."""
+    """A tool call whose arguments are incomplete."""
 
     call_id: str = ""
     name: str = ""
@@ -121,14 +121,14 @@ class ChatDecoder:
 
     @property
     def held_characters(self) -> int:
-        """How much of tool calls came so far."""
+        """Characters of tool calls that came so far."""
         return self._called_characters
 
     def _note_usage(self, reported: object) -> None:
         self._usage = usage_of(reported) or self._usage
 
     def _read_choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
-        """Add what one choice brings; this and the next run for every token, so they make no generators."""
+        """Add the pieces of one choice. This and `_read_delta` run for every token, so they are no generators."""
         usage = choice.get("usage")
         if usage is not None:
             self._note_usage(usage)
@@ -184,7 +184,7 @@ class ChatDecoder:
             self._called_characters += len(arguments)
 
     def _open_call(self, at: int, call_id: object, *, is_named: bool) -> _OpenCall:
-        """Return the call that a piece belongs to: some gateways give all calls one index, but ids of their own."""
+        """Return the call that a piece belongs to: some gateways give all calls the same index and different ids."""
         opened = self._calls.setdefault(at, [])
         if not opened or (is_named and call_id and opened[-1].name and call_id != opened[-1].call_id):
             opened.append(_OpenCall())
@@ -205,7 +205,7 @@ class ChatDecoder:
                 break
 
     def _take_whole_calls(self, *, may_be_cut: bool) -> Iterator[ToolCall]:
-        """Yield the calls; of an answer that was cut, those whose arguments are whole."""
+        """Yield the calls; of a cut answer only those with complete arguments."""
         calls, self._calls = self._calls, {}
         for at, call in enumerate(call for _, several in sorted(calls.items()) for call in several):
             arguments = "".join(call.arguments)
@@ -268,7 +268,7 @@ def messages_of(request: ChatRequest, options: BackendOptions) -> list[dict[str,
 
 
 def _write_message(message: Message, profile: ModelProfile) -> bytes:
-    """Return a message as JSON; it is kept where it is the same for all servers, and short: long ones are few."""
+    """Return a message as JSON; short messages that are the same for all servers keep it."""
     form = write_texts(_message_to_json(message, profile))
     if not message.reasoning and len(form) <= _LONGEST_KEPT:
         message.keep_form(form)
@@ -282,18 +282,11 @@ def _arrange_messages(request: ChatRequest, profile: ModelProfile) -> Sequence[M
     if request.json_schema is not None and profile.json_schema is not SchemaLevel.STRICT:
         schema = json.dumps(request.json_schema, ensure_ascii=False)
         told = f"Answer with one JSON value that satisfies this JSON Schema, and with nothing else:\n{schema}"
-        at = sum(1 for _ in _leading_system(messages))
+        at = next((at for at, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
         messages.insert(at, Message(role=Role.SYSTEM, content=told))
     if not profile.several_system_messages:
         messages = _merge_system(messages)
     return messages
-
-
-def _leading_system(messages: Sequence[Message]) -> Iterable[Message]:
-    for message in messages:
-        if message.role is not Role.SYSTEM:
-            return
-        yield message
 
 
 def _merge_system(messages: Sequence[Message]) -> list[Message]:
@@ -369,4 +362,4 @@ def _build_schema(request: ChatRequest, profile: ModelProfile, warnings: list[st
         wanted = {"name": _SCHEMA_NAME, "schema": request.json_schema, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": wanted}}
     warnings.append("json_schema is told to the model but not enforced by it")
-    return {"response_format": {"type": "parse_object"}} if level is SchemaLevel.OBJECT else {}
+    return {"response_format": {"type": "json_object"}} if level is SchemaLevel.OBJECT else {}

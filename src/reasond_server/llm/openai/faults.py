@@ -16,7 +16,6 @@ from reasond_server.errors import (
     ContentFilteredError,
     ContextExhaustedError,
     ModelError,
-    ModelFailedError,
     ModelProtocolError,
     ModelRateLimitedError,
     ModelTimeoutError,
@@ -26,14 +25,14 @@ from reasond_server.errors import (
 from reasond_server.llm.openai.json_values import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from reasond_server.llm.openai.backend_options import BackendOptions
 
 _log = logging.getLogger("reasond.llm")
 
 AS_OFTEN_AS_ALLOWED = 100
-_ONCE = 1
+ONCE = 1
 _MAX_REASONABLE_STATUS = 599
 
 _CONTEXT_CODES = ("context_length_exceeded", "exceed_context_size", "context_window", "string_above_max_length")
@@ -68,9 +67,9 @@ class UpstreamFaultError(Exception):
 
     Attributes:
         error: what the caller gets if nothing had been accepted.
-        retries: how often the call may be made again for this fault; 0 where the same would happen again.
+        retries: how often the call may be made again; 0 where it would fail again.
         is_unhealthy: whether it counts against the health of the backend.
-        may_cost: whether the server may have begun to work, and bill it, without telling.
+        may_cost: whether the server may have begun to work and bill for it.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class _Kind(StrEnum):
 
 
 def describe_place(options: BackendOptions) -> str:
-    """Return how messages name the backend: its name, and host and port of its address."""
+    """Return the backend's name, host and port, for messages."""
     return f"{shown(options.name)} at {shown(urlsplit(options.base_url).netloc.rpartition('@')[2])}"
 
 
@@ -119,7 +118,7 @@ def fault_of_report(options: BackendOptions, report: object) -> UpstreamFaultErr
 
 
 def fault_of_unreachable(options: BackendOptions, why: str, *, is_retryable: bool = True) -> UpstreamFaultError:
-    """Return the fault for a connection that could not be had."""
+    """Return the fault for a connection that could not be opened."""
     error = ModelUnavailableError(
         f"The model backend {describe_place(options)} cannot be reached: {why}",
         remedy="Check base_url, and that the model server runs.",
@@ -143,44 +142,11 @@ def fault_of_timeout(
     return UpstreamFaultError(error, retries=retries, is_unhealthy=not is_callers, may_cost=True)
 
 
-def fault_of_lost_connection(options: BackendOptions) -> UpstreamFaultError:
-    """Return the fault for a connection that broke while the answer was read."""
-    error = ModelUnavailableError(
-        f"The model backend {describe_place(options)} broke the connection in the middle of its answer",
-        remedy="Check the model server and the proxies before it.",
-    )
-    return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True, may_cost=True)
-
-
 def fault_of_breach(options: BackendOptions, what: str, *, remedy: str = "") -> UpstreamFaultError:
     """Return the fault for an answer that is not what the protocol says."""
     usual = "Check that base_url is the address of an OpenAI-compatible API; `reasond backends check` tells more."
     error = ModelProtocolError(f"The model backend {describe_place(options)} {what}", remedy=remedy or usual)
-    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True, may_cost=True)
-
-
-def fault_of_protocol_error(error: ModelProtocolError) -> UpstreamFaultError:
-    """Return the fault for a breach that a reader found."""
-    return UpstreamFaultError(error, retries=_ONCE, is_unhealthy=True, may_cost=True)
-
-
-def error_after_tokens(error: ModelError, *, characters: int) -> ModelError:
-    """Return the error for a fault that came after part of the answer: never one that says nothing was spent."""
-    if not isinstance(error, (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError)):
-        return error
-    return ModelFailedError(
-        f"{error.message}; {characters} characters of the answer had come",
-        remedy="The partial text is kept. Ask again for a whole answer.",
-        metadata=error.metadata,
-    )
-
-
-def warn_of_attempts(attempts: int) -> Sequence[str]:
-    """Return the warning of an answer before which `attempts` attempts failed that may have cost something."""
-    if not attempts:
-        return ()
-    many = "1 attempt before this answer was" if attempts == 1 else f"{attempts} attempts before this answer were"
-    return (f"{many} given up without a word of what it cost; the provider may bill more than the usage says",)
+    return UpstreamFaultError(error, retries=ONCE, is_unhealthy=True, may_cost=True)
 
 
 def log_fault(options: BackendOptions, what: str, report: Mapping[str, Any] | None = None) -> None:
@@ -211,7 +177,7 @@ def _unwrap(report: object) -> dict[str, Any]:
 
 
 def _classify(status: int, report: dict[str, Any]) -> _Kind:
-    """Return what a report of this status means; codes go before statuses, phrases only tell the context's end."""
+    """Return what a report of this status means, by its code, then its status; phrases only tell too long prompts."""
     inner = report.get("innererror") or report.get("inner_error")
     codes = [report.get("code"), report.get("type"), inner.get("code") if isinstance(inner, dict) else None]
     code = " ".join(one.lower().replace(" ", "_") for one in codes if isinstance(one, str))
@@ -262,7 +228,7 @@ def _build_fault(
 def _build_lasting_error(
     options: BackendOptions, kind: _Kind, *, who: str, metadata: dict[str, str], report: dict[str, Any]
 ) -> ModelError:
-    """Return the error for what would happen again."""
+    """Return the error for a fault that would occur again."""
     parameter = _find_parameter(report)
     model = shown(options.model)
     kinds: dict[_Kind, tuple[type[ModelError], str, str]] = {

@@ -41,7 +41,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def write_texts(value: dict[str, Any]) -> bytes:
-    """Return an object that holds nothing but texts as JSON in UTF-8; of characters that UTF-8 does not have, "?"."""
+    """Return an object of texts as JSON in UTF-8, with "?" for lone surrogates."""
     try:
         return to_json(value)
     except ValueError:
@@ -49,7 +49,7 @@ def write_texts(value: dict[str, Any]) -> bytes:
 
 
 def is_object(text: str) -> bool:
-    """Return whether `text` is a whole JSON object, which no beginning of one is."""
+    """Return whether `text` is a complete JSON object."""
     try:
         return isinstance(parse_json(text.encode("utf-8", "replace")), dict)
     except ModelProtocolError:

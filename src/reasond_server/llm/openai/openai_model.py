@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ModelCall:
-    """One call, whichever of its attempts answers it."""
+    """One call; all its attempts share it."""
 
     request: ChatRequest
     body: Body
@@ -46,8 +46,8 @@ class _ModelCall:
 class OpenAIModel:
     """A `ChatModel` over one backend; every call streams, because only a closed stream frees the engine.
 
-    A call is made again only while nothing of its answer was accepted. An answer that ends without telling why
-    is an error, with its text already yielded. The total time of a call is that of the options or 95 % of what
+    A call is made again only while nothing of its answer was accepted. An answer that ends without a reason is an
+    error, after its text was yielded. The total time of a call is that of the options or 95 % of what
     the caller has left.
 
     Args:
@@ -94,7 +94,7 @@ class OpenAIModel:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What holds for every result: nothing; what holds for a call is in its `Finished`."""
+        """Always empty; the warnings of a call are in its `Finished`."""
         return ()
 
     @property
@@ -144,7 +144,7 @@ class OpenAIModel:
                         for event in await answer.read_events():
                             one.is_accepted = True
                             if given_up and isinstance(event, Finished):
-                                event = replace(event, warnings=(*event.warnings, *faults.warn_of_attempts(given_up)))  # noqa: PLW2901 - it is the same event
+                                event = replace(event, warnings=(*event.warnings, *_warn_of_attempts(given_up)))  # noqa: PLW2901 - it is the same event
                             yield event
             except UpstreamFaultError as fault:
                 if one.is_accepted:
@@ -166,7 +166,7 @@ class OpenAIModel:
             raise error from None
 
     async def _begin_attempt(self, call: _ModelCall) -> tuple[StreamedAnswer, BreakerPermit]:
-        """Begin an attempt as the breaker and the cap allow. What it took is given back with `_end_attempt`."""
+        """Begin an attempt as breaker and cap allow; `_end_attempt` returns what it took."""
         permit = self._breaker.admit()
         if permit is None:
             raise self._fault_of_open_breaker()
@@ -233,10 +233,10 @@ class OpenAIModel:
 
 
 class _Attempt:
-    """One attempt of a call, whose answer it opens and closes; no generator, because each costs every event.
+    """One attempt of a call: opens and closes the answer. No generator, because each costs time for every event.
 
-    `is_accepted` once the caller was given something: then it is not tried again, and the backend did its part, also
-    where the caller has what it wants and leaves before the end.
+    `is_accepted` once an event was yielded: then the call is not made again, and the backend counts as healthy, also
+    where the caller leaves before the end.
     """
 
     __slots__ = ("_answer", "_call", "_model", "_permit", "is_accepted")
@@ -262,3 +262,11 @@ class _Attempt:
 def _health_of(error: BaseException) -> CallHealth:
     is_unhealthy = isinstance(error, UpstreamFaultError) and error.is_unhealthy
     return CallHealth.UNHEALTHY if is_unhealthy else CallHealth.UNKNOWN
+
+
+def _warn_of_attempts(attempts: int) -> Sequence[str]:
+    """Return the warning of an answer after `attempts` failed attempts that may have cost something."""
+    if not attempts:
+        return ()
+    many = "1 attempt before this answer was" if attempts == 1 else f"{attempts} attempts before this answer were"
+    return (f"{many} given up without a word of what it cost; the provider may bill more than the usage says",)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 
 from reasond_server.errors import ModelUnavailableError, shown
+from reasond_server.llm.openai.addressing import RequestHeads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,20 +109,14 @@ class ProbeClient:
         self._limit_s = limit_s
         base = options.base_url.rstrip("/")
         self._root = re.sub(r"/v1$", "", base)
-        self._chat_url = f"{base}/chat/completions"
-        self._params: dict[str, str] = {}
-        if options.azure_api_version:
-            self._chat_url = f"{base}/openai/deployments/{options.model}/chat/completions"
-            self._params = {"api-version": options.azure_api_version}
+        self._head = RequestHeads(options=options).find("chat/completions")
 
     async def __aenter__(self) -> Self:
         """Open the connections."""
-        key = self._options.api_key
-        header = {"api-key": key} if self._options.azure_api_version else {"Authorization": f"Bearer {key}"}
         self._session = aiohttp.ClientSession(
             # A connection for each call: servers that close theirs after a stream would make the next call fail.
             connector=aiohttp.TCPConnector(force_close=True),
-            headers=header if key else {},
+            headers=self._head.headers,
             timeout=aiohttp.ClientTimeout(total=self._limit_s, sock_connect=self._options.timeouts.connect_s),
         )
         return self
@@ -141,9 +136,7 @@ class ProbeClient:
         reply = ProbeReply()
         data = {"model": self._options.model, "stream": True, **body}
         try:
-            async with self._session.post(
-                self._chat_url, params=self._params, json=data, allow_redirects=False
-            ) as response:
+            async with self._session.post(self._head.url, json=data, allow_redirects=False) as response:
                 reply.status = response.status
                 await _read_reply(response, reply)
         except TimeoutError:

@@ -185,7 +185,7 @@ class _Examination:
         return reply
 
     def _judge_usage(self, reply: ProbeReply) -> None:
-        """Find whether the usage of a plain call can be: a word is a token at least, and a token a byte at least."""
+        """Find whether the usage of a plain call is plausible: a word has a token or more, a token a byte or more."""
         told = [(reply.usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
         least = [len(_PLAIN.split()), len(reply.text.split())]
         most = _MOST_TEMPLATE + len(_PLAIN.encode())
@@ -276,10 +276,10 @@ class _Examination:
             self._note("json_schema enforced", None, reply.outcome)
             return
         self._note("json_schema enforced", False, "ignored" if reply.is_ok else reply.outcome)
-        plain = await self._call("Say hello as a JSON object.", limit=64, response_format={"type": "parse_object"})
+        plain = await self._call("Say hello as a JSON object.", limit=64, response_format={"type": "json_object"})
         is_object = plain.is_ok and plain.text.lstrip().startswith("{")
         less = SchemaLevel.OBJECT if is_object else SchemaLevel.NONE
-        self._note("parse_object enforced", is_object, plain.outcome, json_schema=str(less))
+        self._note("json_object enforced", is_object, plain.outcome, json_schema=str(less))
 
     async def _probe_tools(self) -> None:
         free = await self._call("What time is it?", tools=[_TOOL])

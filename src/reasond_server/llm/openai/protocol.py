@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """The JSON object of a call; `warnings` name the parameters that the profile made us leave out or alter.
+    """The JSON object of a call; `warnings` name the parameters that were left out or altered because of the profile.
 
-    `messages` are those of its field of that name, each as JSON, where they were written already; `data` lacks it then.
+    `messages` are the messages as JSON, where they are written already; `data` has no such field then.
     """
 
     data: dict[str, Any]
@@ -42,7 +42,7 @@ class AnswerEnd:
 
 
 class UpstreamReportError(Exception):
-    """The server tells an error inside its stream; `report` is its error object, whatever its form.
+    """The server reported an error inside its stream; `report` is its error object, in any form.
 
     It never leaves the adapter: `faults.fault_of_report` makes an error of ours of it.
     """
@@ -68,12 +68,12 @@ class Decoder(Protocol):
         ...
 
     def flush(self) -> Sequence[Text | ReasoningText]:
-        """Return the text that was held back, where the answer broke off; calls that are not whole are dropped."""
+        """Return the text that was held back when the answer broke off; incomplete tool calls are dropped."""
         ...
 
     @property
     def held_characters(self) -> int:
-        """How much of tool calls came that is held back; it only grows, and so tells that content comes."""
+        """Characters of tool calls that came and are held back; never decreases, so it shows that content comes."""
         ...
 
     def find_end(self) -> AnswerEnd:
@@ -104,7 +104,7 @@ _MAX_BLANK = 64
 
 
 class ThinkSplitter:
-    """Tells reasoning from answer, however the text is cut; later tags are text like any other."""
+    """Splits reasoning in `<think>…</think>` at the very beginning from the answer; later tags are plain text."""
 
     def __init__(self) -> None:
         self._held = ""

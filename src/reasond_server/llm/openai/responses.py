@@ -76,9 +76,9 @@ class ResponsesProtocol:
 
 
 def _split_instructions(request: ChatRequest, profile: ModelProfile) -> tuple[str, Sequence[Message]]:
-    """Split off what the system says first; all it says where the model takes one system message only.
+    """Split off the leading system messages, or all of them where the model takes only one.
 
-    A JSON Schema that the server would not show to the model, or not enforce, is told here.
+    A JSON Schema that the server would not show to the model, or not enforce, is added to them.
     """
     messages = request.messages
     first = next((place for place, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
@@ -146,7 +146,7 @@ def _add_schema(data: dict[str, Any], request: ChatRequest, profile: ModelProfil
         return
     warnings.append("json_schema is told to the model but not enforced by it")
     if profile.json_schema is SchemaLevel.OBJECT:
-        data["text"] = {"format": {"type": "parse_object"}}
+        data["text"] = {"format": {"type": "json_object"}}
 
 
 _Piece = Text | ReasoningText | ToolCall
@@ -233,7 +233,7 @@ class ResponsesDecoder:
         return self._read_text(event)
 
     def _read_reasoning(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        """Pass on reasoning, or its summary, whichever of them the server sends first."""
+        """Return reasoning, or its summary, whichever the server sends first."""
         self._streamed.add("reasoning")
         self._reasoning_from = self._reasoning_from or event["type"]
         delta = event.get("delta")
@@ -242,7 +242,7 @@ class ResponsesDecoder:
         return (ReasoningText(text=delta),)
 
     def _split(self, text: object) -> Sequence[_Piece]:
-        """Return content, told apart from reasoning that stands in it."""
+        """Return content and the reasoning that stands in it, apart."""
         return self._splitter.feed(text) if isinstance(text, str) and text else ()
 
     def _begin_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
@@ -262,7 +262,7 @@ class ResponsesDecoder:
         return ()
 
     def _end_call(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        """Pass a call on that is known whole; otherwise its finished item tells the rest."""
+        """Return a call that is complete; the rest of any other comes with its finished item."""
         call = self._calls.get(_key_of(event, event.get("item_id")))
         if call is None or not (call.call_id and call.name):
             return ()
@@ -310,7 +310,7 @@ class ResponsesDecoder:
         return ()
 
     def _end(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        """Note why and at what cost the response ended; pass on what no event before told."""
+        """Note why the response ended and its usage; return what no earlier event brought."""
         response = _read_member(event, "response")
         told = self._told | self._streamed
         items = [item for item in _to_list(response.get("output")) if isinstance(item, dict)]
@@ -340,7 +340,7 @@ class ResponsesDecoder:
         return ModelFinish.LENGTH if is_cut else ModelFinish.STOP
 
     def _fail(self, event: dict[str, Any]) -> Sequence[_Piece]:
-        """Raise what the server told, in whatever form it told it."""
+        """Raise the error that the server reported."""
         response = event.get("response")
         raise UpstreamReportError(response.get("error") if isinstance(response, dict) else event.get("error", event))
 

@@ -31,8 +31,8 @@ def compute_backoff_s(policy: RetryPolicy, attempt: int, *, random: Callable[[],
 class RetryBudget:
     """Bounds retries to a share of the calls, so that a failing server is not hit harder than a healthy one.
 
-    Every call saves `ratio` of a retry, at most 10; three are there at the beginning and come back, one in
-    10 s, so that few calls are not worse off than many.
+    Every call saves `ratio` of a retry, up to 10. There are 3 at the beginning, and up to 3 return at one in 10 s, so
+    that a backend with few calls can retry too.
     """
 
     def __init__(self, *, ratio: float, monotonic: Callable[[], float]) -> None:
@@ -76,7 +76,7 @@ class Retries:
     def choose_wait_s(self, fault: UpstreamFaultError, *, attempt: int, time_left_s: float) -> float:
         """Return the seconds to wait before the next attempt after attempt number `attempt` (from 1) failed.
 
-        Where the server asks for a wait, that is waited and a little more, by chance.
+        A wait that the server asks for is kept, plus a random share of `first_wait_s`.
 
         Raises:
             ModelError: there is no next attempt; `retry_after_s` says how long to wait if the wait is all that
@@ -99,7 +99,7 @@ class Retries:
 
 
 class BreakerState(StrEnum):
-    """Closed lets calls through, open refuses them, half-open lets one through to see."""
+    """Closed lets calls through, open refuses them, half-open lets one probe through."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -116,16 +116,17 @@ class CallHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPermit:
-    """Leave for one call; given back with `Breaker.report`, once."""
+    """Permit for one call; returned with `Breaker.report`, once."""
 
     era: int
     is_probe: bool
 
 
 class Breaker:
-    """Opens when, of the last `breaker_window` calls, `breaker_ratio` failed; probes after `breaker_cooldown_s`.
+    """A circuit breaker: while a backend fails, calls fail at once instead of waiting for it.
 
-    What a call reports that began before the state last changed is not counted: it tells of another time.
+    It opens when `breaker_ratio` of the last `breaker_window` calls failed, and probes after `breaker_cooldown_s`.
+    Reports of calls that began before the last change of state are not counted.
     """
 
     def __init__(self, *, policy: RetryPolicy, monotonic: Callable[[], float]) -> None:
@@ -138,13 +139,13 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """What would happen to a call now."""
+        """State for a call that would begin now."""
         if self._opened_at is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if self._compute_cooldown_left_s() > 0 else BreakerState.HALF_OPEN
 
     def admit(self) -> BreakerPermit | None:
-        """Return leave for a call, or None while it is refused."""
+        """Return a permit for a call, or None while calls are refused."""
         state = self.state
         if state is BreakerState.OPEN or (state is BreakerState.HALF_OPEN and self._is_probing):
             return None
@@ -157,7 +158,7 @@ class Breaker:
         return left if left > 0 else self._policy.breaker_cooldown_s
 
     def report(self, permit: BreakerPermit, outcome: CallHealth) -> None:
-        """Take back `permit` with what its call told."""
+        """Take back `permit` with what its call showed."""
         if permit.era != self._era:
             return
         if permit.is_probe:
@@ -189,7 +190,7 @@ class NoRoomError(Exception):
 
 
 class ConcurrencyCap:
-    """Lets `limit` calls through at a time, first come, first served; `on_wait` hears how long one had to wait."""
+    """A semaphore for `limit` calls, first come, first served; `on_wait` is called with the seconds of each wait."""
 
     def __init__(self, *, limit: int, on_wait: Callable[[float], None] = lambda _: None) -> None:
         self.limit = limit

@@ -40,10 +40,10 @@ class CountTransport(Protocol):
 
 
 class ServerCount:
-    """CountTransport a server how many tokens a prompt has, and remembers the last 256 answers.
+    """Asks a server how many tokens a prompt has, and remembers the last 256 answers.
 
-    A server that cannot tell is left alone for a minute, in which every count is None; the log has one line about
-    it until the server tells again. Counts never make a call fail.
+    A server that cannot tell is not asked for a minute, in which every count is None; one line is logged until it
+    counts again. A count never makes a call fail.
 
     Args:
         transport: the way to the server.

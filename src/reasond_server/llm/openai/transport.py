@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import to_json
 
-from reasond_server.errors import ModelProtocolError, shown
+from reasond_server.errors import ModelProtocolError, ModelUnavailableError, shown
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.addressing import RequestHeads, build_missing_package_error, find_proxy
 from reasond_server.llm.openai.faults import UpstreamFaultError
@@ -39,7 +39,7 @@ _OTHER_CONTENT = {"text/html": "HTML", "application/json": "JSON", "text/xml": "
 
 
 class Upstream(Protocol):
-    """An answer that has begun, with a status of success."""
+    """An answer of which headers and a status of success came."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -97,7 +97,7 @@ class Transport(Protocol):
 class OpenAITransport:
     """A `Transport` over aiohttp. There are no retries and no redirects.
 
-    Encoded answers are decoded, though none is asked for, and bounded by what they unfold to.
+    Compressed answers are not asked for; if one comes, its decompressed size is bounded.
 
     Args:
         options: the backend.
@@ -149,8 +149,8 @@ class OpenAITransport:
         """Send a request and return its answer, whose body is still to come.
 
         llama.cpp promises to keep a connection and drops it after a stream, so that the next call fails on it. Then the
-        request is sent once more, and from then on no connection is kept; to others each new one would cost a third
-        of a call.
+        request is sent once more, and no connection is kept from then on. For other servers a new connection would
+        cost a third of each call.
         """
         request = self._heads.find(path)
         content = encode_body(self._options, body, messages=messages)
@@ -170,7 +170,7 @@ class OpenAITransport:
         return answer
 
     async def _read_refusal(self, answer: _HttpAnswer, status: int) -> UpstreamFaultError:
-        """Return the fault for an answer without success, of which a bounded beginning is read."""
+        """Read a bounded beginning of an answer without success and return its fault."""
         try:
             body = await answer.read_beginning()
         finally:
@@ -179,7 +179,7 @@ class OpenAITransport:
         return faults.fault_of_status(self._options, status=status, body=body, retry_after_s=wait)
 
     async def _read_other_content(self, answer: _HttpAnswer, kind: str) -> UpstreamFaultError:
-        """Return the fault for an answer with success that is no stream of events."""
+        """Return the fault for an answer with success that is not a stream of events."""
         body = await answer.read_beginning()
         try:
             report = parse_json(body) if kind == "JSON" else None
@@ -213,14 +213,14 @@ class _HttpAnswer:
         try:
             piece = content.read_nowait(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
-            raise faults.fault_of_lost_connection(self._options) from None
+            raise fault_of_lost_connection(self._options) from None
         return self._count(piece, granted) if piece or content.is_eof() else None
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         try:
             piece = await self._response.content.read(_READ_BYTES)
         except Exception:  # noqa: BLE001 - aiohttp's errors, and those of decoders below it
-            raise faults.fault_of_lost_connection(self._options) from None
+            raise fault_of_lost_connection(self._options) from None
         return self._count(piece, granted)
 
     def _count(self, piece: bytes, granted: Callable[[], int]) -> bytes:
@@ -244,6 +244,15 @@ class _HttpAnswer:
     def close(self) -> None:
         # Ends the connection, unless the body was read to its end: then the pool has it back by now.
         self._response.close()
+
+
+def fault_of_lost_connection(options: BackendOptions) -> UpstreamFaultError:
+    """Return the fault for a connection that broke while the answer was read."""
+    error = ModelUnavailableError(
+        f"The model backend {faults.describe_place(options)} broke the connection in the middle of its answer",
+        remedy="Check the model server and the proxies before it.",
+    )
+    return UpstreamFaultError(error, retries=faults.AS_OFTEN_AS_ALLOWED, is_unhealthy=True, may_cost=True)
 
 
 def _fault_of_size(options: BackendOptions, limit: int) -> UpstreamFaultError:
@@ -285,7 +294,7 @@ class ConnectionPool:
         return await session.post(
             request.url,
             data=content,
-            headers=request.headers_now(keeps=keeps),
+            headers=request.build_headers(keeps=keeps),
             allow_redirects=False,
             proxy=self._proxy,
         )
@@ -300,7 +309,7 @@ def fault_of_open(options: BackendOptions, error: Exception) -> UpstreamFaultErr
     """Return the fault for what `ConnectionPool.send` raised."""
     import aiohttp  # noqa: PLC0415 - only when used
 
-    faults.log_fault(options, f"not open_socket: {type(error).__name__}")
+    faults.log_fault(options, f"not opened: {type(error).__name__}")
     if isinstance(error, aiohttp.ClientSSLError) or isinstance(error.__cause__, ssl.SSLError):
         return faults.fault_of_unreachable(options, "its certificate or its TLS is not acceptable", is_retryable=False)
     if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
@@ -329,7 +338,7 @@ def is_dropped(error: Exception) -> bool:
 
 
 def _open_session(options: BackendOptions, *, tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
-    """Return what sends; it belongs to the event loop that runs now."""
+    """Return a session; it belongs to the event loop that runs now."""
     import aiohttp  # noqa: PLC0415 - only when used
 
     connector = aiohttp.TCPConnector(
@@ -348,10 +357,10 @@ def _open_session(options: BackendOptions, *, tls: ssl.SSLContext | bool) -> aio
 
 
 def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
-    """Return what opens sockets that the system drops when the other end took nothing of what was sent for so long.
+    """Return what opens sockets that the system drops when the server acknowledged nothing for `user_timeout_s`.
 
-    A call ends at its deadlines in any case. But a socket is closed only when all that was written has been taken,
-    so a server that never reads a long request would hold it, and megabytes with it, for as long as it likes.
+    A call ends at its deadlines in any case. But a socket is closed only when all its data was sent, so a server that
+    never reads a long request would hold the socket, and megabytes with it, for as long as it likes.
     """
 
     def open_socket(address: Any) -> socket.socket:  # noqa: ANN401 - aiohttp's AddrInfoType
@@ -366,7 +375,7 @@ def _build_opener(*, user_timeout_s: float) -> Callable[[Any], socket.socket]:
 
 
 def encode_body(options: BackendOptions, body: dict[str, Any], *, messages: Sequence[bytes] = ()) -> bytes:
-    """Return `body` as JSON in UTF-8; of characters that UTF-8 does not have, "?". `messages` are JSON already.
+    """Return `body` as JSON in UTF-8, with "?" for lone surrogates. `messages` are JSON already.
 
     Raises:
         UpstreamFaultError: it has no form in JSON, such as a number that is none in a schema of the caller.
@@ -381,9 +390,9 @@ def encode_body(options: BackendOptions, body: dict[str, Any], *, messages: Sequ
 
 
 def _encode_with_care(options: BackendOptions, body: dict[str, Any]) -> bytes:
-    """Do the same, three times as slowly, for what pydantic's writer does not take, or writes though JSON has no form.
+    """Do the same, three times as slowly, for lone surrogates, deep nesting, and NaN or infinity.
 
-    Such are lone halves of characters, deep nesting, and numbers that are none.
+    pydantic's writer refuses these, or writes what is not JSON.
     """
     try:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -27,8 +27,8 @@ def complete_usage(
 ) -> Usage:
     """Return the usage of a call.
 
-    A report without prompt tokens, or with far less output than came, is filled up with our own count and is
-    UsageSource.PARTIAL; without a report all is our own count, UsageSource.ESTIMATED.
+    Where a report lacks prompt tokens or has far less output than came, our own count completes it
+    (UsageSource.PARTIAL). Without a report all is our own count (UsageSource.ESTIMATED).
     """
     if reported is None:
         return Usage(
@@ -50,7 +50,7 @@ def complete_usage(
 
 
 def _find_floor(written: str, counter: TokenCounter) -> int:
-    """Return a number of tokens that is too low to be true for `written`: half by exact count, else by bytes."""
+    """Return the most tokens that cannot be true for `written`: half of an exact count, else by bytes."""
     size = len(_to_utf8(written))
     if size < _SHORT_BYTES:
         return 0
@@ -60,9 +60,9 @@ def _find_floor(written: str, counter: TokenCounter) -> int:
 def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], counter: TokenCounter) -> str:
     """Return a warning if the server seems to have read only part of the prompt, else an empty text.
 
-    It does where it reports less than 70 % of our exact count. Where we only estimate, less than 50 % of the
-    smaller one of the estimate and a quarter of the prompt's bytes, since an estimate may be an upper bound.
-    Prompts of which we expect fewer than 64 tokens are not judged.
+    The limit is 70 % of our count where that is exact. Where we estimate, it is 50 % of the estimate or of a quarter of
+    the prompt's bytes, whichever is less, since an estimate may be an upper bound. Prompts under 64 tokens are not
+    judged.
     """
     if reported is None or not reported.input_tokens:
         return ""
@@ -84,7 +84,7 @@ def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], c
 
 
 def _to_utf8(text: str) -> str | bytes:
-    """Return something as long as `text` is in UTF-8."""
+    """Return `text`, or its bytes where their number differs."""
     return text if text.isascii() else text.encode("utf-8", "replace")
 
 

@@ -17,7 +17,7 @@ WORDS = WordPieceCounter()
 
 @given(TEXTS)
 def test_the_pieces_of_a_text_joined_are_the_text(text: str) -> None:
-    pieces = WORDS.pieces(text)
+    pieces = WORDS.split(text)
     assert "".join(pieces) == text
     assert all(pieces)
     assert len(pieces) == WORDS.count_text(text)
@@ -62,7 +62,7 @@ def test_runs_longer_than_a_piece_have_as_many_tokens_from_either_side(blanks: i
 
 
 def test_a_word_takes_the_space_before_it() -> None:
-    assert WORDS.pieces("The angle, 45 degrees.\n\nExtraordinary") == [
+    assert WORDS.split("The angle, 45 degrees.\n\nExtraordinary") == [
         "The",
         " angle",
         ",",
@@ -114,7 +114,7 @@ def test_a_text_that_is_looked_at_in_parts_has_the_same_pieces(end: str, size: i
     """Whatever is repeated up to the end of a part, the pieces are those of one look at everything."""
     text = (end * size)[:size] + end
     one_look = re.findall(r" ?(?:[^\W\d_]{1,8}|\d{1,3})|\s{1,16}|[\s\S]", text)
-    assert WORDS.pieces(text) == one_look
+    assert WORDS.split(text) == one_look
     assert WORDS.count_text(text) == len(one_look)
     assert WORDS.head(text, len(one_look) - 1) == "".join(one_look[:-1])
     assert WORDS.count_text(WORDS.tail(text, len(one_look) - 1)) == len(one_look) - 1

@@ -30,7 +30,7 @@ async def _call(model: ChatModel, request: ChatRequest) -> tuple[list[str], Fini
 async def test_a_reply_is_streamed_token_by_token_with_exact_usage() -> None:
     model = DemoModel()
     texts, finished = await _call(model, _request(SUM))
-    assert texts == model.counter.pieces(SUM_REPLY)
+    assert texts == model.counter.split(SUM_REPLY)
     assert finished == Finished(
         reason=ModelFinish.STOP,
         usage=Usage(

@@ -150,10 +150,10 @@ def test_each_head_is_built_once_and_each_call_adds_its_own_headers() -> None:
     one = heads.find(CHAT)
     assert heads.find(CHAT) is one
     with OutgoingTrace(TraceContext(trace_id="1" * 32, span_id="2" * 16, is_sampled=True)):
-        now = one.headers_now(keeps=False)
+        now = one.build_headers(keeps=False)
     assert now["connection"] == "close"
     assert now["traceparent"].startswith("00-1111")
-    assert one.headers_now(keeps=True) == {**one.headers, "connection": "keep-alive"}
+    assert one.build_headers(keeps=True) == {**one.headers, "connection": "keep-alive"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from reasond_server.llm.model import Finished, Text
 from reasond_server.llm.openai.answer import AnswerReader, Deadline, StreamedAnswer, WaitLimits
 from reasond_server.llm.openai.backend_options import BackendOptions
 from reasond_server.llm.openai.chat import ChatCompletions
-from reasond_server.llm.openai.faults import UpstreamFaultError, fault_of_lost_connection
+from reasond_server.llm.openai.faults import UpstreamFaultError
+from reasond_server.llm.openai.transport import fault_of_lost_connection
 from reasond_server.telemetry.observers import UNOBSERVED
 from tests.faults.backend import request
 from tests.faults.upstream import DONE, GOOD, chunk

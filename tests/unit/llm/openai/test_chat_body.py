@@ -92,7 +92,7 @@ def test_tools_and_choices_that_are_not_taken_are_named() -> None:
     [
         (SchemaLevel.STRICT, "json_schema", False, False),
         (SchemaLevel.GUIDED, "json_schema", True, False),
-        (SchemaLevel.OBJECT, "parse_object", True, True),
+        (SchemaLevel.OBJECT, "json_object", True, True),
         (SchemaLevel.NONE, None, True, True),
     ],
 )

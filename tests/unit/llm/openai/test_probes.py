@@ -79,7 +79,7 @@ async def test_a_server_that_honours_nothing_is_found_out() -> None:
         "max_completion_tokens = 1 kept": "no",
         "stop strings kept": "no",
         "json_schema enforced": "no",
-        "parse_object enforced": "no",
+        "json_object enforced": "no",
         "tools": "unknown",
         "forced tool choice": "no",
         "several system messages": "yes",
@@ -95,7 +95,7 @@ async def test_a_server_that_honours_nothing_is_found_out() -> None:
     }
     assert any("keeps no limit of tokens" in warning for warning in report.warnings)
     assert all(body["stream"] is True and body["model"] == "m" for body in manners.seen)
-    assert {header["Authorization"] for header in manners.headers} == {"Bearer sk-secret"}
+    assert {header["authorization"] for header in manners.headers} == {"Bearer sk-secret"}
 
 
 async def test_a_server_like_openais_reasoning_models_is_described() -> None:
@@ -129,7 +129,7 @@ async def test_a_server_like_vllm_is_recognised_by_its_list_of_models() -> None:
         stops=4,
         match_field="stop_reason",
         usage=True,
-        schema="json_schema parse_object",
+        schema="json_schema json_object",
         reasoning_field="reasoning",
         tools="free",
         documents={
@@ -175,7 +175,7 @@ async def test_a_list_of_stops_that_is_cut_short_shows() -> None:
 
 
 async def test_json_without_a_schema_is_a_level_of_its_own() -> None:
-    report = await found(Manners(limits=BOTH, refuses=("json_schema",), schema="parse_object"))
+    report = await found(Manners(limits=BOTH, refuses=("json_schema",), schema="json_object"))
     assert report.profile.json_schema is SchemaLevel.OBJECT
 
 
@@ -253,7 +253,7 @@ async def test_azure_is_called_at_its_own_address() -> None:
         "/openai/deployments/m/chat/completions?api-version=2024-10-21"
     }
     assert {header["api-key"] for header in manners.headers} == {"sk-secret"}
-    assert not any("Authorization" in header for header in manners.headers)
+    assert not any(name.lower() == "authorization" for header in manners.headers for name in header)
 
 
 async def test_the_responses_interface_is_not_probed() -> None:

@@ -114,7 +114,7 @@ def test_a_schema_is_asked_for_as_far_as_it_is_followed(level: SchemaLevel) -> N
     schema = {"type": "object", "properties": {}}
     data, warnings = body(replace(REQUEST, json_schema=schema), json_schema=level)
     if level is SchemaLevel.OBJECT:
-        assert data["text"] == {"format": {"type": "parse_object"}}
+        assert data["text"] == {"format": {"type": "json_object"}}
         assert warnings == ("json_schema is told to the model but not enforced by it",)
     else:
         assert data["text"]["format"]["type"] == "json_schema"

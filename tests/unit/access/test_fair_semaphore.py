@@ -1,4 +1,4 @@
-"""Turns by key: fair, bounded, and never lost, whoever leaves when."""
+"""The semaphore of agents' secrets: fair by key, bounded, and no permit is lost, whoever leaves when."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.access.turns import Turns
+from reasond_server.access.agent_secrets import FairSemaphore
 from reasond_server.errors import OverloadedError
 
 
 class Desk:
-    """Turns, with whoever has one held there until told."""
+    """A semaphore whose holders stay until the test lets them go."""
 
-    def __init__(self, *, at_once: int = 1, most_waiting: int = 4) -> None:
-        self.turns = Turns(at_once=at_once, most_waiting=most_waiting)
+    def __init__(self, *, permits: int = 1, most_waiting: int = 4) -> None:
+        self.semaphore = FairSemaphore(permits=permits, most_waiting=most_waiting)
         self.served: list[str] = []
         self.may_end = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
     async def come(self, name: str) -> asyncio.Task[None]:
-        """Ask for a turn; the key is the first letter of the name."""
+        """Ask for a permit; the key is the first letter of the name."""
         task = asyncio.create_task(self._serve(name))
         self.tasks.append(task)
         await asyncio.sleep(0)
         return task
 
     async def _serve(self, name: str) -> None:
-        async with self.turns.taken(name[0]):
+        async with self.semaphore.acquire(name[0]):
             self.served.append(name)
             await self.may_end.wait()
 
@@ -81,7 +81,7 @@ async def test_who_leaves_while_waiting_leaves_no_hole_and_no_turn_behind() -> N
     desk.tasks[1].cancel()
     await desk.close()
     assert desk.served == ["a1", "b1"]
-    assert (desk.turns.free, desk.turns.waiting) == (1, 0)
+    assert (desk.semaphore.free, desk.semaphore.waiters) == (1, 0)
 
 
 async def test_who_is_cancelled_at_the_very_moment_of_its_turn_hands_it_on() -> None:
@@ -94,10 +94,10 @@ async def test_who_is_cancelled_at_the_very_moment_of_its_turn_hands_it_on() -> 
     desk.tasks[1].cancel()
     await desk.close()
     assert desk.served == ["a1", "b1"]
-    assert desk.turns.free == 1
+    assert desk.semaphore.free == 1
 
 
-async def test_who_left_and_is_displaced_at_once_is_nobody_to_tell() -> None:
+async def test_who_left_and_is_displaced_permits_is_nobody_to_tell() -> None:
     desk = Desk(most_waiting=2)
     for name in ("a1", "a2", "a3"):
         await desk.come(name)
@@ -105,10 +105,10 @@ async def test_who_left_and_is_displaced_at_once_is_nobody_to_tell() -> None:
     await desk.come("b1")
     await desk.close()
     assert desk.served == ["a1", "a2", "b1"]
-    assert desk.turns.free == 1
+    assert desk.semaphore.free == 1
 
 
-async def test_who_is_displaced_and_cancelled_at_once_has_no_turn_to_hand_on() -> None:
+async def test_who_is_displaced_and_cancelled_permits_has_no_turn_to_hand_on() -> None:
     desk = Desk(most_waiting=2)
     for name in ("a1", "a2", "a3"):
         await desk.come(name)
@@ -117,27 +117,27 @@ async def test_who_is_displaced_and_cancelled_at_once_has_no_turn_to_hand_on() -
     desk.tasks[2].cancel()
     await coming
     await desk.close()
-    assert desk.turns.free == 1
+    assert desk.semaphore.free == 1
 
 
 @given(
     names=st.text("abc", max_size=30),
-    at_once=st.integers(1, 3),
+    permits=st.integers(1, 3),
     most=st.integers(1, 6),
     leaving=st.sets(st.integers(0, 29)),
 )
 async def test_never_more_than_allowed_work_and_all_turns_come_back(
-    names: str, at_once: int, most: int, leaving: set[int]
+    names: str, permits: int, most: int, leaving: set[int]
 ) -> None:
-    desk = Desk(at_once=at_once, most_waiting=most)
+    desk = Desk(permits=permits, most_waiting=most)
     for place, name in enumerate(names):
         task = await desk.come(name)
-        assert len(desk.served) <= at_once + sum(one.done() for one in desk.tasks)
-        assert desk.turns.waiting <= most
+        assert len(desk.served) <= permits + sum(one.done() for one in desk.tasks)
+        assert desk.semaphore.waiters <= most
         if place in leaving:
             task.cancel()
     await desk.close()
-    assert (desk.turns.free, desk.turns.waiting) == (at_once, 0)
+    assert (desk.semaphore.free, desk.semaphore.waiters) == (permits, 0)
     # Whoever is alone under its key is never refused for those under another one.
     alone = [name for name, times in Counter(names).items() if times == 1]
     if most > len(set(names)):

@@ -25,7 +25,7 @@ _CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r
 
 
 class UnfitKeyError(ValueError):
-    """A key cannot be used; the text says why in words of ours, and holds nothing of the key."""
+    """A key cannot be used; the text says why in our own words and has nothing of the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +46,19 @@ class SigningKey:
     algorithm: Literal["HS256"] = "HS256"
 
     @property
-    def verifying(self) -> VerifyingKey:
-        """The same key, for verifying."""
+    def verifying_key(self) -> VerifyingKey:
+        """This key in the form that verifies."""
         return VerifyingKey(id=self.id, algorithm=self.algorithm, material=self.secret)
 
 
 class KeySource(Protocol):
-    """Where the keys come from that may have signed a token."""
+    """A source of keys that may have signed a token."""
 
     async def find(self, key_id: str | None) -> Sequence[VerifyingKey]:
-        """Return the key of that id, or all where the token names none; nothing where it is not known.
+        """Return the key of that id, or nothing if it is unknown; all keys if the token names none.
 
         Raises:
-            TokenInvalidError: the keys cannot be had at present.
+            TokenInvalidError: the keys are not available at present.
         """
         ...
 
@@ -75,7 +75,7 @@ class StaticKeys:
 
 
 class JoinedKeys:
-    """Several sources, asked in order; the first that knows the key answers."""
+    """Several sources, asked in order until one knows the key."""
 
     def __init__(self, sources: Sequence[KeySource]) -> None:
         self._sources = tuple(sources)
@@ -90,13 +90,13 @@ class JoinedKeys:
         return found
 
 
-def ephemeral_key() -> SigningKey:
-    """Make a key that lives as long as the process (`--dev`)."""
+def create_ephemeral_key() -> SigningKey:
+    """Return a new key that lives as long as the process (`--dev`)."""
     return SigningKey(id="ephemeral", secret=secrets.token_bytes(32))
 
 
-def public_key(*, key_id: str, algorithm: str, pem: bytes) -> VerifyingKey:
-    """Return the public key or certificate that `pem` holds, for `algorithm`.
+def parse_public_key(*, key_id: str, algorithm: str, pem: bytes) -> VerifyingKey:
+    """Return the key of `pem`, a public key or certificate, for `algorithm`.
 
     Raises:
         UnfitKeyError: it is a private key, no key, too weak, or of another kind than `algorithm` needs.
@@ -120,7 +120,7 @@ def key_of_jwk(jwk: dict[str, Any]) -> VerifyingKey:
     Raises:
         UnfitKeyError: it has no id or algorithm, is symmetric, not for signatures, too weak or malformed.
     """
-    key_id, algorithm = jwk.get("kid"), jwk.get("alg") or _only_algorithm(jwk)
+    key_id, algorithm = jwk.get("kid"), jwk.get("alg") or _infer_algorithm(jwk)
     if not isinstance(key_id, str) or not key_id:
         raise UnfitKeyError("has no kid")
     uses = jwk.get("key_ops") or ["verify"]
@@ -155,8 +155,8 @@ def require_fit(material: object, algorithm: str) -> None:
         raise UnfitKeyError(f"is no Edwards-curve key, which {algorithm} needs")
 
 
-def _only_algorithm(jwk: dict[str, Any]) -> str:
-    """Return the algorithm of a key that names none: the one that its kind fits, for RSA the one that is usual."""
+def _infer_algorithm(jwk: dict[str, Any]) -> str:
+    """Return the algorithm of a key that names none: the only one for its kind, or the usual one for RSA."""
     if jwk.get("kty") == "OKP":
         return "EdDSA"
     by_curve = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}

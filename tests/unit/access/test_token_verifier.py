@@ -1,17 +1,28 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
+import sys
 from datetime import timedelta
 
 import jwt
 import pytest
 
-from reasond_server.access.keys import SigningKey
-from reasond_server.access.verifying import MAX_TOKEN_BYTES, TokenVerifier
+from reasond_server.access.claims import ClaimNames
+from reasond_server.access.permissions import AccessRole, Roles
+from reasond_server.access.token_keys import SigningKey, StaticKeys
+from reasond_server.access.token_verifier import (
+    MAX_TOKEN_BYTES,
+    Revocations,
+    TokenRules,
+    TokenVerifier,
+    VerifiedToken,
+    VerifiedTokenCache,
+)
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.types import Principal
-from tests.unit.access.parts import MAIN, NOW, OTHER, Clock, claims, signed, verifier_of
+from tests.unit.access.parts import MAIN, NOW, OTHER, RULES, Clock, claims, signed, verifier_of
 
 
 def part(content: bytes) -> str:
@@ -177,3 +188,121 @@ async def test_a_type_that_is_required_must_be_carried(clock: Clock) -> None:
 async def test_an_id_that_is_no_text_is_refused(verifier: TokenVerifier) -> None:
     with pytest.raises(TokenInvalidError, match="Token id must be a string"):
         await verifier.verify(signed(claims(jti=7)))
+
+
+ROLES = Roles(
+    {
+        "reader": AccessRole(permissions=["executions:read"]),
+        "solver": AccessRole(permissions=["reasoning:execute", "reasoning:tools"], strategies=["react"]),
+    }
+)
+
+
+def verifier_with_roles(**names: str) -> TokenVerifier:
+    rules = TokenRules(**RULES, names=ClaimNames(**names))
+    return TokenVerifier(keys=StaticKeys([MAIN.verifying_key]), rules=rules, now=Clock(), roles=ROLES)
+
+
+async def test_roles_grant_their_permissions_beside_those_of_the_token() -> None:
+    principal = await verifier_with_roles().verify(
+        signed(claims(roles=["reader", "solver"], permissions=["agents:write"]))
+    )
+    assert principal.permissions == {"agents:write", "executions:read", "reasoning:execute:react", "reasoning:tools"}
+
+
+async def test_a_role_that_is_not_known_here_grants_nothing() -> None:
+    principal = await verifier_with_roles().verify(signed(claims(roles=["root"], permissions=None)))
+    assert principal.permissions == frozenset()
+
+
+async def test_claims_may_have_the_names_that_the_issuer_gives_them() -> None:
+    reader = verifier_with_roles(permissions="scope", roles="groups", tenant="org")
+    token = signed(claims(permissions=["admin"], scope="reasoning:execute openid", groups=["reader"], org="acme"))
+    principal = await reader.verify(token)
+    assert principal.tenant == "acme"
+    assert principal.permissions == {"reasoning:execute", "openid", "executions:read"}
+
+
+@pytest.mark.parametrize("value", [7, {"a": 1}, [1], None])
+async def test_roles_that_are_no_list_of_words_are_refused(value: object) -> None:
+    token = signed(claims() | {"roles": value})
+    with pytest.raises(TokenInvalidError, match="Token roles must be a list of strings"):
+        await verifier_with_roles().verify(token)
+
+
+def test_a_role_without_strategies_is_good_for_all() -> None:
+    assert AccessRole(permissions=["reasoning:execute"]).grants == {"reasoning:execute"}
+
+
+async def test_what_is_revoked_is_refused_at_once_though_it_was_verified_a_moment_ago() -> None:
+    revocations = Revocations()
+    verifier = TokenVerifier(
+        keys=StaticKeys([MAIN.verifying_key]), rules=TokenRules(**RULES), now=Clock(), revocations=revocations
+    )
+    token = signed(claims(jti="7"))
+    assert (await verifier.verify(token)).subject == "alice"
+    revocations.replace(token_ids=["7"], subjects=[])
+    with pytest.raises(TokenInvalidError, match="Authentication failed: Token has been revoked"):
+        await verifier.verify(token)
+    revocations.replace(token_ids=[], subjects=["alice"])
+    with pytest.raises(TokenInvalidError, match="Subject is no longer active"):
+        await verifier.verify(token)
+    revocations.replace(token_ids=[], subjects=[])
+    assert (await verifier.verify(token)).subject == "alice"
+
+
+def test_a_token_without_an_id_is_not_revoked_by_an_empty_one() -> None:
+    assert Revocations(token_ids=[""]).find_reason(token_id="", subject="alice") == ""
+
+
+PRINCIPAL = Principal(subject="alice", tenant="acme", permissions=frozenset())
+
+
+def verified(ends: float = 10_000.0) -> VerifiedToken:
+    return VerifiedToken(principal=PRINCIPAL, token_id="", ends=ends)
+
+
+def test_a_token_is_known_for_its_time_and_no_longer() -> None:
+    tokens = VerifiedTokenCache(kept_s=60)
+    tokens.put("token", verified(), 1000.0)
+    assert tokens.get("token", 1059.9) == verified()
+    assert tokens.get("token", 1060.0) is None
+    assert tokens.get("token", 1000.0) is None
+
+
+def test_a_token_is_never_known_past_its_end() -> None:
+    tokens = VerifiedTokenCache(kept_s=60)
+    tokens.put("token", verified(ends=1010.0), 1000.0)
+    assert tokens.get("token", 1009.9) is not None
+    assert tokens.get("token", 1010.0) is None
+    tokens.put("token", verified(ends=1000.0), 1000.0)
+    assert tokens.get("token", 999.0) is None
+
+
+def test_a_clock_that_is_set_back_prolongs_nothing() -> None:
+    tokens = VerifiedTokenCache(kept_s=60)
+    tokens.put("token", verified(), 1000.0)
+    assert tokens.get("token", 900.0) is None
+
+
+def test_nothing_is_kept_where_nothing_may_be() -> None:
+    tokens = VerifiedTokenCache(kept_s=0)
+    tokens.put("token", verified(), 1000.0)
+    assert tokens.get("token", 1000.0) is None
+
+
+def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
+    tokens = VerifiedTokenCache(most=2)
+    for name in ("one", "two", "three"):
+        tokens.put(name, verified(), 1000.0)
+    assert [tokens.get(name, 1000.0) is not None for name in ("one", "two", "three")] == [False, True, True]
+
+
+def test_the_token_itself_is_not_kept() -> None:
+    tokens = VerifiedTokenCache()
+    token = str(object())
+    before = sys.getrefcount(token)
+    tokens.put(token, verified(), 1000.0)
+    gc.collect()
+    assert sys.getrefcount(token) == before
+    assert token not in repr(vars(tokens))

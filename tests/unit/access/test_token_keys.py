@@ -10,8 +10,15 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509 import CertificateBuilder, Name, NameAttribute, random_serial_number
 from cryptography.x509.oid import NameOID
 
-from reasond_server.access.keys import JoinedKeys, StaticKeys, UnfitKeyError, VerifyingKey, key_of_jwk, public_key
-from reasond_server.access.verifying import TokenRules, TokenVerifier
+from reasond_server.access.token_keys import (
+    JoinedKeys,
+    StaticKeys,
+    UnfitKeyError,
+    VerifyingKey,
+    key_of_jwk,
+    parse_public_key,
+)
+from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.errors import TokenInvalidError
 from tests.unit.access.parts import MAIN, NOW, RULES, Clock, claims, signed
 
@@ -53,14 +60,14 @@ def verifier(*keys: VerifyingKey) -> TokenVerifier:
 @pytest.mark.parametrize("algorithm", PRIVATE)
 async def test_a_token_of_each_public_algorithm_verifies_by_pem_and_by_jwk(algorithm: str) -> None:
     token = jwt.encode(claims(), PRIVATE[algorithm], algorithm=algorithm, headers={"kid": "one"})
-    by_pem = public_key(key_id="one", algorithm=algorithm, pem=pem_of(PRIVATE[algorithm]))
+    by_pem = parse_public_key(key_id="one", algorithm=algorithm, pem=pem_of(PRIVATE[algorithm]))
     for key in (by_pem, key_of_jwk(jwk_of(algorithm))):
         assert key.algorithm == algorithm
         assert (await verifier(key).verify(token)).subject == "alice"
 
 
 async def test_a_key_is_good_for_its_own_algorithm_alone() -> None:
-    key = public_key(key_id="one", algorithm="RS256", pem=pem_of(RSA))
+    key = parse_public_key(key_id="one", algorithm="RS256", pem=pem_of(RSA))
     token = jwt.encode(claims(), RSA, algorithm="RS512", headers={"kid": "one"})
     with pytest.raises(TokenInvalidError, match="algorithm that is not accepted"):
         await verifier(key).verify(token)
@@ -68,7 +75,7 @@ async def test_a_key_is_good_for_its_own_algorithm_alone() -> None:
 
 async def test_a_public_key_is_never_taken_for_a_secret() -> None:
     pem = pem_of(RSA)
-    key = public_key(key_id="one", algorithm="RS256", pem=pem)
+    key = parse_public_key(key_id="one", algorithm="RS256", pem=pem)
     head = {"kid": "one", "alg": "HS256", "typ": "JWT"}
     # Made by hand, because the library refuses to sign with a public key.
     forged = jwt.api_jws.PyJWS().encode(json.dumps(claims()).encode(), b"x" * 32, algorithm="HS256", headers=head)
@@ -77,8 +84,8 @@ async def test_a_public_key_is_never_taken_for_a_secret() -> None:
 
 
 async def test_a_secret_and_a_public_key_serve_beside_each_other_each_for_its_own() -> None:
-    public = public_key(key_id="one", algorithm="ES256", pem=pem_of(PRIVATE["ES256"]))
-    both = verifier(MAIN.verifying, public)
+    public = parse_public_key(key_id="one", algorithm="ES256", pem=pem_of(PRIVATE["ES256"]))
+    both = verifier(MAIN.verifying_key, public)
     assert (await both.verify(signed(claims()))).subject == "alice"
     assert (await both.verify(jwt.encode(claims(), PRIVATE["ES256"], algorithm="ES256"))).subject == "alice"
 
@@ -95,7 +102,7 @@ def test_a_certificate_serves_as_well_as_its_key() -> None:
         .not_valid_after(NOW.replace(year=2027))
         .sign(RSA, hashes.SHA256())
     )
-    key = public_key(key_id="one", algorithm="RS256", pem=certificate.public_bytes(serialization.Encoding.PEM))
+    key = parse_public_key(key_id="one", algorithm="RS256", pem=certificate.public_bytes(serialization.Encoding.PEM))
     assert key.material.public_numbers() == RSA.public_key().public_numbers()
 
 
@@ -115,7 +122,7 @@ def test_a_certificate_serves_as_well_as_its_key() -> None:
 )
 def test_a_key_that_does_not_fit_is_refused_in_our_words(algorithm: str, pem: bytes, reason: str) -> None:
     with pytest.raises(UnfitKeyError, match=reason):
-        public_key(key_id="one", algorithm=algorithm, pem=pem)
+        parse_public_key(key_id="one", algorithm=algorithm, pem=pem)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +161,12 @@ def test_the_private_half_of_a_published_key_is_left_out() -> None:
 
 async def test_the_first_source_that_knows_a_key_answers_and_all_do_where_none_is_named() -> None:
     other = VerifyingKey(id="main", algorithm="HS256", material=b"z" * 32)
-    joined = JoinedKeys([StaticKeys([MAIN.verifying]), StaticKeys([other])])
-    assert await joined.find("main") == [MAIN.verifying]
-    assert await joined.find(None) == [MAIN.verifying, other]
+    joined = JoinedKeys([StaticKeys([MAIN.verifying_key]), StaticKeys([other])])
+    assert await joined.find("main") == [MAIN.verifying_key]
+    assert await joined.find(None) == [MAIN.verifying_key, other]
     assert await joined.find("unknown") == []
 
 
 def test_the_material_of_a_key_does_not_show() -> None:
-    assert "mmmm" not in repr(MAIN.verifying)
+    assert "mmmm" not in repr(MAIN.verifying_key)
     assert "mmmm" not in repr(MAIN)

@@ -1,0 +1,242 @@
+"""Turns tokens into principals: JSON Web Tokens (RFC 7519), verified as RFC 8725 advises.
+
+No error contains a token or text of the JWT library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jwt
+from jwt.exceptions import InvalidJTIError, InvalidSubjectError
+
+from reasond_server.access.claims import (
+    REQUIRED,
+    ClaimNames,
+    TokenTimes,
+    build_token_error,
+    principal_of,
+    token_id_of,
+)
+from reasond_server.access.permissions import Roles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from reasond_server.access.token_keys import KeySource, VerifyingKey
+    from reasond_server.types import Principal
+
+MAX_TOKEN_BYTES = 8 * 1024
+
+_COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What the verifier demands of a token.
+
+    Clocks may differ by `leeway_s`; a token may live at most `max_lifetime_s` from `iat` to `exp`; with `required_type`
+    its header must have that `typ`, such as "at+jwt" (RFC 9068).
+    """
+
+    issuer: str
+    audience: str
+    leeway_s: float
+    max_lifetime_s: float
+    required_type: str = ""
+    names: ClaimNames = field(default_factory=ClaimNames)
+
+
+class Revocations:
+    """Ids of tokens (claim `jti`) and subjects (claim `sub`) that are refused although the token is valid."""
+
+    def __init__(self, *, token_ids: Iterable[str] = (), subjects: Iterable[str] = ()) -> None:
+        self._token_ids = frozenset(token_ids)
+        self._subjects = frozenset(subjects)
+
+    def replace(self, *, token_ids: Iterable[str], subjects: Iterable[str]) -> None:
+        """Refuse these from now on, and no others."""
+        self._token_ids, self._subjects = frozenset(token_ids), frozenset(subjects)
+
+    def find_reason(self, *, token_id: str, subject: str) -> str:
+        """Return why a token is refused; empty if it is not."""
+        if token_id and token_id in self._token_ids:
+            return "Token has been revoked"
+        return "Subject is no longer active" if subject in self._subjects else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedToken:
+    """The principal of a token, its id, and its end in seconds since 1970."""
+
+    principal: Principal
+    token_id: str
+    ends: float
+
+
+class VerifiedTokenCache:
+    """Keeps up to `most` verified tokens for `kept_s` seconds, never past their end; 0 keeps none.
+
+    A caller of many calls so pays for one signature a minute. A token is kept by its SHA-256 digest, never itself.
+    Revocations are not known here: the verifier checks them each time.
+    """
+
+    def __init__(self, *, most: int = 4096, kept_s: float = 60.0) -> None:
+        self._most = most
+        self._kept_s = kept_s
+        self._entries: OrderedDict[bytes, tuple[VerifiedToken, float]] = OrderedDict()
+
+    def get(self, token: str, now: float) -> VerifiedToken | None:
+        """Return what is kept of `token` at `now`."""
+        digest = _digest(token)
+        entry = self._entries.get(digest)
+        if entry is None:
+            return None
+        verified, until = entry
+        # A clock that was set back must not prolong what is kept.
+        if not until - self._kept_s <= now < until:
+            del self._entries[digest]
+            return None
+        return verified
+
+    def put(self, token: str, verified: VerifiedToken, now: float) -> None:
+        """Keep `verified`, in place of the oldest if there is no room."""
+        until = min(now + self._kept_s, verified.ends)
+        if self._kept_s <= 0 or until <= now:
+            return
+        self._entries[_digest(token)] = (verified, until)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+
+class TokenVerifier:
+    """Verifies tokens; `now` returns the time in UTC. `cache` keeps verified tokens for a short time."""
+
+    def __init__(
+        self,
+        *,
+        keys: KeySource,
+        rules: TokenRules,
+        now: Callable[[], datetime],
+        roles: Roles | None = None,
+        revocations: Revocations | None = None,
+        cache: VerifiedTokenCache | None = None,
+    ) -> None:
+        self._keys = keys
+        self._rules = rules
+        self._now = now
+        self._roles = roles or Roles({})
+        self._revocations = revocations or Revocations()
+        self._cache = cache or VerifiedTokenCache()
+
+    async def verify(self, token: str) -> Principal:
+        """Return the principal of `token`.
+
+        Raises:
+            TokenExpiredError: it was good once.
+            TokenInvalidError: it is malformed, forged, revoked, not meant for this server or lives too long.
+        """
+        if len(token) > MAX_TOKEN_BYTES:
+            raise build_token_error(f"Token is longer than {MAX_TOKEN_BYTES} bytes")
+        now = self._now().timestamp()
+        known = self._cache.get(token, now)
+        if known is None:
+            known = await self._verify_anew(token, now)
+            self._cache.put(token, known, now)
+        self._refuse_revoked(known)
+        return known.principal
+
+    async def _verify_anew(self, token: str, now: float) -> VerifiedToken:
+        """Verify a token that is not in the cache."""
+        if not _COMPACT.fullmatch(token):
+            raise build_token_error("Token is not a JSON Web Token")
+        claims = self._read_signed_claims(token, await self._find_keys(token))
+        times = TokenTimes.of(claims)
+        times.require_valid_at(now, leeway_s=self._rules.leeway_s, max_lifetime_s=self._rules.max_lifetime_s)
+        principal = principal_of(claims, names=self._rules.names, roles=self._roles)
+        return VerifiedToken(
+            principal=principal, token_id=token_id_of(claims), ends=times.expires + self._rules.leeway_s
+        )
+
+    def _refuse_revoked(self, known: VerifiedToken) -> None:
+        """Refuse a revoked token or subject, even if the token was verified before."""
+        reason = self._revocations.find_reason(token_id=known.token_id, subject=known.principal.subject)
+        if reason:
+            raise build_token_error(reason)
+
+    async def _find_keys(self, token: str) -> Sequence[VerifyingKey]:
+        """Return the keys that may have signed `token`: the one it names, else all."""
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.PyJWTError:
+            raise build_token_error("Token header is malformed") from None
+        required = self._rules.required_type
+        if required and str(header.get("typ", "")).lower().removeprefix("application/") != required.lower():
+            raise build_token_error(f"Token type is not {required}")
+        # A token that names an unknown key is not tried with the other keys.
+        key_id = header.get("kid")
+        found = await self._keys.find(key_id)
+        if key_id is not None and not found:
+            raise build_token_error("Token is signed with a key that is not known here")
+        return found
+
+    def _read_signed_claims(self, token: str, keys: Sequence[VerifyingKey]) -> Mapping[str, Any]:
+        """Return the claims of `token` if one of `keys` signed it for this server."""
+        refused: jwt.PyJWTError | None = None
+        for key in keys:
+            try:
+                return self._decode(token, key)
+            except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError) as error:
+                refused = error
+        if isinstance(refused, jwt.InvalidAlgorithmError):
+            raise build_token_error(_reason_of(refused))
+        raise build_token_error("Token signature does not match")
+
+    def _decode(self, token: str, key: VerifyingKey) -> Mapping[str, Any]:
+        """Return the claims of `token`, signature, issuer and audience checked but not the times."""
+        try:
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key.material,
+                algorithms=[key.algorithm],
+                audience=self._rules.audience,
+                issuer=self._rules.issuer,
+                options={
+                    "require": list(REQUIRED),
+                    "strict_aud": True,
+                    "enforce_minimum_key_length": True,
+                    # The library reads the clock of the machine; ours is handed in, see `TokenTimes`.
+                    "verify_exp": False,
+                    "verify_iat": False,
+                    "verify_nbf": False,
+                },
+            )
+        except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError):
+            raise
+        except jwt.PyJWTError as error:
+            raise build_token_error(_reason_of(error)) from None
+        return claims
+
+
+def _reason_of(error: jwt.PyJWTError) -> str:
+    """Return in our words why the JWT library refused a token."""
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        # The library names one of the claims that it was told to require.
+        return f"Token lacks the claim {error.claim}"
+    reasons: Mapping[type[jwt.PyJWTError], str] = {
+        jwt.InvalidAlgorithmError: "Token is signed with an algorithm that is not accepted",
+        jwt.InvalidAudienceError: "Token is not meant for this audience",
+        jwt.InvalidIssuerError: "Token comes from another issuer",
+        InvalidSubjectError: "Token subject must be a string",
+        InvalidJTIError: "Token id must be a string",
+    }
+    return reasons.get(type(error), "Token is malformed")
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
