@@ -32,7 +32,7 @@ class Mutation:
 MUTATIONS: Final = (
     Mutation(
         name="append-without-fence",
-        path="logs/appending.py",
+        path="logs/contract.py",
         old="if part.fence != head.fence:",
         new="if False:",
     ),

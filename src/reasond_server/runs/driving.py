@@ -127,7 +127,7 @@ class Driver:
                 await self._write_end(run, ending if has_stopped else _left_behind(run, ending))
             elif run.stop_reason is Stop.HANDED_OVER and run.journal is not None:
                 run.journal.note_cut()
-                await run.log.settled()
+                await run.log.wait_for_commit()
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
         finally:
@@ -162,7 +162,7 @@ class Driver:
                     used, now = model.usage, self._clock.monotonic()
                     self._append_step(run, event, used=used - spent, elapsed_s=now - since)
                     if not run.log.has_room:
-                        await run.log.room()
+                        await run.log.wait_for_room()
                     spent, since = used, now
                     if run.stops_at_step is not None:
                         self._stop_at_step(run, run.stops_at_step)
@@ -211,7 +211,7 @@ class Driver:
             toolbox = run.trace.tools(toolbox)
         model: ChatModel = run.model
         if run.journal is not None:
-            hold = None if run.tenure is None else run.tenure.hold
+            hold = None if run.tenure is None else run.tenure.wait_for_lease
             model = JournaledModel(model=run.model, journal=run.journal)
             toolbox = JournaledToolbox(toolbox=toolbox, journal=run.journal, hold=hold)
         return RunContext(
@@ -255,18 +255,17 @@ class Driver:
         run.conclude(result)
         if run.place is not None:
             run.place.leave()
-        await run.log.settled()
+        await run.log.wait_for_commit()
         for wait_s in _WAITS_FOR_ROOM_S:
             if not isinstance(run.log.error, StoreFullError) or not run.log.is_created:
                 return
             await asyncio.sleep(wait_s)
             warning = "The store was full: the last steps are not kept."
             self._append_result(run, replace(result, warnings=(*result.warnings, warning)), ending.finish_reason)
-            await run.log.settled()
+            await run.log.wait_for_commit()
 
     def _append_result(self, run: Run, result: Result, reason: FinishReason) -> None:
         now = self._clock.now()
-        run.log.reopen()
         expire_time = now + self._retention_of(run.assignment.tenant)
         run.log.end(result, now=now, usage=result.metrics.usage, finish_reason=reason, expire_time=expire_time)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel, TokenCounter
-    from reasond_server.logs.fencing import Tenure
+    from reasond_server.logs.leases import Tenure
     from reasond_server.logs.store import Creation, Record, Recovery
     from reasond_server.logs.writer import LogWriter
     from reasond_server.strategies.strategy import ReasoningStrategy
@@ -144,7 +144,7 @@ class Maker:
             links = (earlier.plan.trace,)
         log = self._log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
-        log.is_for_one_answer = not assignment.can_be_resumed
+        log.events.is_for_one_answer = not assignment.can_be_resumed
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
         run = self._run(
             assignment=assignment,
@@ -248,7 +248,7 @@ class Maker:
             counter=counter,
             account=self._account_of(assignment.tenant, assignment.subject, log.execution.execution_id),
             on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
-            wait_for_lease=None if tenure is None else tenure.hold,
+            wait_for_lease=None if tenure is None else tenure.wait_for_lease,
             observer=self._observer,
             monotonic=monotonic,
         )

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reasond_server.llm.metering import MeteredModel
-    from reasond_server.logs.fencing import Tenure
+    from reasond_server.logs.leases import Tenure
     from reasond_server.logs.log import RunLog
-    from reasond_server.logs.mailbox import Listener
+    from reasond_server.logs.mailbox import Subscriber
     from reasond_server.runs.admission import Place
     from reasond_server.runs.endings import Ending
     from reasond_server.runs.replay.journal import Journal
@@ -209,7 +209,7 @@ class Run:
         self._spending = spending
         self.keeps_running = assignment.keep_running
         # In the order in which they came, so that a simulation can be repeated.
-        self._followers: dict[Listener, None] = {}
+        self._followers: dict[Subscriber, None] = {}
         self._has_readers = False
         self.spares_calls = assignment.is_unary and bool(assignment.request_id)
         self.patience_s = 0.0
@@ -248,15 +248,15 @@ class Run:
         """Whether the step in progress is one that is logged already."""
         return self.step_count < len(self.known)
 
-    def attach(self, listener: Listener) -> None:
-        """Let `listener` hear of everything from now on."""
-        self._followers[listener] = None
-        self._has_readers = self._has_readers or listener.wants_deltas
+    def attach(self, subscriber: Subscriber) -> None:
+        """Let `subscriber` hear of everything from now on."""
+        self._followers[subscriber] = None
+        self._has_readers = self._has_readers or subscriber.wants_deltas
         self._cancel_if_unwanted()
 
-    def detach(self, listener: Listener) -> None:
-        """Forget `listener`; cancel the run if nobody is left who wants it."""
-        self._followers.pop(listener, None)
+    def detach(self, subscriber: Subscriber) -> None:
+        """Forget `subscriber`; cancel the run if nobody is left who wants it."""
+        self._followers.pop(subscriber, None)
         self._has_readers = any(one.wants_deltas for one in self._followers)
         if self.spares_calls and self.journal is None and not self._followers:
             self.await_follower(within_s=self.patience_s)
@@ -331,7 +331,7 @@ class Run:
         if not self._has_readers or not text or self.is_replaying:
             return
         index, held = self.step_count, self._held
-        if self.log.committed == self.log.last_sequence:
+        if self.log.events.committed == self.log.last_sequence:
             self._tell(index, text)
         elif held is None or held.iteration_index != index:
             self._held = TextDelta(iteration_index=index, text=text)
@@ -350,7 +350,7 @@ class Run:
         if self._left is not None:
             self._left.set()
         for mailbox in self._followers:
-            mailbox.log_grew()
+            mailbox.notify_growth()
         # Else these hold each other, and what they hold stays until the collector comes.
         self.log.on_change = self.on_over = _nothing
 
@@ -377,15 +377,15 @@ class Run:
             else:
                 self.fail(error)
         for mailbox in self._followers:
-            mailbox.log_grew()
-        if self._held is not None and self.log.committed == self.log.last_sequence:
+            mailbox.notify_growth()
+        if self._held is not None and self.log.events.committed == self.log.last_sequence:
             held, self._held = self._held, None
             if held.iteration_index == self.step_count:
                 self._tell(held.iteration_index, held.text)
 
     def _tell(self, iteration_index: int, text: str) -> None:
         for mailbox in self._followers:
-            mailbox.wrote(iteration_index, text)
+            mailbox.add_text(iteration_index, text)
 
     def _cancel_if_unwanted(self) -> None:
         if self._timer is not None:

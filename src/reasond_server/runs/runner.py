@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.clock import Clock
 from reasond_server.errors import OverloadedError, ReasondError, StoreUnavailableError, StrategyNotFoundError, shown
-from reasond_server.logs.fencing import Tenure
-from reasond_server.logs.leases import Upkeep
+from reasond_server.logs.leases import Tenure, Upkeep
 from reasond_server.logs.store import Change, Creation, Lease
 from reasond_server.logs.writer import LogWriter
 from reasond_server.runs.admission import Admission, Leavable, Place
@@ -59,6 +59,19 @@ async def _nothing_to_carry(_tenant: str, _subject: str, _permit: str, _fence: i
 
 def _no_strategy(name: str) -> ReasoningStrategy[Any]:
     raise StrategyNotFoundError(f"Strategy not found: {shown(name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Leased:
+    """What `logs.leases.LeasedRuns` asks for."""
+
+    read_fences: Callable[[], Mapping[str, int]]
+    count_room: Callable[[], int]
+    adopt: Callable[[Recovery, float], None]
+    prolong: Callable[[Mapping[str, int], float], None]
+    lose: Callable[[str], None]
+    cancel: Callable[[str], None]
+    keep: Callable[[str], None]
 
 
 class Runner:
@@ -128,13 +141,15 @@ class Runner:
             lease=self._lease,
             random=self._clock.random,
             monotonic=self._clock.monotonic,
-            fences=self._fences,
-            room=lambda: 0 if self.is_draining else self._admission.free_places,
-            adopt=self._adopt,
-            on_renewed=self._prolong,
-            on_lost=lambda execution_id: self._stop(execution_id, Stop.LOST),
-            on_cancelled=lambda execution_id: self._stop(execution_id, Stop.CANCELLED),
-            on_kept=self._keep,
+            runs=_Leased(
+                read_fences=self._fences,
+                count_room=lambda: 0 if self.is_draining else self._admission.free_places,
+                adopt=self._adopt,
+                prolong=self._prolong,
+                lose=lambda execution_id: self._stop(execution_id, Stop.LOST),
+                cancel=lambda execution_id: self._stop(execution_id, Stop.CANCELLED),
+                keep=self._keep,
+            ),
         )
 
     @property
@@ -173,12 +188,12 @@ class Runner:
 
         Its caller may know the result already and ask for it.
         """
-        late = [run.log for run in self._runs.values() if run.identity.tenant == tenant and run.log.is_late]
-        if late:
+        logs = [run.log for run in self._runs.values() if run.identity.tenant == tenant]
+        if late := [log for log in logs if not log.is_created or log.has_ended]:
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     for log in late:
-                        await log.settled()
+                        await log.wait_for_commit()
 
     async def place(self, tenant: str, *, within_s: float | None = None) -> Place:
         """Return a place for an execution, after a wait if need be: preparing costs nothing where there is none.
@@ -189,7 +204,7 @@ class Runner:
             StoreUnavailableError: the store cannot be reached.
         """
         self._admission.require_open()
-        await self._writer.caught_up()
+        await self._writer.wait_for_capacity()
         return await self._admission.enter(tenant, within_s=within_s)
 
     async def start(self, assignment: Assignment, *, place: Place | None = None) -> Execution:
@@ -386,7 +401,7 @@ class Runner:
         await self._let_go(run)
 
     async def _let_go_settled(self, run: Run) -> None:
-        await run.log.settled()
+        await run.log.wait_for_commit()
         await self._let_go(run)
 
     async def _let_go(self, run: Run) -> None:
@@ -459,7 +474,7 @@ class Runner:
         self._begin(run, place, since_s=since_s)
         self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
         for mailbox in self._waiting.get(name, ()):
-            mailbox.log_grew()
+            mailbox.notify_growth()
 
     async def _count(self, run: Run, place: Place, fence: int) -> None:
         """Let a run that was taken over count among those that its caller may have at once."""

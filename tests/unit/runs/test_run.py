@@ -51,7 +51,7 @@ async def test_text_is_held_until_the_steps_before_it_are_committed(assign: Assi
     run.wrote("b")
     assert await taken(mailbox) == [None]
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(0, "ab")]
     run.wrote("c")
     assert await taken(mailbox) == [delta(0, "c")]
@@ -69,15 +69,15 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
     run.wrote("old")
     run.step_count = 1
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None]
     store.gate.clear()
-    run.log.append(run.log.after(0)[0].event, now=ManualClock().now(), usage=run.usage)  # type: ignore[index]  # it is in memory
+    run.log.append(run.log.events.read_after(0)[0].event, now=ManualClock().now(), usage=run.usage)  # type: ignore[index]  # it is in memory
     run.wrote("of step 1")
     run.step_count = 2
     run.wrote("of step 2")
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(2, "of step 2")]
     run.cancel()
     await run.ended()
@@ -94,7 +94,7 @@ async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
     run.attach(reader)
     run.wrote("read")
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(reader) == [None, delta(0, "read")]
     run.detach(reader)
     run.wrote("unread again")
@@ -115,7 +115,7 @@ async def test_what_is_held_is_bounded(assign: Assign) -> None:
     for text in ("x" * 65_000, "y" * 536, "z"):
         run.wrote(text)
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(0, "x" * 65_000 + "y" * 536)]
     run.cancel()
     await run.ended()

@@ -47,7 +47,7 @@ _OF_TOOLS = (_STARTED, _RESULT)
 class Recorder(Protocol):
     """Where records are appended: the log of the run."""
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until little enough waits for a commit."""
         ...
 
@@ -135,7 +135,7 @@ class Journal:
     async def keep(self, key: str, body: str) -> None:
         """Do the same, and wait while too much waits for a commit."""
         self.note(key, body)
-        await self._recorder.room()
+        await self._recorder.wait_for_room()
 
     async def keep_safely(self, key: str, body: str) -> None:
         """Do the same, and wait until it is committed."""
