@@ -149,7 +149,9 @@ async def served(name: str, base_url: str) -> AsyncIterator[Listening]:
     """Serve what the path of that name asks."""
     path = PATHS[name]
     environ = {**SETTINGS, "REASOND__STORE__URL": "memory:", **path.settings}
-    if find_spec("reasond_server.measuring") is None:  # an earlier checkout that has no metrics
+    if not any(
+        find_spec(f"reasond_server.{name}") for name in ("instruments", "measuring")
+    ):  # an earlier checkout that has no metrics
         del environ["REASOND__METRICS__ADDRESS"]
     if "REASOND__LLM__PROVIDER" in environ:
         environ["REASOND__LLM__BASE_URL"] = base_url

@@ -47,7 +47,7 @@ def error_row(reason: Reason, meaning: str) -> list[str]:
     return [f"`{reason.name}`", grpc_status, str(reason.jsonrpc_code), text, cell(meaning), cell(reason.remedy)]
 
 
-def declared() -> list[Reason]:
+def list_declared() -> list[Reason]:
     """Return what errors.py declares of each reason."""
     return [kind.declaration for kind in error_classes().values()]
 
@@ -68,4 +68,4 @@ def content(files: Sequence[ProtoFile], reasons: Sequence[Reason]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check({PATH: content(read(), declared())}, description=__doc__ or ""))
+    sys.exit(write_or_check({PATH: content(read(), list_declared())}, description=__doc__ or ""))

@@ -27,13 +27,13 @@ MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z]+) -->\n).*?(?P<end><!
 OWN_PACKAGE = "reasond_server."
 
 
-def built_in() -> Sequence[ReasoningStrategy[Any]]:
+def list_built_in() -> Sequence[ReasoningStrategy[Any]]:
     """Return the strategies that this package registers, by name."""
     points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.value.startswith(OWN_PACKAGE)]
     return tuple(discover(sorted(point.name for point in points), installed=points))
 
 
-def cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
+def build_cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
     """Yield strategy, cost class, formula and whether a run can be made again from its replies."""
     for strategy in strategies:
         kind = str(strategy.cost_class or "not stated")
@@ -41,7 +41,7 @@ def cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str
         yield [f"[{strategy.name}]({strategy.name}.md)", kind, cell(f"`{strategy.cost_formula}`"), again]
 
 
-def parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
+def build_parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
     """Yield strategy, parameter, default, range and meaning of every parameter."""
     for strategy in strategies:
         schema = strategy.get_config_schema()
@@ -59,8 +59,10 @@ def fill_tables(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str
         ValueError: a table has no place in the page, or a place has no table.
     """
     tables = {
-        "costs": table(("strategy", "cost", "model calls", "replayable"), list(cost_rows(strategies))),
-        "parameters": table(("strategy", "parameter", "default", "range", "meaning"), list(parameter_rows(strategies))),
+        "costs": table(("strategy", "cost", "model calls", "replayable"), list(build_cost_rows(strategies))),
+        "parameters": table(
+            ("strategy", "parameter", "default", "range", "meaning"), list(build_parameter_rows(strategies))
+        ),
     }
     places = [match["name"] for match in MARKED.finditer(guide)]
     if sorted(places) != sorted(tables):
@@ -71,7 +73,7 @@ def fill_tables(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str
 def main() -> int:
     """Fill the page, or with --check compare it."""
     guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(guide, built_in())}, description=__doc__ or "")
+    return write_or_check({PATH: fill_tables(guide, list_built_in())}, description=__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Addresses of the form host:port: their parts, who reaches them, where a server answers; no name is looked up."""
+"""Addresses of the form host:port: their parts, and whether other machines reach them; no name is resolved."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where a started server answers, and its store; `token` is set under --dev only. Empty: that side is off.
+    """The addresses of a started server, and its store; `token` is set under --dev only. Empty: that side is off.
 
-    `metrics` is where they are served apart from everything else.
+    `metrics` is the address of the metrics if they have one of their own.
     """
 
     grpc: str

@@ -13,30 +13,36 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.addresses import Listening, is_loopback, split_address
-from reasond_server.agents.cards import server_card
-from reasond_server.agents.service import AgentService
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card
 from reasond_server.backends import find_backend_problems, model_name_of, model_of
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
 from reasond_server.core import assemble, open_stores_of, registry_of, system_clock
 from reasond_server.errors import InternalError
-from reasond_server.grpc_api.health import HealthServicer
-from reasond_server.grpc_api.options import GrpcOptions
-from reasond_server.grpc_api.server import GrpcServer
-from reasond_server.http_api.app import JSONRPC_PATH, HttpApp, HttpLimits
-from reasond_server.http_api.calls import TRANSPORT as JSONRPC
+from reasond_server.grpc_api.grpc_server import GrpcServer
+from reasond_server.grpc_api.listening import GrpcOptions
+from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.http_api.connections import ConnectionLimits
-from reasond_server.http_api.methods import Methods
+from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
+from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.jsonrpc_calls import TRANSPORT as JSONRPC
+from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.http_api.metrics_page import METRICS_PATH, ReaderGate
-from reasond_server.http_api.server import HttpServer
+from reasond_server.instruments import (
+    listener_of,
+    measuring_of,
+    page_of,
+    provider_name,
+    span_sink_of,
+    tls_files_of,
+)
 from reasond_server.limiting import limiting_of
 from reasond_server.llm.traced_model import trace_model
-from reasond_server.measuring import listener_of, measuring_of, page_of, tls_files_of
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.telemetry.observers import Snapshot
-from reasond_server.tracing import provider_name, span_sink_of
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
 
 if TYPE_CHECKING:
@@ -46,8 +52,8 @@ if TYPE_CHECKING:
     from reasond_server.clock import Clock
     from reasond_server.config import LoadedSettings
     from reasond_server.core import Core
+    from reasond_server.instruments import Counting
     from reasond_server.llm.model import ChatModel
-    from reasond_server.measuring import Counting
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.services.declaration import Service
     from reasond_server.stores import Stores
@@ -121,7 +127,7 @@ class Server:
             authenticate=self._verification.verifier.verify, peers=self._verification.peers, observer=observer
         )
         self._metrics_page = page_of(settings, self._counting, gate)
-        self._metrics_http = listener_of(settings, self._counting, gate, new_request_id=self._clock.new_id)
+        self._metrics_http = listener_of(settings, self._counting, gate, new_call_id=self._clock.new_id)
 
     @property
     def _counting(self) -> Counting | None:
@@ -244,7 +250,7 @@ class Server:
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
             require=require_permission,
-            new_request_id=self._clock.new_id,
+            new_call_id=self._clock.new_id,
             observer=self._measuring.observer,
             tracing=self._tracing,
         )
@@ -256,13 +262,13 @@ class Server:
             methods=Methods(
                 [service.methods for service in services], read_partial=partial(read_partial, core.reasoning)
             ),
-            card=agents.own_card,
+            card=agents.build_own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
             require=require_permission,
             is_ready=lambda: self._is_ready,
             agent_tokens=self._agent_tokens,
-            new_request_id=self._clock.new_id,
+            new_call_id=self._clock.new_id,
             tracing=self._tracing,
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
             observer=observer,
@@ -302,7 +308,7 @@ class Server:
         target = self._grpc_target()
         own = target if target.startswith("unix:") else f"{grpc_scheme}://{target}"
         strategies = {strategy.name: strategy.description for strategy in self._registry}
-        return server_card(
+        return build_server_card(
             name="reasond",
             version=version("reasond-server"),
             grpc_url=server.public_grpc_url or own,
@@ -380,12 +386,12 @@ async def serve(
 
 
 def spare_collector() -> None:
-    """Let the garbage collector leave alone what stands now, and look at what is new less often.
+    """Exempt the objects that exist now from garbage collection, and collect less often.
 
-    What a call leaves behind goes by itself, because nothing in it refers to itself (of a refused RPC grpc keeps some
-    small objects, not the request); looking for what does not, after every 700 new objects, took a tenth of the time of
-    a call. With a hundred calls waiting for a model, looking after every 10,000 objects took nearly as
-    much, and all of them waited for it.
+    The objects of a call are freed by reference counting, because nothing in them refers to itself. (gRPC keeps some
+    small objects of a refused RPC, not the request.) Collecting after every 700 new objects took a tenth of the time of
+    a call. With a hundred calls that waited for a model, collecting after every 10,000 objects took nearly as much and
+    held all of them up.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_PER_LOOK)

@@ -13,14 +13,14 @@ _SLICES: Final = 5
 
 
 @asynccontextmanager
-async def awake_for(seconds: float) -> AsyncGenerator[None, None]:
-    """Bound what is awaited to `seconds` in which the event loop is awake.
+async def limit_awake_time(seconds: float) -> AsyncGenerator[None, None]:
+    """Limit the body to `seconds` in which the event loop is awake.
 
-    A loop that was busy with something else hears of an answer and of the end of its time at once: with one timer,
-    every stall of the process would pass for one of what is asked. Of a stall only one slice counts.
+    After a stall of the loop an answer and the end of a single timer would arrive together, and the stall would count
+    as a delay of the answer. The time is cut into slices instead, and a stall counts as one slice at most.
 
     Raises:
-        TimeoutError: they are over.
+        TimeoutError: the time is over.
     """
     loop = asyncio.get_running_loop()
     slice_s = seconds / _SLICES

@@ -15,6 +15,7 @@ from reasond_server.reasoning.audited import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.stores import MEMORY_URL, memory_stores, open_stores
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -127,13 +128,13 @@ def assemble(
         max_agents=settings.agents.max_agents,
     )
     store = store or in_memory.executions
+    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
     runner = Runner(
         store=store,
         model=model,
         clock=clock,
         limits=_limits(settings),
-        find_strategy=registry.get,
-        tools=tools,
+        kinds=[kind],
         account_of=partial(audited_account, limits),
         carry_over=limits.carry_over,
         observer=observer,
@@ -146,6 +147,7 @@ def assemble(
         directory=directory,
         store=store,
         runner=runner,
+        kind=kind,
         model=model,
         clock=clock,
         policy=Policy(

@@ -119,7 +119,7 @@ def _build_gate(
     settings: LimitsSettings, health: SharedHealth, shared: RequestAdmission | None, observer: LimitObserver
 ) -> RequestGate | None:
     """Return the gate of requests; without limits None, and nothing is imported for it."""
-    if not _bounds_requests(settings):
+    if not _has_request_limits(settings):
         return None
     from reasond_server.limits.request_limits import RequestGate  # noqa: PLC0415 - a server without limits needs none of it
 
@@ -158,7 +158,7 @@ def _build_local(settings: LimitsSettings, *, servers: int) -> RequestAdmission:
     return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
 
 
-def _bounds_requests(settings: LimitsSettings) -> bool:
+def _has_request_limits(settings: LimitsSettings) -> bool:
     return bool(settings.requests_per_minute or settings.requests_per_hour or settings.concurrent_requests)
 
 
@@ -173,7 +173,7 @@ def _build_redis_slots(settings: LimitsSettings, redis: Redis) -> RedisSlots | N
 
 def _build_shared(settings: LimitsSettings, redis: Redis, slots: RedisSlots | None) -> RequestAdmission | None:
     """Return the admission that all servers share; None without a limit."""
-    if not _bounds_requests(settings):
+    if not _has_request_limits(settings):
         return None
     from reasond_server.limits.request_limits import DirectAdmission  # noqa: PLC0415 - as above
 

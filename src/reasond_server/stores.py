@@ -98,11 +98,11 @@ def migrate_stores(*, url: str, data_dir: str) -> str:
         return "the store in memory has no schema"
     if url.startswith(_POSTGRES):
         _require_driver()
-        from reasond_server.storage.postgres import migrate_database, shown_address  # noqa: PLC0415 - an extra
+        from reasond_server.storage.postgres_pool import describe_address, migrate_database  # noqa: PLC0415 - an extra
 
         migrate_database(url)
-        return f"the database {shown_address(url)} has the schema of this release"
-    from reasond_server.storage.sqlite import migrate_file  # noqa: PLC0415 - only where a file is used
+        return f"the database {describe_address(url)} has the schema of this release"
+    from reasond_server.storage.sqlite_file import migrate_file  # noqa: PLC0415 - only where a file is used
 
     path = file_of(url, data_dir)
     migrate_file(path)
@@ -121,14 +121,14 @@ def examine_stores(*, url: str, data_dir: str) -> str:
 
     if url.startswith(_POSTGRES):
         _require_driver()
-        from reasond_server.storage.postgres import database_state, shown_address  # noqa: PLC0415 - an extra
+        from reasond_server.storage.postgres_pool import describe_address, read_database_state  # noqa: PLC0415 - an extra
 
-        require_current(database_state(url), where=shown_address(url))
-        return f"PostgreSQL, {shown_address(url)}"
-    from reasond_server.storage.sqlite import file_state  # noqa: PLC0415 - as above
+        require_current(read_database_state(url), where=describe_address(url))
+        return f"PostgreSQL, {describe_address(url)}"
+    from reasond_server.storage.sqlite_file import read_file_state  # noqa: PLC0415 - as above
 
     path = file_of(url, data_dir)
-    state = file_state(path)
+    state = read_file_state(path)
     if state is not SchemaState.EMPTY:
         require_current(state, where=str(path))
     return f"SQLite, {path}" + (" (made at the first start)" if state is SchemaState.EMPTY else "")
@@ -161,9 +161,9 @@ async def _sqlite_stores(
     max_file_bytes: int,
 ) -> Stores:
     # Loaded here: a server in memory needs none of it.
-    from reasond_server.agents.stored.directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
+    from reasond_server.agents.stored_directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
     from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
-    from reasond_server.storage.sqlite import SqliteFile  # noqa: PLC0415 - as above
+    from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
 
     file = await SqliteFile.open(path, synchronous=synchronous, max_file_bytes=max_file_bytes)
     executions = SqliteExecutionStore(file=file, now=now, monotonic=monotonic)
@@ -178,18 +178,18 @@ async def _sqlite_stores(
 
 async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents: int) -> Stores:
     _require_driver()
-    from reasond_server.agents.stored.directory import (  # noqa: PLC0415 - an extra
+    from reasond_server.agents.stored_directory import (  # noqa: PLC0415 - an extra
         PostgresAgentRows,
         StoredAgentDirectory,
     )
     from reasond_server.logs.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
-    from reasond_server.storage.postgres import PostgresPool, shown_address  # noqa: PLC0415 - an extra
+    from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
 
     pool = await PostgresPool.open(url)
     executions = PostgresExecutionStore(pool=pool, now=now)
     await executions.listen()
     agents = StoredAgentDirectory(rows=PostgresAgentRows(pool), max_agents=max_agents, now=now)
-    return Stores(executions=executions, agents=agents, place=f"PostgreSQL, {shown_address(url)}")
+    return Stores(executions=executions, agents=agents, place=f"PostgreSQL, {describe_address(url)}")
 
 
 def _require_driver() -> None:

@@ -1,4 +1,4 @@
-"""The tools that settings describe; the room of tools itself is handed plain values."""
+"""Builds the tools that the settings describe; `tools` itself gets plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def tools_of(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) -> Tools:
-    """Return the tools of [tools], whose calls `observer` hears of; nothing is connected yet.
+    """Return the tools of [tools]; each call is reported to `observer`; nothing is connected yet.
 
     Raises:
         SettingsError: a tool cannot be loaded, two have one name, or a package is missing.
@@ -35,7 +35,7 @@ def tools_of(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) ->
         tools.append(HttpGet(policy=policy, limits=limits))
     return Tools(
         tools=tools,
-        servers=[McpServer(options) for options in mcp_options(settings)],
+        servers=[McpServer(options) for options in read_mcp_options(settings)],
         limits=ToolLimits(
             timeout_s=settings.timeout_s,
             max_shown_bytes=settings.max_shown_bytes,
@@ -45,8 +45,8 @@ def tools_of(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) ->
     )
 
 
-def mcp_options(settings: ToolsSettings) -> Sequence[McpOptions]:
-    """Return the MCP servers of [tools.mcp], secrets revealed."""
+def read_mcp_options(settings: ToolsSettings) -> Sequence[McpOptions]:
+    """Return the MCP servers of [tools.mcp] with their secrets in plain text."""
     return tuple(
         McpOptions(
             name=name,

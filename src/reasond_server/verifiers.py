@@ -24,7 +24,7 @@ from reasond_server.access.token_keys import (
 from reasond_server.access.token_verifier import Revocations, TokenRules, TokenVerifier, VerifiedTokenCache
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.errors import SettingsError, Violation, shown
-from reasond_server.violations import nearest
+from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -129,7 +129,9 @@ def require_known_grants(settings: Settings) -> None:
 
 def _find_unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Iterator[Violation]:
     for word in words:
-        yield Violation(field=field, description=f"grants {shown(word)}, which is not known here{nearest(word, known)}")
+        yield Violation(
+            field=field, description=f"grants {shown(word)}, which is not known here{suggest_nearest(word, known)}"
+        )
 
 
 def minter_of(auth: AuthSettings, key: SigningKey) -> TokenMinter:

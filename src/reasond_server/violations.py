@@ -1,4 +1,4 @@
-"""Says what Pydantic found wrong in our own words; input never comes back unshortened."""
+"""Describes Pydantic's findings in our own words; input is shown only shortened."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "enum": lambda ctx: f"must be one of {ctx['expected']}",
     "finite_number": lambda _: "must be a finite number",
     "float_type": lambda _: "must be a number",
-    "greater_than": lambda ctx: f"must be greater than {_number(ctx['gt'])}",
-    "greater_than_equal": lambda ctx: f"must be at least {_number(ctx['ge'])}",
+    "greater_than": lambda ctx: f"must be greater than {_format_number(ctx['gt'])}",
+    "greater_than_equal": lambda ctx: f"must be at least {_format_number(ctx['ge'])}",
     "int_from_float": lambda _: "must be a whole number",
     "int_type": lambda _: "must be a whole number",
-    "less_than": lambda ctx: f"must be less than {_number(ctx['lt'])}",
-    "less_than_equal": lambda ctx: f"must be at most {_number(ctx['le'])}",
+    "less_than": lambda ctx: f"must be less than {_format_number(ctx['lt'])}",
+    "less_than_equal": lambda ctx: f"must be at most {_format_number(ctx['le'])}",
     "list_type": lambda _: "must be a list",
     "literal_error": lambda ctx: f"must be one of {ctx['expected']}",
     "mapping_type": lambda _: "must be an object",
@@ -35,7 +35,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "model_type": lambda _: "must be an object",
     "string_pattern_mismatch": lambda ctx: f"must match {ctx['pattern']}",
     "string_too_long": lambda ctx: f"must have at most {ctx['max_length']} characters",
-    "string_too_short": lambda ctx: _least(ctx["min_length"]),
+    "string_too_short": lambda ctx: _describe_least(ctx["min_length"]),
     "string_type": lambda _: "must be a string",
     "too_long": lambda ctx: f"must have at most {ctx['max_length']} entries",
     "too_short": lambda ctx: f"must have at least {ctx['min_length']} entry",
@@ -43,12 +43,12 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "value_error": lambda ctx: str(ctx["error"]),
 }
 _MAX_NAME = 120
-# The value is not there, is too long to be shown, or is told in the words already.
+# The value is missing, too long to show, or already in the text.
 _WITHOUT_INPUT = {"missing", "string_too_long", "string_too_short", "too_long", "too_short", "value_error"}
 
 
 def words_of(finding: ErrorDetails) -> str:
-    """Return what is wrong, without the value that is."""
+    """Return what is wrong, without the wrong value."""
     words = _WORDS.get(finding["type"])
     return words(finding.get("ctx", {})) if words else "is not valid"
 
@@ -60,28 +60,28 @@ def violations_of(
     within: Mapping[str, Iterable[str]] = MappingProxyType({}),
     most: int = 100,
 ) -> list[Violation]:
-    """Return one violation per finding, with the value; of `most` findings at most, as somebody may send 100,000.
+    """Return one violation with its value for each of the first `most` findings: a request may have 100,000.
 
-    `known` are the names to suggest for an unknown one, `within` those in the object that a field holds.
+    `known` are the names to suggest for an unknown one, `within` the names in the object of a field.
     """
     found = []
     for finding in error.errors(include_url=False)[:most]:
         *owner, _ = finding["loc"] or ("",)
         names = within.get(str(owner[0]), ()) if owner else known
         path = ".".join(str(part)[:_MAX_NAME] for part in finding["loc"])
-        found.append(Violation(field=path, description=_description(finding, sorted(names))))
+        found.append(Violation(field=path, description=_describe(finding, sorted(names))))
     return found
 
 
-def with_few_unknown(values: Mapping[str, Any], known: Iterable[str], *, most: int = 100) -> Mapping[str, Any]:
-    """Return `values` with at most `most` names that are not `known`: Pydantic takes long to describe 100,000."""
+def drop_surplus_unknown(values: Mapping[str, Any], known: Iterable[str], *, most: int = 100) -> Mapping[str, Any]:
+    """Return `values` with at most `most` names that are not `known`: Pydantic describes 100,000 of them slowly."""
     names = frozenset(known)
     surplus = frozenset(islice((name for name in values if name not in names), most, None))
     return {name: value for name, value in values.items() if name not in surplus} if surplus else values
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the nearest known name, or which names there are."""
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" with the nearest known name, or the list of known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1) if len(name) <= _MAX_NAME else []
     if close:
@@ -89,17 +89,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known are {', '.join(map(repr, names))}" if names else ""
 
 
-def _description(finding: ErrorDetails, known: list[str]) -> str:
+def _describe(finding: ErrorDetails, known: list[str]) -> str:
     if finding["type"] == "extra_forbidden":
-        return f"is not known{nearest(str(finding['loc'][-1]), known)}"
+        return f"is not known{suggest_nearest(str(finding['loc'][-1]), known)}"
     got = "" if finding["type"] in _WITHOUT_INPUT else f", got {shown(finding['input'])}"
     return f"{words_of(finding)}{got}"
 
 
-def _least(characters: int) -> str:
+def _describe_least(characters: int) -> str:
     return "must not be empty" if characters == 1 else f"must have at least {characters} characters"
 
 
-def _number(bound: float) -> str:
-    """Return a bound as people write it: 2 rather than 2.0."""
+def _format_number(bound: float) -> str:
+    """Return a bound as people write it: 2 instead of 2.0."""
     return str(int(bound)) if bound == int(bound) else str(bound)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from reasond_server.config import Settings
-from reasond_server.http_api import app, jsonrpc
-from reasond_server.http_api.app import HttpLimits
+from reasond_server.http_api import http_app as app
+from reasond_server.http_api import jsonrpc
 from reasond_server.http_api.connections import ConnectionLimits
+from reasond_server.http_api.http_app import HttpLimits
 
 DEPLOYMENT = (Path(__file__).parents[2] / "docs" / "operations" / "deployment.md").read_text(encoding="utf-8")
 MEBI = 1024 * 1024

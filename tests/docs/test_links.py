@@ -69,7 +69,7 @@ def slug_of(title: str) -> str:
     return "".join(kept).strip().replace(" ", "-")
 
 
-def broken(page: Path, target: str) -> str:
+def find_broken(page: Path, target: str) -> str:
     """Return what is wrong with a link; empty if nothing is."""
     path, _, anchor = target.partition("#")
     place = (page.parent / path).resolve() if path else page
@@ -90,7 +90,7 @@ def functions(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    problems = {target: problem for target in links(page) if (problem := broken(page, target))}
+    problems = {target: problem for target in links(page) if (problem := find_broken(page, target))}
     assert problems == {}
 
 
@@ -142,7 +142,7 @@ def test_anchors_are_made_as_github_makes_them(title: str, slug: str) -> None:
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    assert broken(ROOT / "README.md", "docs/nothing.md") == "leads nowhere"
-    assert broken(ROOT / "README.md", "docs/index.md#nothing") == "names a heading that is not there"
-    assert broken(ROOT / "README.md", f"../{tmp_path.name}") == "leads out of the repository"
-    assert broken(ROOT / "README.md", "docs/index.md#guides") == ""
+    assert find_broken(ROOT / "README.md", "docs/nothing.md") == "leads nowhere"
+    assert find_broken(ROOT / "README.md", "docs/index.md#nothing") == "names a heading that is not there"
+    assert find_broken(ROOT / "README.md", f"../{tmp_path.name}") == "leads out of the repository"
+    assert find_broken(ROOT / "README.md", "docs/index.md#guides") == ""

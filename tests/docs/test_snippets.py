@@ -39,7 +39,7 @@ def identity(snippet: Snippet) -> str:
     return f"{snippet.path.relative_to(ROOT)}:{snippet.line}"
 
 
-def chosen(*languages: str) -> pytest.MarkDecorator:
+def choose_blocks(*languages: str) -> pytest.MarkDecorator:
     """Return the parameters of a test: the blocks in `languages`, those that are skipped with their reason."""
     parameters = [
         pytest.param(
@@ -78,7 +78,7 @@ def succeed(command: list[str], server: Mapping[str, str]) -> None:
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
-@chosen("bash")
+@choose_blocks("bash")
 def test_a_shell_snippet_exits_0(
     snippet: Snippet, dev_server: Mapping[str, str], required_program: Callable[[str], str]
 ) -> None:
@@ -87,12 +87,12 @@ def test_a_shell_snippet_exits_0(
     succeed(["bash", "-euo", "pipefail", "-c", with_addresses(snippet.text, dev_server)], dev_server)
 
 
-@chosen("python")
+@choose_blocks("python")
 def test_a_python_snippet_runs_with_warnings_as_errors(snippet: Snippet, dev_server: Mapping[str, str]) -> None:
     succeed([sys.executable, "-W", "error", "-c", with_addresses(snippet.text, dev_server)], dev_server)
 
 
-@chosen("toml")
+@choose_blocks("toml")
 def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Path) -> None:
     parsed = tomllib.loads(snippet.text)
     assert parsed
@@ -118,7 +118,7 @@ def test_a_toml_snippet_is_a_valid_configuration(snippet: Snippet, tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@chosen("json")
+@choose_blocks("json")
 def test_a_json_snippet_parses(snippet: Snippet) -> None:
     assert json.loads(snippet.text) is not None
 

@@ -75,7 +75,7 @@ async def test_calls_of_the_engine_are_made_and_their_results_are_taken(
     async with aclosing(build_model(replace(options, protocol=protocol))) as model:
         assert model.has_native_tools
         config = ReactConfig(allow_tool_use=True, max_tokens_per_step=120, temperature=0.0)
-        context = RunContext(config=config, model=model, tools=Tools(tools=[add]).toolbox(max_calls=None))
+        context = RunContext(config=config, model=model, tools=Tools(tools=[add]).open_toolbox(max_calls=None))
         events = [event async for event in React().run(Task(query="Six and seven?"), context)]
     steps = [event.detail for event in events if isinstance(event, Step) and isinstance(event.detail, ReactStep)]
     outcome = events[-1]

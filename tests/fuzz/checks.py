@@ -23,10 +23,8 @@ from reasond_server.config import load
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import neutralize, restore
 from reasond_server.errors import ReasondError, SettingsError, TokenInvalidError
-from reasond_server.http_api.counting import holds_more_values
-from reasond_server.http_api.credentials import take_token
-from reasond_server.http_api.failures import error_object
-from reasond_server.http_api.jsonrpc import dispatch
+from reasond_server.http_api.jsonrpc import dispatch, holds_more_values
+from reasond_server.http_api.jsonrpc_calls import error_object, take_token
 from reasond_server.http_api.params import ExecuteParams, read_params
 from reasond_server.llm.openai.sse import SseReader
 from reasond_server.reasoning.requests import check_task, digest_of
@@ -56,13 +54,13 @@ class Calls:
             task = read_params(ExecuteParams, arguments).task(None)
             check_task(task, request_id="r")
         except ReasondError as error:
-            return {"error": error_object(error, request_id="r")}
+            return {"error": error_object(error, call_id="r")}
         assert len(digest_of(task)) == 64
         task.query.encode("utf-8")
         return {"result": {"characters": len(task.query)}}
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return error_object(error, request_id="r")
+        return error_object(error, call_id="r")
 
 
 def jsonrpc(data: bytes) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.cli.calls import Place, calls
+from reasond_server.cli.examples import Endpoints, calls
 from reasond_server.errors import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
@@ -419,7 +419,7 @@ def test_without_dev_every_line_on_stderr_is_json_and_minted_tokens_are_accepted
 
 def test_every_call_of_the_banner_can_be_pasted(dev_server: Mapping[str, str], grpcurl: str) -> None:
     assert grpcurl
-    place = Place(grpc=dev_server["grpc"], http=f"http://{dev_server['http']}")
+    place = Endpoints(grpc=dev_server["grpc"], http=f"http://{dev_server['http']}")
     for name, command in calls("What is 7 times 6?", place):
         done = subprocess.run(
             ["/bin/sh", "-c", command],

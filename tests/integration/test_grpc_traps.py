@@ -17,8 +17,8 @@ from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.access.permissions import Operation
 from reasond_server.errors import InvalidRequestError, OverloadedError, RateLimitedError, SettingsError, Violation
 from reasond_server.grpc_api.authentication import Authentication
-from reasond_server.grpc_api.codec import Codec
 from reasond_server.grpc_api.guard import ErrorGuard
+from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.types import TextDelta
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
@@ -56,7 +56,7 @@ async def _anybody(_token: str) -> Any:
 
 
 def guard() -> ErrorGuard:
-    return ErrorGuard(new_request_id=lambda: "minted")
+    return ErrorGuard(new_call_id=lambda: "minted")
 
 
 async def a_cancelled_inner_task() -> None:

@@ -19,7 +19,7 @@ from reasond import AsyncClient, PermissionDeniedError, ReactConfig, TraceView
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.testing import Reply, ScriptedModel, running_server
-from reasond_server.tools.mcp import McpOptions, McpServer, examined
+from reasond_server.tools.mcp import McpOptions, McpServer, examine_server
 from reasond_server.tools.source import Tools
 from reasond_server.types import ToolCall, ToolResult
 
@@ -59,7 +59,7 @@ async def connected(options: McpOptions) -> AsyncIterator[McpServer]:
 
 
 async def called(server: McpServer, tool: str, /, **arguments: object) -> ToolResult:
-    box = Tools(servers=[server]).toolbox(max_calls=None)
+    box = Tools(servers=[server]).open_toolbox(max_calls=None)
     return await box.call(ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments)))
 
 
@@ -129,7 +129,7 @@ async def test_a_program_that_dies_costs_a_call_and_is_started_again() -> None:
         assert dead.is_error
         assert not server.is_connected
         async with asyncio.timeout(LIMIT_S):
-            await server.connected()
+            await server.wait_connected()
         assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
 
 
@@ -144,7 +144,7 @@ async def test_an_http_server_that_goes_away_and_comes_back_is_found_again() -> 
             assert server.tools, "what was known stays offered"
             with over_http(port):
                 async with asyncio.timeout(LIMIT_S):
-                    await server.connected()
+                    await server.wait_connected()
                 assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
 
 
@@ -183,8 +183,8 @@ async def test_a_server_that_is_no_server_delays_the_start_and_nothing_else(wron
         async with connected(stdio(**{"connect_timeout_s": 3.0} | wrong)) as server:
             assert not server.is_connected
             assert server.tools == ()
-            assert Tools(servers=[server]).toolbox(max_calls=None).specs == ()
-        assert await examined(stdio(**{"connect_timeout_s": 3.0} | wrong)) is None
+            assert Tools(servers=[server]).open_toolbox(max_calls=None).specs == ()
+        assert await examine_server(stdio(**{"connect_timeout_s": 3.0} | wrong)) is None
 
 
 async def test_a_run_over_grpc_calls_an_mcp_server_and_the_calculator() -> None:

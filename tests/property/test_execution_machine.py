@@ -22,6 +22,7 @@ from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import ExecutionState, Heartbeat, Principal, Task, Usage
 from tests.simulation.scripted import Listed
@@ -134,7 +135,8 @@ class Executions(RuleBasedStateMachine):
         )
         store = MemoryExecutionStore(max_executions=1000, max_bytes=2**26, now=self.loop.now, monotonic=self.loop.time)
         limits = RunnerLimits(max_concurrent=100, retention_s=1e6)
-        runner = Runner(store=store, model=self.model, clock=clock, limits=limits, find_strategy=registry.get)
+        kind = ReasoningKind(clock=clock, find_strategy=registry.get)
+        runner = Runner(store=store, model=self.model, clock=clock, limits=limits, kinds=[kind])
         runner.begin()
         service = ReasoningService(
             registry=registry,
@@ -142,6 +144,7 @@ class Executions(RuleBasedStateMachine):
             directory=MemoryAgentDirectory(max_agents=1, now=self.loop.now),
             store=store,
             runner=runner,
+            kind=kind,
             model=self.model,
             clock=clock,
             policy=Policy(default_strategy="listed"),

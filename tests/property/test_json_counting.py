@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.http_api.counting import holds_more_values
+from reasond_server.http_api.jsonrpc import holds_more_values
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(alphabet=st.sampled_from('a,[{]}"\\: \u00e9'), max_size=8)
 VALUES: Any = st.recursive(

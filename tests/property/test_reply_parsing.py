@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.replies import Parsed, TagParser
+from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import TagKind, neutralize, restore
 
 PARTS = st.sampled_from([
@@ -22,7 +22,7 @@ SPELLINGS = st.sampled_from([
 UNTRUSTED = st.lists(SPELLINGS | st.text(max_size=3), max_size=20).map("".join)
 
 
-def parse(deltas: list[str], *, is_stop: bool, cap: int) -> tuple[Parsed, str]:
+def parse(deltas: list[str], *, is_stop: bool, cap: int) -> tuple[ParsedReply, str]:
     parser = TagParser(max_characters=cap)
     fragments = [fragment for delta in deltas for fragment in parser.feed(delta)]
     fragments += parser.close(is_stop=is_stop)

@@ -11,6 +11,7 @@ from reasond_server.clock import Clock, nonce_of
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.runner import Runner, RunnerLimits
 from tests.simulation.questions import STRATEGIES
 
@@ -51,6 +52,7 @@ def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools
         random=chance.random,
     )
     registry = StrategyRegistry(STRATEGIES)
+    kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)
     runner = Runner(
         store=store,
         model=model,
@@ -63,8 +65,7 @@ def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools
             lease_s=LEASE_S,
             reattach_s=30.0,
         ),
-        tools=tools,
-        find_strategy=registry.get,
+        kinds=[kind],
     )
     service = ReasoningService(
         registry=registry,
@@ -72,6 +73,7 @@ def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools
         directory=MemoryAgentDirectory(max_agents=1, now=world.loop.now),
         store=store,
         runner=runner,
+        kind=kind,
         model=model,
         clock=clock,
         policy=Policy(default_strategy="listed"),

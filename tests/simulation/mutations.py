@@ -33,7 +33,7 @@ MUTATIONS: Final = (
     Mutation(
         name="append-without-fence",
         path="logs/contract.py",
-        old="if part.fence != head.fence:",
+        old="if part.fence != head.fence or head.state is ExecutionState.SUSPENDED:",
         new="if False:",
     ),
     Mutation(
@@ -47,19 +47,20 @@ MUTATIONS: Final = (
         path="logs/log.py",
         old="        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))",
         new="        self._add(_Pending(entry=stored, event=None, size=size, stored_size=stored_size))\n"
-        "        self._remember(shown, size)\n        self._tell()",
+        "        self.events.committed = sequence\n        self.events._tail.append(shown)\n"
+        "        self.events._tail_sizes.append(size)\n        self._waiters.wake()\n        self.on_change()",
     ),
     Mutation(
         name="calls-not-found-on-record",
-        path="runs/replay/journal.py",
-        old="events = self._made(request, key) if kept is None else",
-        new="events = self._made(request, key) if True else",
+        path="runs/run_journal.py",
+        old="events = self._call(request, key) if kept is None else",
+        new="events = self._call(request, key) if True else",
     ),
     Mutation(
         name="tool-begun-before-it-is-on-record",
-        path="runs/replay/journal.py",
-        old='            await self._journal.keep_safely(started, "{}")',
-        new='            self._journal.note(started, "{}")',
+        path="runs/effects.py",
+        old='            await journal.keep_safely(key, "{}")',
+        new='            journal.note(key, "{}")',
     ),
     Mutation(
         name="two-holders-of-a-request-id",
@@ -69,8 +70,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="steps-appended-again",
-        path="runs/driving.py",
-        old="        if run.is_replaying:\n            if detail_digest",
+        path="reasoning/strategy_work.py",
+        old="        if index < len(self._known):\n            if detail_digest",
         new="        if False:\n            if detail_digest",
     ),
     Mutation(
@@ -82,7 +83,7 @@ MUTATIONS: Final = (
     Mutation(
         name="open-calls-not-closed",
         path="runs/run.py",
-        old="            self.stop(Stop.FENCED)",
+        old="            self.stop(Trigger.FENCE)",
         new="            pass",
     ),
 )

@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reasond_server.errors import ReasondError, StoreUnavailableError
-from reasond_server.runs.runner import Runner
+from reasond_server.runs.driving import Driver
 from reasond_server.types import ExecutionState
 from tests.simulation.assembly import assembled
 from tests.simulation.virtual import OWNER
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _CALM_BETWEEN_S = 20.0
-_WORK_ON_A_RUN = Runner._drive.__qualname__
+_WORK_ON_A_RUN = Driver.drive.__qualname__
 
 
 def current_process() -> Process | None:
@@ -327,9 +327,10 @@ class FaultyStore:
 
         async def wake() -> Recovery | None:
             found = await self._inner.wake(lease, tenant, execution_id)
-            self._world.note(f"{self._process.name} wakes {execution_id}: {found is not None}")
             if found is not None:
+                self._world.happened["woken by a call"] += 1
                 self._world.was_leased([execution_id], lease.seconds, self._process)
+                self._world.note(f"{self._process.name} wakes {execution_id}")
             return found
 
         return await self._done("wake", wake)
@@ -415,7 +416,7 @@ def _worked_on_by(work: Coroutine[Any, Any, Any]) -> str:
     if frame is None or frame.f_code.co_qualname != _WORK_ON_A_RUN:
         return ""
     run: Run = frame.f_locals["run"]
-    return run.execution.execution_id
+    return run.log.execution.execution_id
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:

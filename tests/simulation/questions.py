@@ -21,7 +21,7 @@ from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, Role, Text, ToolSpec, WrappedModel
 from reasond_server.llm.stopping import StopFilter
 from reasond_server.logs.stored.codec import detail_json
-from reasond_server.runs.replay.plan import nonces
+from reasond_server.runs.plan import nonces
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.react import React

@@ -408,7 +408,7 @@ class Tools:
         self._world = world
         self._process = process
 
-    def toolbox(self, *, max_calls: int | None) -> Toolbox:
+    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:
         """Return itself: nothing here is counted per run."""
         del max_calls
         return self

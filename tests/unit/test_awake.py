@@ -6,18 +6,18 @@ import time
 
 import pytest
 
-from reasond_server.awake import awake_for
+from reasond_server.awake import limit_awake_time
 
 
 async def test_what_does_not_come_is_given_up() -> None:
     with pytest.raises(TimeoutError):
-        async with awake_for(0.01):
+        async with limit_awake_time(0.01):
             await asyncio.Event().wait()
 
 
 async def test_who_is_cancelled_stays_cancelled() -> None:
     async def ask() -> None:
-        async with awake_for(60):
+        async with limit_awake_time(60):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(ask())
@@ -34,6 +34,6 @@ async def test_an_answer_that_came_while_the_loop_stood_still_is_heard() -> None
         stands.set()
         time.sleep(0.6)
 
-    async with awake_for(0.5):
+    async with limit_awake_time(0.5):
         asyncio.get_running_loop().call_soon(stall)
         assert await asyncio.to_thread(stands.wait, 60)

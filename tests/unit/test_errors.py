@@ -11,9 +11,9 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # ship
 from reasond.v1 import errors_pb2
 from reasond_server import errors
 from reasond_server.grpc_api.statuses import status_of
-from reasond_server.http_api.failures import error_object
+from reasond_server.http_api.jsonrpc_calls import error_object
 from reasond_server.reasons import Reason
-from scripts.error_docs import content, declared
+from scripts.error_docs import content, list_declared
 from scripts.protos import read
 
 # contract.md, "Errors: one table, both wires", one line for each reason.
@@ -147,7 +147,7 @@ class BrandNewError(errors.LimitError):
 def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page() -> None:
     error = BrandNewError("too new", remedy="Come back.")
 
-    status = status_of(error, request_id="c1")
+    status = status_of(error, call_id="c1")
     found = {detail.type_url.rpartition(".")[2]: detail for detail in status.details}
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     found["ErrorInfo"].Unpack(info)
@@ -155,7 +155,7 @@ def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page()
     assert (status.code, status.message) == (grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], "too new. Come back.")
     assert (info.reason, retry.retry_delay.seconds, "QuotaFailure" in found) == ("BRAND_NEW", 3, True)
 
-    assert error_object(error, request_id="c1") == {
+    assert error_object(error, call_id="c1") == {
         "code": -32050,
         "message": "too new. Come back.",
         "data": {
@@ -173,5 +173,5 @@ def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page()
         replace(file, enums=[replace(one, values=[*one.values, value]) if one is enum else one for one in file.enums])
         for file in files
     ]
-    page = content(changed, [*declared(), BrandNewError.declaration])
+    page = content(changed, [*list_declared(), BrandNewError.declaration])
     assert "| `BRAND_NEW` | `RESOURCE_EXHAUSTED` | -32050 | full | It is new. | Wait. |" in page

@@ -4,7 +4,7 @@ import pytest
 
 from reasond_server.config import Settings
 from reasond_server.errors import SettingsError
-from reasond_server.toolsets import mcp_options, tools_of
+from reasond_server.toolsets import read_mcp_options, tools_of
 
 
 def settings(**tools: object) -> Settings:
@@ -23,7 +23,7 @@ def test_nothing_can_be_fetched_before_a_host_is_allowed() -> None:
 
 def test_servers_are_handed_on_with_their_secrets() -> None:
     server = {"command": "x", "args": ["-v"], "env": {"K": "secret"}, "allow_tools": ["read"], "timeout_s": 3}
-    (options,) = mcp_options(settings(mcp={"files": server}).tools)
+    (options,) = read_mcp_options(settings(mcp={"files": server}).tools)
     assert (options.name, options.command, options.args, options.env["K"]) == ("files", "x", ("-v",), "secret")
     assert (options.allow_tools, options.timeout_s) == (("read",), 3)
     assert tools_of(settings(mcp={"files": server}).tools).names == ["calculator", "current_time"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -140,3 +142,8 @@ async def test_minted_tokens_name_their_claims_as_the_server_reads_them(tmp_path
     )
     principal = await verification.verifier.verify(token)
     assert (principal.tenant, principal.permissions) == ("acme", frozenset({"admin"}))
+
+
+def test_hashing_is_not_loaded_before_there_are_agents_with_secrets() -> None:
+    code = "import sys, reasond_server.verifiers; sys.exit('argon2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=50).returncode == 0

@@ -3,7 +3,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from reasond_server.violations import nearest, violations_of, with_few_unknown
+from reasond_server.violations import drop_surplus_unknown, suggest_nearest, violations_of
 
 
 class Order(BaseModel):
@@ -51,8 +51,8 @@ def test_what_is_wrong_is_said_in_our_own_words(values: dict[str, Any], field: s
 
 
 def test_without_a_near_name_all_are_named_and_without_any_none() -> None:
-    assert nearest("zzz", ["b", "a"]) == "; known are 'a', 'b'"
-    assert nearest("zzz", []) == ""
+    assert suggest_nearest("zzz", ["b", "a"]) == "; known are 'a', 'b'"
+    assert suggest_nearest("zzz", []) == ""
 
 
 def test_names_as_long_as_a_book_are_shortened_and_have_no_near_ones() -> None:
@@ -61,12 +61,12 @@ def test_names_as_long_as_a_book_are_shortened_and_have_no_near_ones() -> None:
     (violation,) = violations_of(caught.value, known=Order.model_fields)
     assert violation.field == "n" * 120
     assert violation.description.startswith("is not known; known are")
-    assert nearest("coun" + "t" * 200, ["count"]) == "; known are 'count'"
+    assert suggest_nearest("coun" + "t" * 200, ["count"]) == "; known are 'count'"
 
 
 def test_of_a_hundred_thousand_unknown_names_few_are_looked_at() -> None:
     values = {"count": 3, **{f"q{number}": 1 for number in range(100_000)}}
-    kept = with_few_unknown(values, Order.model_fields, most=7)
+    kept = drop_surplus_unknown(values, Order.model_fields, most=7)
     assert list(kept) == ["count", *(f"q{number}" for number in range(7))]
     with pytest.raises(ValidationError) as caught:
         Order.model_validate(kept)
@@ -75,4 +75,4 @@ def test_of_a_hundred_thousand_unknown_names_few_are_looked_at() -> None:
 
 def test_values_with_few_unknown_names_stay_as_they_are() -> None:
     values = {"count": 3, "q": 1}
-    assert with_few_unknown(values, Order.model_fields) is values
+    assert drop_surplus_unknown(values, Order.model_fields) is values

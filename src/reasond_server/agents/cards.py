@@ -1,4 +1,4 @@
-"""Agent cards: reads those of others, builds this server's own. Cards are JSON objects under A2A's JSON names."""
+"""Agent cards: reads those of others, builds that of this server. Cards are JSON objects with A2A's JSON names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ParsedCard:
 def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
     """Read an A2A 1.0 card or seed 000's small card; the list of capabilities tells them apart.
 
-    A key that stands twice in one object is refused, because readers differ in which one they take.
+    A duplicate key in an object is refused, because parsers differ in which one they take.
 
     Raises:
         InvalidRequestError: `text` is too large, no JSON or no card; the violations say where.
@@ -66,14 +66,14 @@ def parse_card(text: str, *, max_bytes: int) -> ParsedCard:
     try:
         if isinstance(data.get("capabilities"), list):
             small = SmallCard.model_validate(data)
-            card, agent_id, params = _upgraded(small), small.id, ReasoningParams.model_validate(data)
+            card, agent_id, params = _upgrade_card(small), small.id, ReasoningParams.model_validate(data)
             capabilities = tuple(dict.fromkeys(small.capabilities))
         else:
             known = AgentCard.model_validate(data)
-            card, agent_id, params = data, None, _extension_params(known)
+            card, agent_id, params = data, None, _read_extension(known)
             capabilities = tuple(skill.id for skill in known.skills)
     except ValidationError as error:
-        raise InvalidRequestError.of(*map(_violation, error.errors()[:_SHOWN_VIOLATIONS])) from None
+        raise InvalidRequestError.of(*map(_to_violation, error.errors()[:_SHOWN_VIOLATIONS])) from None
     strategies = strategies_of(capabilities)
     _check_config(params.strategy_config, strategies)
     return ParsedCard(
@@ -93,7 +93,7 @@ def strategies_of(capabilities: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if _STRATEGY.fullmatch(name))
 
 
-def server_card(
+def build_server_card(
     *,
     name: str,
     version: str,
@@ -104,11 +104,11 @@ def server_card(
 ) -> dict[str, Any]:
     """Build this server's card; `strategies` maps names to descriptions, an empty address leaves its interface out.
 
-    Same arguments give the same card. A2A wants at least one skill: without strategies it is their list.
+    Equal arguments give equal cards. A2A demands a skill: without strategies it is the list of strategies.
     """
-    skills = [_strategy_skill(strategy, strategies[strategy]) for strategy in sorted(strategies)]
+    skills = [_build_strategy_skill(strategy, strategies[strategy]) for strategy in sorted(strategies)]
     methods = list(dict.fromkeys((EXECUTE_METHOD, *supported_methods)))
-    interfaces = [_interface(jsonrpc_url, JSONRPC_BINDING), _interface(grpc_url, GRPC_BINDING)]
+    interfaces = [_build_interface(jsonrpc_url, JSONRPC_BINDING), _build_interface(grpc_url, GRPC_BINDING)]
     params = {
         "supported_methods": methods,
         "capabilities": [f"{_PREFIX}{strategy}" for strategy in sorted(strategies)],
@@ -118,12 +118,12 @@ def server_card(
         "description": "Works questions out with reasoning strategies over a language model, each step streamed.",
         "supportedInterfaces": [interface for interface in interfaces if interface["url"]],
         "version": version,
-        "capabilities": {"streaming": True, "pushNotifications": False, "extensions": [_extension(params)]},
-        "securitySchemes": {"bearer": {"httpAuthSecurityScheme": _bearer_scheme()}},
+        "capabilities": {"streaming": True, "pushNotifications": False, "extensions": [_build_extension(params)]},
+        "securitySchemes": {"bearer": {"httpAuthSecurityScheme": _build_bearer_scheme()}},
         "securityRequirements": [{"schemes": {"bearer": {"list": []}}}],
         "defaultInputModes": [_TEXT_PLAIN],
         "defaultOutputModes": [_TEXT_PLAIN],
-        "skills": skills or [_listing_skill()],
+        "skills": skills or [_build_listing_skill()],
     }
 
 
@@ -139,35 +139,35 @@ def etag_of(card_json: str) -> str:
 
 def _parse_json(text: str, max_bytes: int) -> dict[str, Any]:
     """Return the object that `text` holds."""
-    # Four bytes per character at most: what is longer in characters alone need not be encoded to be refused.
+    # The text is not encoded if its characters alone exceed the limit.
     if len(text) > max_bytes or len(text.encode(errors="replace")) > max_bytes:
-        raise _wrong_json(f"must have at most {max_bytes} bytes")
+        raise _build_json_error(f"must have at most {max_bytes} bytes")
     try:
-        # The first reader is strict and bounded in depth; the second, which is not, sees only what the first took,
-        # and finds keys that stand twice. Numbers stay text there, because a long one takes long to read.
+        # The first parser is strict and bounded in depth; the second, which is not, gets only what the first accepted,
+        # and finds duplicate keys. It leaves numbers as text, because a long number takes long to parse.
         data = from_json(text.encode(), allow_inf_nan=False)
-        json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
+        json.loads(text, object_pairs_hook=_refuse_duplicates, parse_int=str, parse_float=str)
     except _DuplicateKeyError as error:
-        raise _wrong_json(f"holds the key {error.key} twice in one object") from None
+        raise _build_json_error(f"holds the key {error.key} twice in one object") from None
     except ValueError as error:
         place = re.search(r"at line \d+ column \d+$", str(error))
-        raise _wrong_json(f"is not valid JSON{f' {place[0]}' if place else ''}") from None
+        raise _build_json_error(f"is not valid JSON{f' {place[0]}' if place else ''}") from None
     if not isinstance(data, dict):
-        raise _wrong_json("must be a JSON object")
+        raise _build_json_error("must be a JSON object")
     _check_values(data)
     return data
 
 
 class _DuplicateKeyError(Exception):
-    """A key stands twice in one object."""
+    """An object has a key twice."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = shown(key)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse an object whose keys are not all different."""
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse an object that has a key twice."""
     keys: set[str] = set()
     for key, _ in pairs:
         if key in keys:
@@ -180,25 +180,25 @@ def _check_values(data: object) -> None:
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
         if any(isinstance(value, int | float) and not abs(value) <= sys.float_info.max for value in level):
-            raise _wrong_json("holds a number beyond the range of a double")
-        level = [inner for value in level for inner in _within(value)]
+            raise _build_json_error("holds a number beyond the range of a double")
+        level = [inner for value in level for inner in _list_inner(value)]
     if level:
-        raise _wrong_json(f"must not be nested more than {MAX_DEPTH} levels deep")
+        raise _build_json_error(f"must not be nested more than {MAX_DEPTH} levels deep")
 
 
-def _within(value: object) -> Sequence[Any]:
-    """Return what an object or a list holds."""
+def _list_inner(value: object) -> Sequence[Any]:
+    """Return the values in an object or a list."""
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else ()
 
 
-def _wrong_json(description: str) -> InvalidRequestError:
-    """Make the error of a text that is no card at all."""
+def _build_json_error(description: str) -> InvalidRequestError:
+    """Return the error of a text that is no card."""
     return InvalidRequestError.of(Violation(field="card_json", description=description))
 
 
-def _violation(error: ErrorDetails) -> Violation:
+def _to_violation(error: ErrorDetails) -> Violation:
     """Return `error` of Pydantic as one of ours."""
     path = "card"
     for part in error["loc"]:
@@ -206,8 +206,8 @@ def _violation(error: ErrorDetails) -> Violation:
     return Violation(field=path[:256], description=words_of(error))
 
 
-def _extension_params(card: AgentCard) -> ReasoningParams:
-    """Return what `card` says under our extension."""
+def _read_extension(card: AgentCard) -> ReasoningParams:
+    """Return what `card` declares under our extension."""
     for extension in card.capabilities.extensions or ():
         if extension.uri == EXTENSION and extension.params:
             return ReasoningParams.model_validate(extension.params)
@@ -223,7 +223,7 @@ def _check_config(config: Mapping[str, Json], strategies: Sequence[str]) -> None
         raise InvalidRequestError.of(Violation(field="card.strategy_config", description=description))
 
 
-def _upgraded(small: SmallCard) -> dict[str, Any]:
+def _upgrade_card(small: SmallCard) -> dict[str, Any]:
     """Return `small` as an A2A card; it names no address, so there is no interface."""
     params = {"supported_methods": small.supported_methods, "strategy_config": small.strategy_config}
     return {
@@ -234,18 +234,18 @@ def _upgraded(small: SmallCard) -> dict[str, Any]:
         "capabilities": {"extensions": [{"uri": EXTENSION, "params": params}]},
         "defaultInputModes": [_TEXT_PLAIN],
         "defaultOutputModes": [_TEXT_PLAIN],
-        "skills": [_skill(capability) for capability in dict.fromkeys(small.capabilities)],
+        "skills": [_build_skill(capability) for capability in dict.fromkeys(small.capabilities)],
     }
 
 
-def _skill(capability: str) -> dict[str, Any]:
+def _build_skill(capability: str) -> dict[str, Any]:
     """Return `capability` of a small card as a skill."""
     for strategy in strategies_of([capability]):
-        return _strategy_skill(strategy, f"Reasons with the strategy {strategy}.")
+        return _build_strategy_skill(strategy, f"Reasons with the strategy {strategy}.")
     return {"id": capability, "name": capability, "description": capability, "tags": [capability]}
 
 
-def _strategy_skill(strategy: str, description: str) -> dict[str, Any]:
+def _build_strategy_skill(strategy: str, description: str) -> dict[str, Any]:
     """Return `strategy` as a skill."""
     return {
         "id": f"{_PREFIX}{strategy}",
@@ -255,7 +255,7 @@ def _strategy_skill(strategy: str, description: str) -> dict[str, Any]:
     }
 
 
-def _listing_skill() -> dict[str, Any]:
+def _build_listing_skill() -> dict[str, Any]:
     """Return the skill of a server without strategies."""
     return {
         "id": "reasoning.list_strategies",
@@ -265,12 +265,12 @@ def _listing_skill() -> dict[str, Any]:
     }
 
 
-def _interface(url: str, binding: str) -> dict[str, str]:
+def _build_interface(url: str, binding: str) -> dict[str, str]:
     """Return an interface under a protocol of our own (A2A 5.8)."""
     return {"url": url, "protocolBinding": binding, "protocolVersion": _A2A_VERSION}
 
 
-def _extension(params: Json) -> dict[str, Any]:
+def _build_extension(params: Json) -> dict[str, Any]:
     """Return our extension with `params`."""
     return {
         "uri": EXTENSION,
@@ -280,7 +280,7 @@ def _extension(params: Json) -> dict[str, Any]:
     }
 
 
-def _bearer_scheme() -> dict[str, str]:
+def _build_bearer_scheme() -> dict[str, str]:
     """Return how callers authenticate."""
     return {
         "description": "A JSON Web Token with the permission reasoning:execute.",

@@ -1,4 +1,4 @@
-"""The directory of agents: a port, and its implementation in memory. Tenants never see each other's agents."""
+"""The directory of agents: the port, and its implementation in memory. Tenants never see each other's agents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_TOKEN_CHARACTERS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredAgent:
-    """An entry of the directory; `expire_time` is None where it lives until it is deleted."""
+    """An entry of the directory; `expire_time` None: it stays until it is deleted."""
 
     tenant: str
     agent_id: str
@@ -65,7 +65,7 @@ class AgentDirectory(Protocol):
     async def register(
         self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
     ) -> RegisteredAgent:
-        """Keep `parsed` under `agent_id`, in place of what was there; it lapses `ttl_s` seconds from now.
+        """Keep `parsed` under `agent_id`, in place of an earlier card; it lapses `ttl_s` seconds from now.
 
         Raises:
             AgentNotFoundError: `etag` is given and there is no such agent.
@@ -118,10 +118,10 @@ class MemoryAgentDirectory:
         now = self._now()
         known = self._find(tenant, agent_id)
         if etag:
-            check_etag(known, agent_id, etag)
+            require_etag(known, agent_id, etag)
         if known is None:
             self._make_room()
-        # A counter goes into the tag, so that a card that comes back does not bring its old tag back.
+        # A counter in the tag makes a card that is registered again get a new tag.
         self._revision += 1
         agent = RegisteredAgent(
             tenant=tenant,
@@ -144,14 +144,14 @@ class MemoryAgentDirectory:
         """See AgentDirectory."""
         agent = self._find(tenant, agent_id)
         if agent is None:
-            raise not_found(agent_id)
+            raise build_not_found_error(agent_id)
         return agent
 
     async def list(
         self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
     ) -> AgentPage:
         """See AgentDirectory."""
-        size, after = list_bounds(page_size, page_token, capabilities)
+        size, after = read_list_bounds(page_size, page_token, capabilities)
         wanted = set(capabilities)
         self._drop_expired()
         agents = sorted(
@@ -162,17 +162,17 @@ class MemoryAgentDirectory:
             ),
             key=lambda agent: agent.agent_id,
         )
-        return AgentPage(agents=tuple(agents[:size]), next_page_token=next_token(agents, size, capabilities))
+        return AgentPage(agents=tuple(agents[:size]), next_page_token=build_next_token(agents, size, capabilities))
 
     async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
         """See AgentDirectory."""
         known = await self.get(tenant=tenant, agent_id=agent_id)
         if etag:
-            check_etag(known, agent_id, etag)
+            require_etag(known, agent_id, etag)
         del self._agents[tenant, agent_id]
 
     def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
-        """Return the agent if there is one that has not lapsed."""
+        """Return the agent; None if there is none or it has lapsed."""
         agent = self._agents.get((tenant, agent_id))
         if agent is not None and _has_lapsed(agent, self._now()):
             del self._agents[tenant, agent_id]
@@ -185,11 +185,11 @@ class MemoryAgentDirectory:
         self._agents = {key: agent for key, agent in self._agents.items() if not _has_lapsed(agent, now)}
 
     def _make_room(self) -> None:
-        """Refuse another agent if there is no room for it."""
+        """Refuse another agent if the directory is full."""
         if len(self._agents) >= self._max_agents:
             self._drop_expired()
         if len(self._agents) >= self._max_agents:
-            raise directory_full(self._max_agents)
+            raise build_full_error(self._max_agents)
 
 
 def is_agent_id(text: str) -> bool:
@@ -197,15 +197,15 @@ def is_agent_id(text: str) -> bool:
     return _AGENT_ID.fullmatch(text) is not None
 
 
-def directory_full(max_agents: int) -> StoreFullError:
-    """Make the error of a directory without room."""
+def build_full_error(max_agents: int) -> StoreFullError:
+    """Return the error of a full directory."""
     return StoreFullError(
         f"The directory holds {max_agents} agents, as many as it may",
         remedy="Delete agents, register with a ttl, or raise agents.max_agents.",
     )
 
 
-def list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) -> tuple[int, str]:
+def read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) -> tuple[int, str]:
     """Return how many agents a page has and after which id it starts.
 
     Raises:
@@ -213,23 +213,24 @@ def list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) ->
     """
     if page_size < 0:
         raise InvalidRequestError.of(Violation(field="page_size", description=f"must be at least 0, got {page_size}"))
-    return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE), _after(page_token, capabilities) if page_token else ""
+    after = _read_page_token(page_token, capabilities) if page_token else ""
+    return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE), after
 
 
-def next_token(agents: Sequence[RegisteredAgent], size: int, capabilities: Sequence[str]) -> str:
-    """Return the token of the page after the first `size` of `agents`; empty where there is none."""
-    return _page_token(agents[size - 1].agent_id, capabilities) if len(agents) > size else ""
+def build_next_token(agents: Sequence[RegisteredAgent], size: int, capabilities: Sequence[str]) -> str:
+    """Return the token of the page after the first `size` of `agents`; empty if there is none."""
+    return _build_page_token(agents[size - 1].agent_id, capabilities) if len(agents) > size else ""
 
 
 def _has_lapsed(agent: RegisteredAgent, now: datetime) -> bool:
-    """Return whether the time of `agent` is over."""
+    """Return whether `agent` has lapsed."""
     return agent.expire_time is not None and agent.expire_time <= now
 
 
-def check_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
-    """Refuse a change of something else than what the caller read."""
+def require_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
+    """Refuse a change of an agent that is not as the caller read it."""
     if agent is None:
-        raise not_found(agent_id)
+        raise build_not_found_error(agent_id)
     if agent.etag != etag:
         raise EtagMismatchError(
             f"Agent {shown(agent_id)} has changed since etag {shown(etag)} was read",
@@ -237,17 +238,17 @@ def check_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
         )
 
 
-def not_found(agent_id: str) -> AgentNotFoundError:
-    """Make the error of an agent that its caller does not have."""
+def build_not_found_error(agent_id: str) -> AgentNotFoundError:
+    """Return the error of an agent that the caller does not have."""
     return AgentNotFoundError(f"Agent not found: {shown(agent_id)}", remedy="ListAgents names those that exist.")
 
 
-def _page_token(last_id: str, capabilities: Sequence[str]) -> str:
+def _build_page_token(last_id: str, capabilities: Sequence[str]) -> str:
     """Return the token of the page after `last_id`; it belongs to this filter alone."""
-    return base64.urlsafe_b64encode(f"{_filter_tag(capabilities)}:{last_id}".encode()).decode()
+    return base64.urlsafe_b64encode(f"{_hash_filter(capabilities)}:{last_id}".encode()).decode()
 
 
-def _after(token: str, capabilities: Sequence[str]) -> str:
+def _read_page_token(token: str, capabilities: Sequence[str]) -> str:
     """Return the id after which the page of `token` starts."""
     try:
         text = (
@@ -258,13 +259,13 @@ def _after(token: str, capabilities: Sequence[str]) -> str:
     except ValueError:
         text = ""
     tag, _, last_id = text.partition(":")
-    if tag != _filter_tag(capabilities) or not is_agent_id(last_id):
+    if tag != _hash_filter(capabilities) or not is_agent_id(last_id):
         description = "must be the next_page_token of a list with the same capabilities"
         raise InvalidRequestError.of(Violation(field="page_token", description=description))
     return last_id
 
 
-def _filter_tag(capabilities: Sequence[str]) -> str:
+def _hash_filter(capabilities: Sequence[str]) -> str:
     """Return a short text that differs between filters."""
     joined = "\n".join(sorted(set(capabilities)))
     return hashlib.sha256(joined.encode(errors="replace")).hexdigest()[:16]

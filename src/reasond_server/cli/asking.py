@@ -15,8 +15,8 @@ from google.protobuf.json_format import MessageToJson
 
 from reasond_server.cli.connecting import failures, open_client, target_of
 from reasond_server.cli.display import RunDisplay
-from reasond_server.cli.figures import finish_reason_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
+from reasond_server.cli.run_text import finish_reason_of
 from reasond_server.cli.terminal import human_stream, write
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
                 viewer.follow(stream)
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
-                _interrupted(client, stream, viewer, is_kept_running=question.is_kept_running)
+                _cancel_or_leave(client, stream, viewer, is_kept_running=question.is_kept_running)
             return ExitCode.INTERRUPTED
         finally:
             # A run that failed ends with a partial result before the call raises: it is shown either way.
@@ -81,7 +81,7 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
         return viewer.exit_code
 
 
-def _interrupted(client: Client, stream: ReasoningStream, viewer: _Viewer, *, is_kept_running: bool) -> None:
+def _cancel_or_leave(client: Client, stream: ReasoningStream, viewer: _Viewer, *, is_kept_running: bool) -> None:
     """Cancel the run on the server and show what it left, or say how to come back to it."""
     if not stream.execution_id or stream.result is not None:
         return
@@ -172,7 +172,7 @@ def _ending_of(result: Reasoning) -> tuple[ExitCode, str]:
 def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
     """Return the stream that `question` asks for."""
     if question.resume is not None:
-        return _resumed(question, client, wants_deltas=wants_deltas)
+        return _resume(question, client, wants_deltas=wants_deltas)
     if question.query is None:
         raise _usage("there is no question", 'Write it in quotes: reasond ask "What is 7 times 6?"')
     strategy = question.strategy or (_default_strategy(question, client) if question.settings else None)
@@ -187,7 +187,7 @@ def _stream_of(question: Question, client: Client, *, wants_deltas: bool) -> Rea
     )
 
 
-def _resumed(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
+def _resume(question: Question, client: Client, *, wants_deltas: bool) -> ReasoningStream:
     if question.query is not None or question.material is not None or question.strategy or question.settings:
         raise _usage("--resume follows a run that was started before", "Leave out the question and its options.")
     execution_id, sequence = parse_cursor(question.resume or "")
@@ -242,10 +242,10 @@ def _read(name: str) -> str:
     shown = "stdin" if name == "-" else f"the file {name[:200]!r}"
     try:
         if name == "-":
-            content = _bounded(sys.stdin.buffer, shown)
+            content = _read_bounded(sys.stdin.buffer, shown)
         else:
             with open(name, "rb") as file:  # noqa: PTH123 - a name that a user typed, closed at once
-                content = _bounded(file, shown)
+                content = _read_bounded(file, shown)
     except OSError as error:
         raise _usage(f"{shown} cannot be read: {error.strerror}", "Check --material.") from None
     try:
@@ -254,7 +254,7 @@ def _read(name: str) -> str:
         raise _usage(f"{shown} is not UTF-8 text (byte {error.start})", "Save it as UTF-8.") from None
 
 
-def _bounded(file: BinaryIO, shown: str) -> bytes:
+def _read_bounded(file: BinaryIO, shown: str) -> bytes:
     content = file.read(MAX_MATERIAL_BYTES + 1)
     if len(content) > MAX_MATERIAL_BYTES:
         raise _usage(f"{shown} has more than {MAX_MATERIAL_BYTES:,} bytes", "Ask about a part of it.")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.cli.calls import Place, calls, exports
+from reasond_server.cli.examples import Endpoints, calls, exports
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.terminal import write
 
@@ -38,7 +38,7 @@ _ENVIRON: Final = MappingProxyType(
         "REASOND__LLM__PROVIDER": "demo",
     }
 )
-_SERVED: Final = Place(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
+_SERVED: Final = Endpoints(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
 _LIMIT_S = 60.0
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.figures import summary
-from reasond_server.cli.steps import Progress
+from reasond_server.cli.run_text import RunLines, summary
 from reasond_server.cli.terminal import console, one_line, printable
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ class RunDisplay:
 
     def __init__(self, stream: TextIO) -> None:
         self._console = console(stream)
-        self._progress = Progress(is_ascii=not (stream.encoding or "").lower().startswith("utf"))
+        self._progress = RunLines(is_ascii=not (stream.encoding or "").lower().startswith("utf"))
         self._status: Status | None = None
         self._written = ""
 

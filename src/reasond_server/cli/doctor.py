@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Literal
 
 from reasond_server.addresses import split_address
 from reasond_server.backends import find_backend_problems
-from reasond_server.cli.configuration import check_strategies, source_of
+from reasond_server.cli.config_commands import check_strategies, source_of
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.terminal import printable, write
 from reasond_server.config import choose_provider, load, require_servable
 from reasond_server.errors import SettingsError
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
 from reasond_server.stores import examine_stores
-from reasond_server.tools.mcp import examined, shown_server
-from reasond_server.toolsets import mcp_options, tools_of
+from reasond_server.tools.mcp import describe_server, examine_server
+from reasond_server.toolsets import read_mcp_options, tools_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -186,9 +186,9 @@ def _tools(settings: Settings) -> Iterator[Finding]:
         yield Finding(level="fail", subject="tools", text=error.message, remedy=error.remedy)
         return
     yield Finding(level="ok", subject="tools", text=", ".join(names) or "none is enabled")
-    for options in mcp_options(settings.tools):
-        found = asyncio.run(examined(options))
-        place = f"{options.name} at {shown_server(options)}"
+    for options in read_mcp_options(settings.tools):
+        found = asyncio.run(examine_server(options))
+        place = f"{options.name} at {describe_server(options)}"
         if found is None:
             remedy = f"Start it, or correct [tools.mcp.{options.name}]; runs go on without its tools."
             yield Finding(level="warn", subject="mcp", text=f"{place} does not answer", remedy=remedy)

@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.cli.connecting import failures, open_client, target_of
-from reasond_server.cli.figures import word_of
 from reasond_server.cli.outcome import ExitCode, warn
+from reasond_server.cli.run_text import word_of
 from reasond_server.cli.terminal import printable, write
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _table(strategy: Strategy) -> Iterator[str]:
     rows = [
         (
             printable(name),
-            _shown(defaults.get(name, parameter.get("default"))),
+            _show(defaults.get(name, parameter.get("default"))),
             f"{range_of(parameter, schema)}{' (ceiling of this server)' if name in ceilings else ''}",
         )
         for name, parameter in schema.get("properties", {}).items()
@@ -104,11 +104,11 @@ def range_of(parameter: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     """Return what a parameter takes, by its JSON Schema: bounds, choices or its type."""
     for option in (parameter, *_alternatives(parameter, schema)):
         if "minimum" in option or "maximum" in option:
-            return f"{_shown(option.get('minimum'))} to {_shown(option.get('maximum'))}"
+            return f"{_show(option.get('minimum'))} to {_show(option.get('maximum'))}"
         if "enum" in option:
-            return ", ".join(_shown(choice) for choice in option["enum"])
+            return ", ".join(_show(choice) for choice in option["enum"])
         if "const" in option:
-            return _shown(option["const"])
+            return _show(option["const"])
     kind = next((option["type"] for option in (parameter, *_alternatives(parameter, schema)) if "type" in option), "")
     return {"boolean": "true, false"}.get(str(kind), str(kind))
 
@@ -120,7 +120,7 @@ def _alternatives(parameter: Mapping[str, Any], schema: Mapping[str, Any]) -> li
     return [*options, *(schema.get("$defs", {}).get(name, {}) for name in names)]
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     if value is None:
         return _ABSENT
     return printable(value) if isinstance(value, str) else json.dumps(value)

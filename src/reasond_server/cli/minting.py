@@ -29,7 +29,7 @@ _LIFETIME = re.compile(r"([0-9]{1,9})\s*([smhd]?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRequest:
+class WantedToken:
     """The token that the command line asks for."""
 
     subject: str
@@ -39,7 +39,7 @@ class TokenRequest:
     key_id: str | None
 
 
-def mint(request: TokenRequest, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
+def mint(request: WantedToken, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
     """Print a token on stdout, and nothing else there.
 
     Raises:

@@ -240,7 +240,7 @@ def mint_token(
     def command() -> ExitCode:
         from reasond_server.cli import minting
 
-        request = minting.TokenRequest(
+        request = minting.WantedToken(
             subject=subject, permissions=tuple(permission), tenant=tenant, lifetime=lifetime, key_id=key
         )
         return minting.mint(request, config=config, environ=os.environ)
@@ -265,9 +265,9 @@ def check_config(*, config: Config = None, dev: Dev = False) -> None:
     """Say whether a server would start with the configuration: exit code 0 if so, else 2."""
 
     def command() -> ExitCode:
-        from reasond_server.cli import configuration
+        from reasond_server.cli import config_commands
 
-        return configuration.check(config, environ=os.environ, is_dev=dev)
+        return config_commands.check(config, environ=os.environ, is_dev=dev)
 
     _end(command)
 
@@ -282,9 +282,9 @@ def show_config(
     """Show every key with the value that applies; secrets are shown as ***."""
 
     def command() -> ExitCode:
-        from reasond_server.cli import configuration
+        from reasond_server.cli import config_commands
 
-        return configuration.show(config, environ=os.environ, has_origin=origin, as_json=as_json)
+        return config_commands.show(config, environ=os.environ, has_origin=origin, as_json=as_json)
 
     _end(command)
 
@@ -305,9 +305,9 @@ def check_backend(
     """
 
     def command() -> ExitCode:
-        from reasond_server.cli import backends
+        from reasond_server.cli import backend_checks
 
-        return backends.check(name, config=config, environ=os.environ, limit_s=limit, as_json=as_json)
+        return backend_checks.check(name, config=config, environ=os.environ, limit_s=limit, as_json=as_json)
 
     _end(command)
 

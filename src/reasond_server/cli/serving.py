@@ -18,10 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.calls import Place, calls, exports
+from reasond_server.cli.examples import Endpoints, calls, exports
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.cli.ports import reserved
-from reasond_server.cli.supervising import Link, Supervisor, supervise
+from reasond_server.cli.supervising import Link, Supervisor, reserve_port, supervise
 from reasond_server.cli.terminal import human_stream, write
 from reasond_server.config import load, require_servable
 from reasond_server.telemetry.logs import configure
@@ -79,7 +78,7 @@ def _serve_together(
         for section, name in (("server", "grpc_address"), ("server", "http_address"), ("metrics", "address")):
             address = getattr(getattr(settings, section), name)
             if address:
-                port = stack.enter_context(reserved(address, setting=f"[{section}] {name}"))
+                port = stack.enter_context(reserve_port(address, setting=f"[{section}] {name}"))
                 shared[f"REASOND__{section}__{name}".upper()] = port
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reasond-metrics-"))
         # One that the environment names may be missing, or hold the numbers of another run.
@@ -171,7 +170,7 @@ def write_ready_file(path: Path, listening: Listening) -> None:
 
 def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[str]:
     """Return the lines that say where the server answers and what to type next."""
-    place = Place(grpc=listening.grpc, http=listening.http, is_encrypted=is_encrypted)
+    place = Endpoints(grpc=listening.grpc, http=listening.http, is_encrypted=is_encrypted)
     mode = "development: loopback only, a key that ends with this process" if is_dev else "tokens of [auth] keys"
     lines = [
         "reasond is ready",
@@ -179,7 +178,7 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
         f"  HTTP   {listening.http or 'off'}",
         *([f"  counts {listening.metrics}"] if listening.metrics else []),
         f"  model  {listening.model}",
-        *(line for warning in listening.warnings for line in _wrapped(warning)),
+        *(line for warning in listening.warnings for line in _wrap(warning)),
         f"  store  {listening.store}",
         f"  mode   {mode}",
         "",
@@ -189,7 +188,7 @@ def banner(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> list[st
     return [*lines, *(f"  {command}" for _, command in calls(EXAMPLE, place)), "", "Ctrl-C stops the server."]
 
 
-def _wrapped(warning: str) -> list[str]:
+def _wrap(warning: str) -> list[str]:
     """Return `warning` as lines that stand below the values of the banner."""
     return textwrap.wrap(warning, 79, initial_indent=_BESIDE, subsequent_indent=_BESIDE)
 

@@ -1,4 +1,4 @@
-"""Several processes of one server: starts them on the same ports, replaces those that die, and sees all of them out."""
+"""Several processes of one server: keeps their ports, starts them, replaces those that die, and drains all of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.addresses import Listening
+from reasond_server.addresses import Listening, split_address
 from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.errors import SettingsError, shown
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 
 LINK_VARIABLE: Final = "REASOND_WORKER_LINK"
 _FIRST_WAIT_S: Final = 0.5
@@ -230,3 +231,36 @@ def _not_started(code: int) -> CommandError:
     known = ExitCode(code) if code in set(ExitCode) and code else ExitCode.FAILURE
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return CommandError(f"A worker did not start: it {how}", remedy="It said above what is wrong.", code=known)
+
+
+@contextlib.contextmanager
+def reserve_port(address: str, *, setting: str) -> Iterator[str]:
+    """Keep the port of `address` (host:port) while the context lasts; yield it with the port that 0 became.
+
+    The socket never listens, so no connection reaches it; processes of this user that set SO_REUSEPORT can listen.
+
+    Raises:
+        SettingsError: another process has the port, the host is not of this machine, or the system cannot share ports.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise SettingsError("This system cannot share a port among processes", remedy="Set [server] workers = 1.")
+    host, port = split_address(address)
+    with contextlib.ExitStack() as stack:
+        try:
+            family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            if port:
+                # Alone first: somebody else who shares the port as well would get half of the callers.
+                with socket.socket(family, socket.SOCK_STREAM) as alone:
+                    alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    alone.bind(place)
+            keeper = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            keeper.bind(place)
+        except OSError as error:
+            raise SettingsError(
+                f"Cannot listen on {shown(address)}",
+                remedy=f"Another process may use the port, or the host is not of this machine: change {setting}, "
+                "or use port 0 to pick a free one.",
+            ) from error
+        yield f"{address.rpartition(':')[0]}:{keeper.getsockname()[1]}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from reasond_server.addresses import is_loopback
 from reasond_server.config.problems import settings_error
 from reasond_server.errors import Violation
-from reasond_server.violations import nearest
+from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -147,7 +147,7 @@ def _limits_problems(settings: Settings) -> Iterator[Violation]:
         if name not in enabled:
             yield Violation(
                 field=f"limits.weights.{name}",
-                description=f"is no enabled strategy{nearest(name, enabled)}",
+                description=f"is no enabled strategy{suggest_nearest(name, enabled)}",
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.replies import Fragment, Parsed, TagParser
+from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
@@ -33,7 +33,7 @@ class Reply:
     A call with a closing tag counts as STOP, however it went on.
     """
 
-    parsed: Parsed
+    parsed: ParsedReply
     finish: ModelFinish
     usage: Usage
     calls: Sequence[ToolCall] = ()

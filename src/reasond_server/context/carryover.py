@@ -36,8 +36,24 @@ from reasond_server.types import CarryoverMode, CarryoverReport, Dropped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.context.replies import Parsed
+    from reasond_server.context.replies import ParsedReply
     from reasond_server.llm.model import TokenCounter
+
+_LABEL = re.compile(r"[ \t>#*_`\-\u2022\d.)\"'\[{]{0,16}([^\W\d_][^:\uFF1A=\n]{0,40}?)[ \t*_`\"'\]]{0,8}[:\uFF1A](.*)")
+_TYPED = re.compile(
+    r"(fact|result|value|definition|constraint|decision)[ \t*_`]{0,4}[:\uFF1A][ \t*_`]{0,4}(\S.*)", re.IGNORECASE
+)
+_BULLET = re.compile(r"(?:[-*\u2022\u2013+>]|\d{1,3}[.)])[ \t]+")
+_EMPHASIS = "*_ \t"
+_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+_CLOSING_MARKS = " \t.;,!\u3002"
+_MOST_LINES = 20_000
+_MOST_HEAD_TOKENS = 256
+# Where two parts meet, a tokenizer may count a few tokens more than for the two alone.
+_JOINT_TOKENS = 8
+_HEAD_LABEL = "Opening:"
+_TAIL_LABEL = "Latest:"
+_NO_FIELDS = "the notes had none of the five fields"
 
 
 class NoteField(StrEnum):
@@ -82,15 +98,6 @@ _ALIASES: Final = MappingProxyType({
 _FIELD_OF: Final = MappingProxyType(
     {unicodedata.normalize("NFKC", alias): one for one, aliases in _ALIASES.items() for alias in aliases}
 )
-_LABEL = re.compile(r"[ \t>#*_`\-\u2022\d.)\"'\[{]{0,16}([^\W\d_][^:\uFF1A=\n]{0,40}?)[ \t*_`\"'\]]{0,8}[:\uFF1A](.*)")
-_TYPED = re.compile(
-    r"(fact|result|value|definition|constraint|decision)[ \t*_`]{0,4}[:\uFF1A][ \t*_`]{0,4}(\S.*)", re.IGNORECASE
-)
-_BULLET = re.compile(r"(?:[-*\u2022\u2013+>]|\d{1,3}[.)])[ \t]+")
-_EMPHASIS = "*_ \t"
-_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
-_CLOSING_MARKS = " \t.;,!\u3002"
-_MOST_LINES = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +190,6 @@ def _spell_value(value: object) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-_MOST_HEAD_TOKENS = 256
-# Where two parts meet, a tokenizer may count a few tokens more than for the two alone.
-_JOINT_TOKENS = 8
-_HEAD_LABEL = "Opening:"
-_TAIL_LABEL = "Latest:"
-_NO_FIELDS = "the notes had none of the five fields"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carryover:
     """The parts, neutralised. `is_begun` tells that a window has been compressed, so that no other is the first."""
@@ -241,8 +240,8 @@ class Compression:
 def compress(
     before: Carryover,
     *,
-    written: Parsed,
-    summary: Parsed | None = None,
+    written: ParsedReply,
+    summary: ParsedReply | None = None,
     failure: str = "",
     has_own_call: bool = False,
     counter: TokenCounter,
@@ -271,14 +270,20 @@ def compress(
     return Compression(carryover=fitted.made, text=text, report=report)
 
 
-def _draft_tail(before: Carryover, written: Parsed) -> Carryover:
+def _draft_tail(before: Carryover, written: ParsedReply) -> Carryover:
     """Return the notes, or everything where none are marked: Delethink's raw tail."""
     notes = written.content.strip() if written.kind is TagKind.CONTINUE else ""
     return replace(before, tail=neutralize(notes or written.written), is_begun=True)
 
 
 def _draft(
-    before: Carryover, written: Parsed, summary: Parsed | None, failure: str, *, counter: TokenCounter, limit: int
+    before: Carryover,
+    written: ParsedReply,
+    summary: ParsedReply | None,
+    failure: str,
+    *,
+    counter: TokenCounter,
+    limit: int,
 ) -> tuple[Carryover, str]:
     """Return the parts before they are cut to size, and why the mode could not be kept."""
     is_hybrid = before.mode is CarryoverMode.HYBRID

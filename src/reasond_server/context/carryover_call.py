@@ -21,7 +21,7 @@ from reasond_server.types import Usage, UsageSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.context.replies import Parsed
+    from reasond_server.context.replies import ParsedReply
     from reasond_server.llm.model import ChatModel
 
 SUMMARY_REQUEST = "The window is full. Write the notes for the next one now, briefly: <continue>the fields</continue>."
@@ -33,7 +33,7 @@ FEWEST_SUMMARY_TOKENS = 32
 class Summary:
     """What came of the call: `notes`, or None and why not. `usage` is None where no call was made or charged."""
 
-    notes: Parsed | None = None
+    notes: ParsedReply | None = None
     failure: str = ""
     usage: Usage | None = None
     is_exact: bool = True
@@ -44,7 +44,7 @@ def bound_summary(*, chunk_size: int, carryover_size: int) -> int:
     return 3 * (chunk_size - carryover_size) // 20
 
 
-def build_summary_prompt(messages: Sequence[Message], written: Parsed) -> Sequence[Message]:
+def build_summary_prompt(messages: Sequence[Message], written: ParsedReply) -> Sequence[Message]:
     """Return the window's `messages`, what was written in it, and the request."""
     tag = f"<{written.kind.value}>" if written.kind is not None else ""
     said = f"{written.text}{tag}{written.content}"
@@ -60,7 +60,7 @@ async def summarize(
     *,
     model: ChatModel,
     messages: Sequence[Message],
-    written: Parsed,
+    written: ParsedReply,
     chunk_size: int,
     most_tokens: int,
     temperature: float,

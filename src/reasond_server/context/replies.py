@@ -35,7 +35,7 @@ class Fragment:
 
 
 @value
-class Parsed:
+class ParsedReply:
     """A whole reply.
 
     `text` stands before the tag (or is everything, without one), `content` inside it, `thinking` in
@@ -127,9 +127,9 @@ class TagParser:
         return self._take_fresh()
 
     @property
-    def result(self) -> Parsed:
+    def result(self) -> ParsedReply:
         """The reply as parsed so far; whole after `close`."""
-        return Parsed(
+        return ParsedReply(
             text="".join(self._text),
             thinking="".join(self._thinking),
             kind=self._kind,
@@ -231,7 +231,7 @@ class TagParser:
 
     def _read_text(self, *, is_final: bool) -> bool:
         """Pass on text up to a line that could be a fence or handle one tag; False at what could become a tag."""
-        mark = self._next_mark()
+        mark = self._find_mark()
         line = _LINE_TO_LOOK_AT.search(self._pending, self._at, mark + 1)
         if line is not None:
             self._is_line_start = True
@@ -245,13 +245,13 @@ class TagParser:
             if not is_final and self._could_become_tag():
                 return False
             self._emit(1)
-        elif self._heed(found[2].lower(), is_closing=bool(found[1])):
+        elif self._handle_tag(found[2].lower(), is_closing=bool(found[1])):
             self._at = found.end()
         else:
             self._emit(len(found[0]))
         return True
 
-    def _next_mark(self) -> int:
+    def _find_mark(self) -> int:
         """Return where the next tag could begin; looked for once, because many lines may come before it."""
         if self._mark < self._at:
             mark = self._pending.find("<", self._at)
@@ -262,10 +262,10 @@ class TagParser:
         found = _UNFINISHED_TAG.fullmatch(self._pending, self._at)
         return found is not None and any(name.startswith(found[2].lower()) for name in _TAG_NAMES)
 
-    def _heed(self, name: str, *, is_closing: bool) -> bool:
+    def _handle_tag(self, name: str, *, is_closing: bool) -> bool:
         """Act on a tag and return whether it counts; otherwise it is text."""
         if self._is_thinking or name == "think":
-            return self._heed_thinking(name, is_closing=is_closing)
+            return self._handle_thinking_tag(name, is_closing=is_closing)
         kind = self._kinds.get(name)
         if kind is None or (kind is not self._kind if is_closing else self._kind is not None):
             return False
@@ -276,7 +276,7 @@ class TagParser:
             self._is_line_start = True
         return True
 
-    def _heed_thinking(self, name: str, *, is_closing: bool) -> bool:
+    def _handle_thinking_tag(self, name: str, *, is_closing: bool) -> bool:
         """Enter or leave `<think>`; a lone closing tag is dropped, for templates that open it in the prompt."""
         if name != "think" or self._kind is not None or (self._is_thinking and not is_closing):
             return False

@@ -45,27 +45,27 @@ class SavingsMeter:
         """Count one window."""
         self._windows += 1
         self._generated += usage.output_tokens
-        self._spent = self._spent.plus(usage.input_tokens, usage.output_tokens)
+        self._spent = self._spent.add(usage.input_tokens, usage.output_tokens)
         self._is_read_last = is_reading
         if not is_reading:
-            self._resent = self._resent.plus(self._prompt + self._generated, 0)
+            self._resent = self._resent.add(self._prompt + self._generated, 0)
 
     def add_carryover(self, usage: Usage) -> None:
         """Count a call that was made for a carryover alone."""
-        self._spent = self._spent.plus(usage.input_tokens, usage.output_tokens)
+        self._spent = self._spent.add(usage.input_tokens, usage.output_tokens)
 
     @property
     def savings(self) -> Savings | None:
         """The savings so far against one pass; None while there was one window at most."""
-        return self._compare(SavingsBaseline.SINGLE_PASS, _Work().plus(self._prompt, self._generated))
+        return self._compare(SavingsBaseline.SINGLE_PASS, _Work().add(self._prompt, self._generated))
 
     @property
     def reprompt_savings(self) -> Savings | None:
         """The same against sending everything again for every window that reasons."""
         resent = self._resent
         if self._is_read_last:
-            resent = resent.plus(self._prompt + self._generated, 0)
-        decoding = _Work().plus(self._prompt, self._generated)
+            resent = resent.add(self._prompt + self._generated, 0)
+        decoding = _Work().add(self._prompt, self._generated)
         return self._compare(SavingsBaseline.REPROMPT, replace(resent, kv_read=decoding.kv_read))
 
     def _compare(self, baseline: SavingsBaseline, work: _Work) -> Savings | None:
@@ -90,7 +90,7 @@ class _Work:
     tokens: int = 0
     peak: int = 0
 
-    def plus(self, given: int, written: int) -> _Work:
+    def add(self, given: int, written: int) -> _Work:
         """Return this and one call more."""
         whole = given + written
         return _Work(

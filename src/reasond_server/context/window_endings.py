@@ -20,11 +20,21 @@ from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
     from reasond_server.context.calls import Reply
-    from reasond_server.context.replies import Parsed
+    from reasond_server.context.replies import ParsedReply
     from reasond_server.context.window_plan import Window
 
 
 _MOST_EMPTY_REPLIES = 2
+
+_MOST_CHARACTERS: Final = 65_536
+_RUN: Final = 5
+_FEWEST_RUNS: Final = 24
+_OVERLAP_PER_MILLE: Final = 900
+# Beyond so many words one run in eight stands for all of them.
+_MANY_WORDS: Final = 4096
+_SAMPLE: Final = 8
+# Scripts without spaces between words: each letter for itself.
+_WORD: Final = re.compile("[^\\W\u2e80-\U0003ffff]+|\\w")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +91,9 @@ class EndingJudge:
         return WindowEnding(answer=self.best, finish_reason=FinishReason.TRUNCATED, warning=warning)
 
 
-def _is_untagged(parsed: Parsed) -> bool:
+def _is_untagged(parsed: ParsedReply) -> bool:
     """Return whether the reply has text and no marked content, so that the text is what the model has to say."""
     return bool(parsed.text.strip()) and not parsed.content.strip()
-
-
-_MOST_CHARACTERS: Final = 65_536
-_RUN: Final = 5
-_FEWEST_RUNS: Final = 24
-_OVERLAP_PER_MILLE: Final = 900
-# Beyond so many words one run in eight stands for all of them.
-_MANY_WORDS: Final = 4096
-_SAMPLE: Final = 8
-# Scripts without spaces between words: each letter for itself.
-_WORD: Final = re.compile("[^\\W\u2e80-\U0003ffff]+|\\w")
 
 
 class RepetitionGuard:
@@ -105,7 +104,7 @@ class RepetitionGuard:
         self._notes = ""
         self._runs: frozenset[int] = frozenset()
 
-    def repeats(self, *, text: str, notes: str) -> bool:
+    def note_repetition(self, *, text: str, notes: str) -> bool:
         """Take what a window wrote and the notes it left; return whether it repeats the one before."""
         chunk, carried = _normalize(text), _normalize(notes)
         runs = _hash_runs(chunk)

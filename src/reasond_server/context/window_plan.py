@@ -71,6 +71,9 @@ _READ = " You are reading a long text passage by passage. Do not answer yet: end
 _READ_LAST = " You are reading a long text; this is its last passage. Answer if the notes and it suffice."
 _ANSWER_NOW = " This is the last window: end with <answer> now."
 
+_UNIT = 1000
+_MOST_ATTEMPTS = 5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLimits:
@@ -303,10 +306,6 @@ def _refuse_segments(limits: WindowLimits, needed: int) -> InvalidConfigError:
         f"{remedy}raise chunk_size, lower carryover_size or shorten the material"
     )
     return InvalidConfigError.of(Violation(field="max_segments", description=description))
-
-
-_UNIT = 1000
-_MOST_ATTEMPTS = 5
 
 
 class StretchedCounter:

@@ -10,15 +10,14 @@ from google.protobuf import json_format
 from reasond.v1 import agent_card_pb2, agent_service_pb2_grpc
 from reasond.v1 import agent_service_pb2 as pb
 from reasond_server.errors import InvalidRequestError, Violation
-from reasond_server.grpc_api.calls import current_principal
+from reasond_server.grpc_api.guard import current_principal
 from reasond_server.grpc_api.requests import invalid, seconds_of
 from reasond_server.grpc_api.times import timestamp
 
 if TYPE_CHECKING:
+    from reasond_server.agents.agent_service import AgentService
     from reasond_server.agents.directory import RegisteredAgent
-    from reasond_server.agents.service import AgentService
-    from reasond_server.grpc_api.handlers import Context
-    from reasond_server.grpc_api.registering import GenericRegistry
+    from reasond_server.grpc_api.handlers import Context, GenericRegistry
     from reasond_server.types import Json
 
 

@@ -12,8 +12,15 @@ from reasond_server.access import audit
 from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import InternalError, ReasondError
-from reasond_server.grpc_api.calls import RpcCall, current_call
-from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped, wrapped_unread
+from reasond_server.grpc_api.guard import RpcCall, current_call
+from reasond_server.grpc_api.handlers import (
+    Behaviour,
+    Context,
+    Continuation,
+    Handler,
+    wrap_handler,
+    wrap_unread_handler,
+)
 from reasond_server.telemetry.scope import note_caller
 
 if TYPE_CHECKING:
@@ -90,12 +97,12 @@ class Authentication(grpc.aio.ServerInterceptor):
             raise InternalError(f"no service declares a permission for {method}")
         check = partial(self._check, operation)
         # Of the second kind grpc reads no message before it is served.
-        refusing = wrapped(grpc.stream_stream_rpc_method_handler(_never), check)
+        refusing = wrap_handler(grpc.stream_stream_rpc_method_handler(_never), check)
         return _Served(
             operation=operation,
-            handler=wrapped(handler, check),
+            handler=wrap_handler(handler, check),
             refusing=refusing,
-            unread=wrapped_unread(handler, check),
+            unread=wrap_unread_handler(handler, check),
         )
 
     async def _look_at(self, call: RpcCall, operation: Operation, metadata: Iterable[tuple[str, Any]]) -> None:
@@ -120,10 +127,10 @@ class Authentication(grpc.aio.ServerInterceptor):
                 call.principal = self._by_certificate(context)
                 self._require(call.principal, operation)
         except ReasondError as error:
-            audit.log_denied(operation, error, principal=call.principal, call_id=call.request_id)
+            audit.log_denied(operation, error, principal=call.principal, call_id=call.call_id)
             raise
         note_caller()
-        decision = audit.begin(operation, principal=call.principal, call_id=call.request_id)
+        decision = audit.begin(operation, principal=call.principal, call_id=call.call_id)
         try:
             return await run(request, context)
         except ReasondError as error:

@@ -1,4 +1,7 @@
-"""The outermost interceptor: whatever happens inside, the peer gets a well-formed status and nothing else."""
+"""The outermost interceptor, and what is known about the RPC in progress.
+
+Whatever happens inside, the peer gets a well-formed status and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,40 @@ import asyncio
 import contextlib
 import logging
 import time
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, shown
-from reasond_server.grpc_api.calls import RpcCall, begin, current_call, remaining_s
-from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrapped
+from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrap_handler
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
 from reasond_server.telemetry.scope import Arrival, Scope, enter
-from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
+from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
+    from reasond_server.grpc_api.handlers import Context
     from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.telemetry.spans import OpenSpan, Tracing
+    from reasond_server.types import Principal
+
 
 STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
 QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
 # Codes that grpc sets by itself; of our errors the reason says it.
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-_KEYS: Final = TRACE_KEYS | {REQUEST_ID_KEY}
+_KEYS: Final = TRACE_KEYS | {CALL_ID_KEY}
 _CODE_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _log = logging.getLogger("reasond.grpc")
 
@@ -50,13 +58,13 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
     def __init__(
         self,
         *,
-        new_request_id: Callable[[], str],
+        new_call_id: Callable[[], str],
         monotonic: Callable[[], float] = time.monotonic,
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._observer = observer
-        self._new_request_id = new_request_id
+        self._new_call_id = new_call_id
         self._monotonic = monotonic
         self._tracing = tracing
         self._running: set[asyncio.Task[Any]] = set()
@@ -80,34 +88,34 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         try:
             handler = await continuation(handler_call_details)
         except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak
-            return wrapped(_refusing(error), self._guard)
+            return wrap_handler(_refusing(error), self._guard)
         if handler is None:
             # Not kept: anybody can make up names.
             unknown = MethodNotFoundError(
                 f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
             )
-            return wrapped(_refusing(unknown), self._guard)
+            return wrap_handler(_refusing(unknown), self._guard)
         guarded = self._guarded.get(handler)
         if guarded is None:
-            guarded = self._guarded[handler] = wrapped(handler, self._guard)
+            guarded = self._guarded[handler] = wrap_handler(handler, self._guard)
         return guarded
 
     def _call(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> RpcCall:
         """Return the call that has these headers, which are read once."""
         told = [(key, value) for key, value in metadata if key in _KEYS]
-        given = [str(value) for key, value in told if key == REQUEST_ID_KEY]
+        given = [str(value) for key, value in told if key == CALL_ID_KEY]
         return RpcCall(
             method=method,
-            request_id=request_id_of(given, new_request_id=self._new_request_id),
+            call_id=call_id_of(given, new_call_id=self._new_call_id),
             trace=read_trace(told) if told else None,
         )
 
     async def _guard(self, run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
         call = current_call()
-        enter(scope := Scope(call_id=call.request_id, trace=call.trace))
-        arrival = None if self._tracing is None else _arrived(self._tracing, call, scope)
+        enter(scope := Scope(call_id=call.call_id, trace=call.trace))
+        arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
         # Set before anything can fail: grpc sends it with every status, those of its own making included.
-        context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
+        context.set_trailing_metadata(((CALL_ID_KEY, call.call_id),))
         task, started = _this_task(), self._monotonic()
         self._running.add(task)
         code, failure = "", None
@@ -117,7 +125,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
                 if _has_ended(error, task):
                     raise
-                failure, status = _told(_failure_of(error), call.request_id)
+                failure, status = _to_status(_failure_of(error), call.call_id)
             code = _announce(call, failure)
             await _abort(context, call, code_of(failure), status)
         except asyncio.CancelledError:
@@ -143,12 +151,12 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         _log_access(call, code, duration_s)
 
 
-def _arrived(tracing: Tracing, call: RpcCall, scope: Scope) -> Arrival | None:
+def _begin_arrival(tracing: Tracing, call: RpcCall, scope: Scope) -> Arrival | None:
     """Return what begins the span of an RPC; probes and reflection have none."""
     if call.method.startswith(QUIET_PREFIXES):
         return None
     name = call.method.removeprefix("/")
-    attributes = {"rpc.system.name": "grpc", "rpc.method": name, "reasond.request.id": call.request_id}
+    attributes = {"rpc.system.name": "grpc", "rpc.method": name, "reasond.request.id": call.call_id}
     return Arrival(tracing=tracing, scope=scope, name=name, attributes=attributes)
 
 
@@ -202,22 +210,22 @@ def _announce(call: RpcCall, failure: ReasondError) -> str:
     """Log a fault of the server with its traceback; return the name of the status code."""
     call.reason, call.is_fault = failure.declaration.name, failure.declaration.is_fault
     if call.reason == "INTERNAL":
-        extra = {"method": call.method, "call_id": call.request_id}
+        extra = {"method": call.method, "call_id": call.call_id}
         _log.error("%s failed", call.method, exc_info=failure, extra=extra)
     return code_of(failure).name
 
 
-def _told(failure: ReasondError, request_id: str) -> tuple[ReasondError, Status]:
+def _to_status(failure: ReasondError, call_id: str) -> tuple[ReasondError, Status]:
     """Return the failure and its status; one that no status can hold is a fault of the server."""
     try:
-        return failure, status_of(failure, request_id=request_id)
+        return failure, status_of(failure, call_id=call_id)
     except Exception as error:  # noqa: BLE001 - left to grpc.aio its text would reach the peer
         fault = _fault("a failure could not be told", error)
-        return fault, status_of(fault, request_id=request_id)
+        return fault, status_of(fault, call_id=call_id)
 
 
 async def _abort(context: Context, call: RpcCall, code: grpc.StatusCode, status: Status) -> None:
-    trailers = ((REQUEST_ID_KEY, call.request_id), (STATUS_KEY, status.SerializeToString()))
+    trailers = ((CALL_ID_KEY, call.call_id), (STATUS_KEY, status.SerializeToString()))
     await context.abort(code, status.message, trailing_metadata=trailers)
 
 
@@ -268,7 +276,65 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
         "code": code,
         "reason": call.reason,
         "duration_ms": round(duration_s * 1000, 3),
-        "call_id": call.request_id,
+        "call_id": call.call_id,
         "subject": subject,
     }
     emit_line(_log, level, "%s %s", method, code, fields=fields)
+
+
+@dataclass(slots=True, kw_only=True)
+class RpcCall:
+    """One RPC, from its headers on. `trace` is where its caller stands; `reason` and `is_fault` tell how it failed.
+
+    `is_looked_at` is set when somebody has read who calls: then `principal` is whose token was verified, and `refusal`
+    why nobody may; neither where a certificate has to tell.
+    """
+
+    method: str
+    call_id: str
+    trace: TraceContext | None = None
+    is_looked_at: bool = False
+    principal: Principal | None = None
+    refusal: Exception | None = None
+    reason: str = ""
+    is_fault: bool = False
+
+
+_CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")
+
+
+def begin(call: RpcCall) -> None:
+    """Make `call` the one in progress for the RPC's task; each RPC has a context of its own."""
+    _CURRENT.set(call)
+
+
+def current_call() -> RpcCall:
+    """Return the RPC in progress.
+
+    Raises:
+        InternalError: no interceptor announced it.
+    """
+    call = _CURRENT.get(None)
+    if call is None:
+        message = "a servicer was called without the interceptors"
+        raise InternalError(message)
+    return call
+
+
+def current_principal() -> Principal:
+    """Return who calls.
+
+    Raises:
+        InternalError: the method is exempt from authentication.
+    """
+    call = current_call()
+    if call.principal is None:
+        message = f"{call.method} asks who calls but is exempt from authentication"
+        raise InternalError(message)
+    return call.principal
+
+
+def remaining_s(context: Context) -> float | None:
+    """Return the seconds until the caller's deadline; None where it set none."""
+    remaining: Any = context.time_remaining()
+    return None if remaining is None else float(remaining)

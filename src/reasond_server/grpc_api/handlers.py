@@ -1,4 +1,4 @@
-"""Wrapping of RPC handlers: any of the four kinds, with its arity and (de)serializers kept.
+"""RPC handlers: how those of any of the four kinds are wrapped, and how services add theirs to a server.
 
 grpc.aio tells the kinds apart by inspecting the function, so every wrapper is a coroutine function; an
 async-generator handler is driven and closed inside the RPC's own task (grpc issues 28728 and 42295).
@@ -7,13 +7,16 @@ async-generator handler is driven and closed inside the RPC's own task (grpc iss
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import grpc
 
 from reasond_server.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from reasond_server.access.permissions import Operation
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -29,7 +32,7 @@ _FACTORIES: Final[dict[tuple[bool, bool], Callable[..., Handler]]] = {
 }
 
 
-def wrapped(handler: Handler, around: Around) -> Handler:
+def wrap_handler(handler: Handler, around: Around) -> Handler:
     """Return a handler of its kind that serves by `around(run, request, context)`; `run` does what `handler` does."""
     run = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
 
@@ -44,7 +47,7 @@ def wrapped(handler: Handler, around: Around) -> Handler:
     return with_behaviour(handler, serve, decode=handler.request_deserializer, encode=handler.response_serializer)
 
 
-def wrapped_unread(handler: Handler, around: Around) -> Handler:
+def wrap_unread_handler(handler: Handler, around: Around) -> Handler:
     """Return `wrapped`, but of a kind whose only message grpc does not read before `around` runs the handler.
 
     On the wire it is the same: one message each way is a stream of one. The handler takes no stream and decodes by
@@ -110,3 +113,44 @@ def _writing(behaviour: Behaviour) -> Behaviour:
                 await context.write(response)
 
     return run
+
+
+class GenericRegistry:
+    """Takes what the `add_…Servicer_to_server` functions of generated code add to `server`.
+
+    They add every handler twice, as a generic one and by name; here the first is enough.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Add `handlers` to the server."""
+        self._server.add_generic_rpc_handlers(tuple(handlers))
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        """Leave them out: they are among the generic ones."""
+
+
+class Declared(Protocol):
+    """What a server knows of a service: its full name, and what each RPC asks permission for, by its path."""
+
+    @property
+    def name(self) -> str:
+        """The full name in the protos."""
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """What each RPC asks permission for, by the path that it is called by."""
+
+
+class GrpcService(Protocol):
+    """A service that can be added to a server."""
+
+    @property
+    def declaration(self) -> Declared:
+        """What is known of it before it runs."""
+
+    @property
+    def register(self) -> Callable[[GenericRegistry], None]:
+        """Adds its RPCs to a server."""

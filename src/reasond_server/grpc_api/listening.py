@@ -1,21 +1,26 @@
-"""Where a gRPC server listens: addresses, Unix sockets, what is said when that does not work."""
+"""Where a gRPC server listens and how: addresses, Unix sockets, channel arguments, TLS from files that may change."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import stat
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import grpc
 
 from reasond_server.addresses import split_address
 from reasond_server.errors import SettingsError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    import grpc
+    from reasond_server.wire.certificates import Stamp, TlsFiles
+
 
 _MAX_SOCKET_PATH_BYTES: Final = 107
 
@@ -125,3 +130,137 @@ def _umask(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+_MEBI: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcOptions:
+    """The part of `[server]` that gRPC needs, under the same names: sizes in bytes, times in seconds."""
+
+    grpc_address: str = "127.0.0.1:50051"
+    grpc_unix_socket: str = ""
+    admin_address: str = ""
+    tls: str = "off"
+    tls_certificate: str = ""
+    tls_private_key: str = ""
+    tls_client_ca: str = ""
+    reflection: bool = True
+    so_reuseport: bool = False
+    max_receive_bytes: int = 4 * _MEBI
+    max_send_bytes: int = 4 * _MEBI
+    max_metadata_bytes: int = 8192
+    max_concurrent_streams: int = 256
+    max_grpc_connections: int = 1000
+    max_pending_calls: int = 20_000
+    keepalive_time_s: float = 60.0
+    keepalive_timeout_s: float = 20.0
+    min_ping_interval_s: float = 10.0
+    max_connection_age_s: float = 1800.0
+    max_connection_age_grace_s: float = 600.0
+
+    @classmethod
+    def of(cls, settings: object) -> GrpcOptions:
+        """Return the options that `settings`, such as config.ServerSettings, holds under the same names."""
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})
+
+
+def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
+    """Return the arguments for grpc.
+
+    The number of RPCs is not bounded here: that would refuse health checks too, and get a busy server
+    restarted. The name of the ping interval is the one that grpc reads, not the one its C macro suggests.
+    """
+    return (
+        ("grpc.so_reuseport", int(options.so_reuseport)),
+        ("grpc.max_receive_message_length", options.max_receive_bytes),
+        ("grpc.max_send_message_length", options.max_send_bytes),
+        ("grpc.max_metadata_size", options.max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
+        ("grpc.max_concurrent_streams", options.max_concurrent_streams),
+        ("grpc.max_allowed_incoming_connections", options.max_grpc_connections),
+        # By itself grpc ends calls from the thousandth on that waits, and in a flood those are not the flood's alone.
+        ("grpc.server.max_pending_requests", options.max_pending_calls),
+        ("grpc.server.max_pending_requests_hard_limit", options.max_pending_calls),
+        ("grpc.keepalive_time_ms", _ms(options.keepalive_time_s)),
+        ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
+        # Idle connections are probed too, or a dead client would hold its place for ever.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(options.min_ping_interval_s)),
+        ("grpc.max_connection_age_ms", _ms(options.max_connection_age_s)),
+        ("grpc.max_connection_age_grace_ms", _ms(options.max_connection_age_grace_s)),
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+_log = logging.getLogger("reasond.grpc")
+
+
+class CertificateReloader:
+    """Hands certificates to grpc, which asks before every handshake; a broken new file keeps the old ones."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamp: Stamp = ()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return server credentials that follow the files.
+
+        Raises:
+            SettingsError: the files cannot be used as they are now.
+        """
+        if not (self._files.certificate and self._files.private_key):
+            raise SettingsError(
+                "TLS from files needs a certificate and a private key",
+                remedy="Set [server] tls_certificate and tls_private_key.",
+            )
+        try:
+            stamp = self._files.stamp()
+            initial = self._load()
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                f"The TLS files {', '.join(shown(str(path)) for path in self._files.paths)} cannot be used: "
+                f"{_plain(error)}",
+                remedy="Check [server] tls_certificate, tls_private_key and tls_client_ca.",
+            ) from error
+        self._stamp = stamp
+        return grpc.dynamic_ssl_server_credentials(
+            initial,
+            self.reload,  # type: ignore[arg-type]  # the stubs forget that None means unchanged
+            require_client_authentication=bool(self._files.client_ca),
+        )
+
+    def reload(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return the new certificates if the files have changed and fit together, else None."""
+        stamp = self._files.stamp()
+        if stamp == self._stamp:
+            return None
+        try:
+            fresh = self._load()
+        except (OSError, ValueError) as error:
+            self._stamp = stamp
+            _log.error("changed TLS files cannot be used, the old ones stay: %s", _plain(error))
+            return None
+        # Written to while they were read: the next handshake looks again.
+        if self._files.stamp() != stamp:
+            return None
+        self._stamp = stamp
+        _log.info("TLS files reloaded")
+        return fresh
+
+    def _load(self) -> grpc.ServerCertificateConfiguration:
+        """Read the files and make sure that they fit together, which grpc would not tell."""
+        files = self._files
+        files.context()
+        chain, key = Path(files.certificate).read_bytes(), Path(files.private_key).read_bytes()
+        authorities = Path(files.client_ca).read_bytes() if files.client_ca else None
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)
+
+
+def _plain(error: OSError | ValueError) -> str:
+    """Return what went wrong; texts of the TLS library may be long but hold no key material."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

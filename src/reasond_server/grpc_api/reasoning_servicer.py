@@ -1,16 +1,16 @@
-"""ReasoningService over gRPC: converts, calls the core, converts back; decides nothing."""
+"""ReasoningService over gRPC: converts, calls the core, converts back; decides nothing but when a client stalls."""
 # ruff: noqa: N802 - the names of the methods are those of the contract
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond.v1 import reasoning_service_pb2_grpc
 from reasond_server.errors import ReasondError, SlowConsumerError
-from reasond_server.grpc_api.calls import current_principal, remaining_s
 from reasond_server.grpc_api.conversion import (
     MAX_TRACE_BYTES,
     event_message,
@@ -18,7 +18,7 @@ from reasond_server.grpc_api.conversion import (
     fill_traced,
     json_text,
 )
-from reasond_server.grpc_api.guard import TRANSPORT
+from reasond_server.grpc_api.guard import TRANSPORT, current_principal, remaining_s
 from reasond_server.grpc_api.requests import (
     finish_reason_of,
     invalid,
@@ -27,19 +27,19 @@ from reasond_server.grpc_api.requests import (
     task_of,
     trace_view_of,
 )
-from reasond_server.grpc_api.stalls import StallWatch
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import CostClass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from typing import Self
 
     from reasond.v1 import execution_pb2
-    from reasond_server.grpc_api.handlers import Context
-    from reasond_server.grpc_api.registering import GenericRegistry
+    from reasond_server.grpc_api.handlers import Context, GenericRegistry
     from reasond_server.reasoning.service import ExecutionView, ReasoningService, StrategyInfo
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent
+
 
 _LARGEST_PAGE: Final = 100
 _RESULT_ROOM_BYTES: Final = 512 * 1024
@@ -97,7 +97,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
                     async for event in events:
                         try:
                             # Waits while the client's flow-control window is full.
-                            await watch.bound(context.write(event_message(event)))
+                            await watch.write_within(context.write(event_message(event)))
                         except TimeoutError:
                             raise self._cut_off(event) from None
         except ReasondError as error:
@@ -233,3 +233,72 @@ def _strategy(info: StrategyInfo) -> pb.Strategy:
         cost_class=_COST_CLASSES[info.cost_class] if info.cost_class else pb.COST_CLASS_UNSPECIFIED,
         cost_formula=info.cost_formula,
     )
+
+
+class Timers(Protocol):
+    """What of an event loop sets timers; in seconds."""
+
+    def time(self) -> float:
+        """Return the time on its clock."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
+        """Call `callback` when the clock says `when`."""
+        ...
+
+
+class StallWatch:
+    """Bounds each wait of the present task by `limit_s` seconds, while the context lasts.
+
+    `asyncio.timeout` sets and cancels a timer for every message. Here one goes off once in `limit_s` seconds and
+    looks since when the write at work has waited. `timers` are those of the running event loop, unless given.
+    """
+
+    def __init__(self, *, limit_s: float, timers: Timers | None = None) -> None:
+        self._limit_s = limit_s
+        self._timers: Timers = timers or asyncio.get_running_loop()
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._since_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_cut = False
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        self._cancelling = 0 if self._task is None else self._task.cancelling()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def write_within(self, write: Awaitable[None]) -> None:
+        """Await `write`.
+
+        Raises:
+            TimeoutError: it took too long and was cancelled.
+        """
+        self._since_s, self._has_cut = self._timers.time(), False
+        if self._timer is None:
+            self._timer = self._timers.call_at(self._since_s + self._limit_s, self._look)
+        try:
+            await write
+        except asyncio.CancelledError:
+            # Whoever else wanted the task cancelled is not to be kept from it.
+            if not self._has_cut or self._task is None or self._task.uncancel() > self._cancelling:
+                raise
+            raise TimeoutError from None
+        finally:
+            self._since_s = None
+
+    def _look(self) -> None:
+        """Cancel the wait that takes too long, or look again when it would; without one, the next sets the timer."""
+        self._timer = None
+        if self._since_s is None or self._task is None:
+            return
+        until_s = self._since_s + self._limit_s
+        if self._timers.time() < until_s:
+            self._timer = self._timers.call_at(until_s, self._look)
+        else:
+            self._has_cut = True
+            self._task.cancel()

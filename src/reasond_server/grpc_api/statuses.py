@@ -28,20 +28,23 @@ _MAX_MESSAGE_BYTES: Final = 1536
 _MAX_TEXT_CHARACTERS: Final = 256
 _CODES: Final = {code.name: code for code in grpc.StatusCode}
 
+CODES: Final = tuple(_CODES)
+"""The names of the status codes."""
+
 
 def code_of(error: ReasondError) -> grpc.StatusCode:
     """Return the gRPC status code of `error`."""
     return _CODES[error.declaration.grpc_status]
 
 
-def status_of(error: ReasondError, *, request_id: str) -> status_pb2.Status:
+def status_of(error: ReasondError, *, call_id: str) -> status_pb2.Status:
     """Return `error` as it crosses the wire: at most 4 KiB, violations cut first, then metadata.
 
     A fault of the server keeps its text to itself: the caller gets "internal error" and the request id.
     """
     reason = error.declaration
     is_internal = reason.name == "INTERNAL"
-    info = error_details_pb2.ErrorInfo(reason=reason.name, domain=DOMAIN, metadata={"request_id": _clip(request_id)})
+    info = error_details_pb2.ErrorInfo(reason=reason.name, domain=DOMAIN, metadata={"request_id": _clip(call_id)})
     if error.execution_id:
         info.metadata["execution_id"] = _clip(error.execution_id)
     text = INTERNAL_MESSAGE if is_internal else clipped_message(error.full_message)

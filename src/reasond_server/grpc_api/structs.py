@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import struct_pb2
 
 from reasond_server.errors import InternalError, InvalidRequestError, Violation, shown
+from reasond_server.reasoning.payloads import MAX_DEPTH
 from reasond_server.reasoning.requests import MAX_CONFIG_VALUES
-from reasond_server.runs.payloads import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,24 +1,25 @@
-"""Connections that send their headers slowly or without end, or do not read what they asked for, are closed."""
+"""HTTP connections: those that send slowly or do not read are closed, and work ends when its client leaves."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from reasond_server.http_api.departures import DEPARTURE_KEY, Departure
-from reasond_server.http_api.exchange import PEER_URIS_KEY
-from reasond_server.http_api.joining import JoiningTransport
+from reasond_server.http_api.exchange import PEER_URIS_KEY, ClientGoneError
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+    from reasond_server.http_api.exchange import Scope
+
 
 _log = logging.getLogger("reasond.http")
 # A client that is still sending reads no answer before it has sent all.
@@ -212,3 +213,120 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_REFUSAL % status)
             self.transport.close()
+
+
+T = TypeVar("T")
+DEPARTURE_KEY: Final = "reasond.departure"
+
+
+class Departure:
+    """Whether the client of a connection has left. Its requests are worked on one after the other, each in a task."""
+
+    __slots__ = ("_task", "has_happened")
+
+    def __init__(self) -> None:
+        self.has_happened = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def happen(self) -> None:
+        """Note that the client has left, and cancel what is worked on for it."""
+        self.has_happened = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """Cancel `task` once the client leaves; now, if it has left."""
+        self._task = task
+        if self.has_happened:
+            task.cancel()
+
+    def forget(self) -> None:
+        """Cancel nothing any more."""
+        self._task = None
+
+
+def departure_of(scope: Scope) -> Departure:
+    """Return that of the client behind `scope`; one that never happens where the server does not tell."""
+    departure: Departure | None = scope.get(DEPARTURE_KEY)
+    return Departure() if departure is None else departure
+
+
+async def unless_client_leaves(work: Coroutine[Any, Any, T], departure: Departure) -> T:
+    """Return what `work` returns; when the client leaves first, cancel `work` and wait until it has ended.
+
+    `work` runs in the task of the caller.
+
+    Raises:
+        ClientGoneError: the client left.
+    """
+    task = asyncio.current_task()
+    if task is None:  # pragma: no cover - coroutines run in tasks
+        message = "a request is served outside a task"
+        raise RuntimeError(message)
+    departure.watch(task)
+    try:
+        result = await work
+    except asyncio.CancelledError:
+        # Who cancels the task from outside is obeyed, whether the client has left as well or not.
+        if departure.has_happened and not task.uncancel():
+            raise ClientGoneError from None
+        raise
+    except BaseException:
+        if departure.has_happened:
+            task.uncancel()
+        raise
+    else:
+        if departure.has_happened:
+            # The work went on to its end though it was cancelled.
+            task.uncancel()
+            raise ClientGoneError
+        return result
+    finally:
+        departure.forget()
+
+
+_HEAD: Final = b"HTTP/1.1 "
+
+
+class JoiningTransport:
+    """A transport that keeps the head of an answer until what is written next, or until the loop comes round.
+
+    uvicorn writes the head as soon as an answer begins, and nearly every body follows before anything else happens. All
+    but writing is the business of `transport`, and `on_close` closes it.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, *, loop: asyncio.AbstractEventLoop, on_close: Callable[[], None]
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._on_close = on_close
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write `data` after what is kept; keep it if it is the head of an answer."""
+        if self._head:
+            kept, self._head = self._head, b""
+            self._transport.writelines((kept, data))
+        elif data.startswith(_HEAD):
+            self._head = data
+            self._loop.call_soon(self._flush)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Write what is kept, and close."""
+        self._flush()
+        self._on_close()
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more is written."""
+        return self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a transport has
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        kept, self._head = self._head, b""
+        if kept and not self._transport.is_closing():
+            self._transport.write(kept)

@@ -1,27 +1,38 @@
-"""The one address of JSON-RPC: media types in, bodies bounded, answers or streams out."""
+"""The one address of JSON-RPC: media types in, bodies bounded, answers or server-sent events out.
+
+A stream has the same events as ReasonIterations and is resumed by Last-Event-ID. Each event is
+`id: <execution_id>:<sequence>` (logged events only), `event:` its kind and one line of JSON as `data:`. The last one
+is `completed`, or `error` with a JSON-RPC error object; a failed run sends both. Source: WHATWG HTML, section 9.2.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_json
 
 from reasond_server.errors import AccessError, InvalidJsonRpcError, ParseError
-from reasond_server.http_api.calls import Calls
-from reasond_server.http_api.departures import departure_of, unless_client_leaves
+from reasond_server.http_api.connections import departure_of, unless_client_leaves
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
 from reasond_server.http_api.intake import require_plain
 from reasond_server.http_api.jsonrpc import dispatch, parse, read_request, unread
-from reasond_server.http_api.streaming import HEADERS, frames, wants_stream
+from reasond_server.http_api.jsonrpc_calls import Calls, failure_of
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.wire.json_mapping import event_json, event_name, is_logged
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import Receive, Scope, Send
-    from reasond_server.http_api.calls import Gate
-    from reasond_server.http_api.exchange import Exchange
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
-    from reasond_server.http_api.jsonrpc import RpcRequest
-    from reasond_server.http_api.methods import Methods
+    from reasond_server.http_api.jsonrpc import RpcParams, RpcRequest
+    from reasond_server.http_api.jsonrpc_calls import Call, Gate, Methods
     from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.types import StreamEvent
+
 
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _TURNED_AWAY: Final = (_NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
@@ -101,3 +112,42 @@ async def _stream(calls: Calls, request: RpcRequest, exchange: Exchange, send: S
         async for event in events:
             await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
+
+
+HEADERS: Final[Sequence[tuple[bytes, bytes]]] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),
+)
+"""Headers of a stream; the second keeps nginx from holding events back."""
+
+
+def wants_stream(accept: Sequence[str]) -> bool:
+    """Return whether the values of the header Accept ask for server-sent events by name."""
+    if not accept:
+        return False
+    for choice in ",".join(accept).split(","):
+        media_type, *parameters = (part.strip().lower() for part in choice.split(";"))
+        if media_type == "text/event-stream" and not any(re.fullmatch(r"q=0(\.0*)?", each) for each in parameters):
+            return True
+    return False
+
+
+async def frames(call: Call, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[bytes, None]:
+    """Yield the events of `call`, framed; with `last_event_id` those after it. Closing it leaves the execution."""
+    try:
+        async with aclosing(call.events(params, last_event_id)) as events:
+            async for event in events:
+                yield frame(event)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
+        yield _frame("error", await call.explain(failure_of(error)))
+
+
+def frame(event: StreamEvent) -> bytes:
+    """Return one event as it goes over the wire."""
+    place = f"{event.execution_id}:{event.sequence}" if is_logged(event) else ""
+    return _frame(event_name(event), event_json(event), place=place)
+
+
+def _frame(name: str, data: Mapping[str, Any], *, place: str = "") -> bytes:
+    id_line = f"id: {place}\n" if place else ""
+    return f"{id_line}event: {name}\ndata: ".encode() + to_json(data, inf_nan_mode="null") + b"\n\n"

@@ -1,17 +1,16 @@
-"""One HTTP request and its answer: what is known of it, how it is refused, how answers are sent."""
+"""One HTTP request as the application sees it: its headers, what is noted about it, and how it is answered."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.http_api.asgi import Scope, Send
-    from reasond_server.http_api.headers import RequestHeaders
 
 JSON_TYPE: Final = b"application/json"
 TRANSPORT: Final = "http"
@@ -29,7 +28,7 @@ class Exchange:
     `methods` are JSON-RPC methods, `code`, `reason` and `is_fault` those of the last error among its calls.
     """
 
-    request_id: str
+    call_id: str
     headers: RequestHeaders
     peer_uris: Sequence[str] = ()
     route: str = ""
@@ -75,8 +74,58 @@ async def send_answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_refusal(send: Send, refusal: RefusalError, request_id: str) -> None:
+async def send_refusal(send: Send, refusal: RefusalError, call_id: str) -> None:
     """Send what was refused, as JSON: `{"error": ..., "request_id": ...}`."""
-    content: dict[str, Any] = {"error": refusal.message, "request_id": request_id}
+    content: dict[str, Any] = {"error": refusal.message, "request_id": call_id}
     headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
     await send_answer(send, refusal.status, to_json(content), headers=headers)
+
+
+_JSON: Final = "application/json"
+# More digits are over every limit already, and reading thousands of them would take time.
+_MOST_DIGITS: Final = 20
+
+
+class RequestHeaders:
+    """Values by name, in the order in which they came; `raw` are headers as ASGI has them, names in lower case."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self._raw = raw
+
+    def getlist(self, name: bytes) -> list[str]:
+        """Return all values of a header; none where there is none."""
+        # Latin-1, as HTTP has it: every byte is a character.
+        return [value.decode("latin-1") for key, value in self._raw if key == name]
+
+    def first(self, name: bytes) -> str | None:
+        """Return the first value of a header; None where there is none."""
+        values = self.getlist(name)
+        return values[0] if values else None
+
+    def declared_bytes(self) -> int | None:
+        """Return how long the body is by Content-Length; None where that says nothing, or is no number."""
+        length = self.first(b"content-length")
+        return int(length[:_MOST_DIGITS]) if length and length.isdecimal() else None
+
+    def say_json(self) -> bool:
+        """Return whether there is one Content-Type, and it is that of JSON."""
+        types = self.getlist(b"content-type")
+        return len(types) == 1 and types[0].partition(";")[0].strip().lower() == _JSON
+
+
+Scope: TypeAlias = MutableMapping[str, Any]
+"""What is known of a request, or of a connection."""
+
+Message: TypeAlias = MutableMapping[str, Any]
+"""One event, under `type` what kind of one."""
+
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+"""Waits for the next event from the client."""
+
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+"""Sends an event to the client."""
+
+ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""An application: serves one request."""

@@ -9,8 +9,7 @@ from reasond_server.errors import shown
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import Receive
-    from reasond_server.http_api.headers import RequestHeaders
+    from reasond_server.http_api.exchange import Receive, RequestHeaders
 
 
 class Intake:

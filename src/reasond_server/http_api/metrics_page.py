@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.access import audit
 from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors import AccessError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of
-from reasond_server.http_api.pages import Addresses
-from reasond_server.http_api.reception import Reception
+from reasond_server.http_api.reception import Addresses, Reception
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.access.peers import Peers
-    from reasond_server.http_api.asgi import Receive, Scope, Send
-    from reasond_server.http_api.exchange import Exchange
+    from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
+    from reasond_server.telemetry.exposition import Scrape
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal
 
@@ -26,20 +25,6 @@ METRICS_PATH: Final = "/metrics"
 _OPERATION: Final = Operation("metrics")
 _HINT: Final = "Send 'Authorization: Bearer <token>'"
 _NO_STORE: Final = (b"cache-control", b"no-store")
-
-
-class Scraped(Protocol):
-    """All metrics as they are sent."""
-
-    @property
-    def body(self) -> bytes:
-        """The bytes."""
-        ...
-
-    @property
-    def content_type(self) -> str:
-        """Their format."""
-        ...
 
 
 class ReaderGate:
@@ -74,7 +59,7 @@ class ReaderGate:
             exchange.subject = principal.subject
             require_metrics(principal)
         except AccessError as error:
-            audit.log_denied(_OPERATION, error, principal=principal, call_id=exchange.request_id)
+            audit.log_denied(_OPERATION, error, principal=principal, call_id=exchange.call_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             exchange.reason = error.reason
             challenge = {} if principal else {"www-authenticate": "Bearer"}
@@ -84,9 +69,7 @@ class ReaderGate:
 class MetricsPage:
     """Sends what `scrape` writes for the values of the header Accept; without a `gate` to everybody."""
 
-    def __init__(
-        self, scrape: Callable[[Sequence[str]], Awaitable[Scraped]], *, gate: ReaderGate | None = None
-    ) -> None:
+    def __init__(self, scrape: Callable[[Sequence[str]], Awaitable[Scrape]], *, gate: ReaderGate | None = None) -> None:
         self._scrape = scrape
         self._gate = gate
 
@@ -110,6 +93,6 @@ class MetricsPage:
 class MetricsApp(Reception):
     """The application of a listener that serves nothing else."""
 
-    def __init__(self, page: MetricsPage, *, new_request_id: Callable[[], str]) -> None:
+    def __init__(self, page: MetricsPage, *, new_call_id: Callable[[], str]) -> None:
         addresses = Addresses(pages={METRICS_PATH: page}, endpoints={}, hint="the metrics are at /metrics")
-        super().__init__(addresses.find, new_request_id=new_request_id)
+        super().__init__(addresses.find, new_call_id=new_call_id)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reasond_server.errors import InvalidRequestError, Violation
 from reasond_server.types import Budget, FinishReason, Task
-from reasond_server.violations import violations_of, with_few_unknown
+from reasond_server.violations import drop_surplus_unknown, violations_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,7 +140,7 @@ def read_params(kind: type[ParamsT], params: Mapping[str, Any]) -> ParamsT:
     """
     try:
         # Counted first: most have fewer members than there are fields, and so few that are unknown.
-        few = params if len(params) <= _MANY else with_few_unknown(params, kind.model_fields)
+        few = params if len(params) <= _MANY else drop_surplus_unknown(params, kind.model_fields)
         return kind.model_validate(few)
     except ValidationError as error:
         within = {"budget": BudgetParams.model_fields}

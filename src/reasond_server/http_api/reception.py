@@ -13,22 +13,23 @@ from reasond_server.http_api.exchange import (
     ClientGoneError,
     Exchange,
     RefusalError,
+    RequestHeaders,
     attach,
+    exchange_of,
     send_refusal,
 )
-from reasond_server.http_api.headers import RequestHeaders
 from reasond_server.reasons import INTERNAL_MESSAGE
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import read_trace_bytes
 from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
-from reasond_server.wire.request_ids import REQUEST_ID_KEY, request_id_of
+from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from reasond_server.http_api.asgi import ASGIApp, Message, Receive, Scope, Send
+    from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import OpenSpan, Tracing
 
@@ -39,9 +40,41 @@ _CLIENT_GONE: Final = 499
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
-_ID_NAME: Final = REQUEST_ID_KEY.encode("ascii")
+_ID_NAME: Final = CALL_ID_KEY.encode("ascii")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
+_HINT: Final = "JSON-RPC is at /api/v1/jsonrpc"
 _log = logging.getLogger("reasond.http")
+
+
+class Addresses:
+    """What is served where: `pages` to GET and HEAD, `endpoints` to POST, by their paths exactly as they are written.
+
+    `hint` tells whoever asks for another path where there is something.
+    """
+
+    def __init__(self, *, pages: Mapping[str, ASGIApp], endpoints: Mapping[str, ASGIApp], hint: str = _HINT) -> None:
+        self._hint = hint
+        self._served: dict[str, tuple[ASGIApp, Sequence[str]]] = {
+            **{path: (page, ("GET", "HEAD")) for path, page in pages.items()},
+            **{path: (endpoint, ("POST",)) for path, endpoint in endpoints.items()},
+        }
+
+    def find(self, scope: Scope) -> ASGIApp:
+        """Return what serves the request; its path is its route.
+
+        Raises:
+            RefusalError: 404 there is nothing at its path, 405 what is there takes other methods.
+        """
+        path = scope["path"]
+        found = self._served.get(path)
+        if found is None:
+            raise RefusalError(404, f"there is nothing at this address; {self._hint}")
+        exchange_of(scope).route = path
+        app, methods = found
+        if scope["method"] not in methods:
+            allowed = ", ".join(methods)
+            raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
+        return app
 
 
 class Reception:
@@ -54,7 +87,7 @@ class Reception:
         self,
         find: Callable[[Scope], ASGIApp],
         *,
-        new_request_id: Callable[[], str],
+        new_call_id: Callable[[], str],
         monotonic: Callable[[], float] = time.monotonic,
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
@@ -62,7 +95,7 @@ class Reception:
         self.in_flight = 0
         self._observer = observer
         self._find = find
-        self._new_request_id = new_request_id
+        self._new_call_id = new_call_id
         self._monotonic = monotonic
         self._tracing = tracing
 
@@ -70,20 +103,20 @@ class Reception:
         """Serve one request."""
         exchange = self._exchange(scope)
         attach(scope, exchange)
-        enter(work := Work(call_id=exchange.request_id, trace=read_trace_bytes(scope["headers"])))
-        arrival = None if self._tracing is None else _arrived(self._tracing, scope, work)
+        enter(work := Work(call_id=exchange.call_id, trace=read_trace_bytes(scope["headers"])))
+        arrival = None if self._tracing is None else _begin_arrival(self._tracing, scope, work)
         started = self._monotonic()
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                request_id = (_ID_NAME, exchange.request_id.encode("ascii"))
-                message = {**message, "headers": [*message.get("headers", ()), request_id, _NO_SNIFFING]}
+                call_id = (_ID_NAME, exchange.call_id.encode("ascii"))
+                message = {**message, "headers": [*message.get("headers", ()), call_id, _NO_SNIFFING]}
             await send(message)
 
         self.in_flight += 1
         try:
-            await self._served(scope, receive, answer, exchange)
+            await self._serve_within(scope, receive, answer, exchange)
         finally:
             self.in_flight -= 1
             self._observer.http_answered(scope["path"], exchange.status)
@@ -92,36 +125,36 @@ class Reception:
             if span is not None:
                 _end(span, scope, exchange, work)
 
-    async def _served(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+    async def _serve_within(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         """Let the request be served; turn what they raise into an answer if none has begun."""
         try:
             await self._find(scope)(scope, receive, send)
         except ClientGoneError:
             exchange.status = _CLIENT_GONE
         except RefusalError as refusal:
-            await send_refusal(send, refusal, exchange.request_id)
+            await send_refusal(send, refusal, exchange.call_id)
         except asyncio.CancelledError:
             if not exchange.status:
                 going = RefusalError(503, "the server is shutting down", headers={"connection": "close"})
-                await send_refusal(send, going, exchange.request_id)
+                await send_refusal(send, going, exchange.call_id)
             raise
         except Exception:
-            _log.exception("%s failed", shown(scope["path"]), extra={"call_id": exchange.request_id})
+            _log.exception("%s failed", shown(scope["path"]), extra={"call_id": exchange.call_id})
             if exchange.status:
                 raise
-            await send_refusal(send, RefusalError(500, INTERNAL_MESSAGE), exchange.request_id)
+            await send_refusal(send, RefusalError(500, INTERNAL_MESSAGE), exchange.call_id)
 
     def _exchange(self, scope: Scope) -> Exchange:
         headers = RequestHeaders(scope["headers"])
         given = headers.getlist(_ID_NAME)
         return Exchange(
-            request_id=request_id_of(given, new_request_id=self._new_request_id),
+            call_id=call_id_of(given, new_call_id=self._new_call_id),
             headers=headers,
             peer_uris=scope.get(PEER_URIS_KEY, ()),
         )
 
 
-def _arrived(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None:
+def _begin_arrival(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None:
     """Return what begins the span of a request; probes have none."""
     if scope["path"] in QUIET_PATHS:
         return None
@@ -162,7 +195,7 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
         "code": exchange.code,
         "reason": exchange.reason,
         "duration_ms": round(duration_s * 1000, 3),
-        "call_id": exchange.request_id,
+        "call_id": exchange.call_id,
         "subject": exchange.subject,
     }
     path = fields["method"] or shown(scope["path"])

@@ -20,7 +20,7 @@ from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from reasond_server.access.agent_secrets import AgentTokens
-    from reasond_server.http_api.asgi import Receive, Scope, Send
+    from reasond_server.http_api.exchange import Receive, Scope, Send
     from reasond_server.http_api.intake import Intake
     from reasond_server.telemetry.observers import CallObserver
 
@@ -30,7 +30,7 @@ _OPERATION: Final = Operation("IssueToken")
 _HEADERS: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
-class TokenRequest(BaseModel):
+class TokenBody(BaseModel):
     """What an agent sends."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -66,20 +66,20 @@ class TokenEndpoint:
             )
         except (TokenInvalidError, LimitError) as error:
             exchange.reason = error.reason
-            audit.log_denied(_OPERATION, error, call_id=exchange.request_id)
+            audit.log_denied(_OPERATION, error, call_id=exchange.call_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             raise _refusal(error) from None
         exchange.subject = issued.principal.subject
-        audit.log_allowed(_OPERATION, principal=issued.principal, call_id=exchange.request_id)
+        audit.log_allowed(_OPERATION, principal=issued.principal, call_id=exchange.call_id)
         answer = {"access_token": issued.token, "token_type": "Bearer", "expires_in": issued.lifetime_s}
         await send_answer(send, 200, to_json(answer), headers=_HEADERS)
 
 
-def _read(body: bytearray) -> TokenRequest:
+def _read(body: bytearray) -> TokenBody:
     """Return what the agent sent; what is wrong with it is said without repeating it."""
     try:
         found: Any = json.loads(body)
-        return TokenRequest.model_validate(found)
+        return TokenBody.model_validate(found)
     except (ValidationError, ValueError, RecursionError):
         message = (
             f"send a JSON object with agent_id (1-{_MAX_AGENT_ID_CHARACTERS} characters) and secret "

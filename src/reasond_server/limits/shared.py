@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from reasond_server.awake import awake_for
+from reasond_server.awake import limit_awake_time
 from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.limits.budgets import RESERVED_S, Reservation, build_refusal
 from reasond_server.limits.request_limits import release_slot
@@ -75,7 +75,7 @@ class Fallback:
         """
         if self._health.may_try():
             try:
-                async with awake_for(self._timeout_s):
+                async with limit_awake_time(self._timeout_s):
                     found = await shared()
             except FAILURES as error:
                 self._health.note_failure(error)

@@ -32,14 +32,6 @@ class LeasedRuns(Protocol):
         """Return the fence of each log that is written here, by execution id."""
         ...
 
-    def count_room(self) -> int:
-        """Return how many executions may be taken over now."""
-        ...
-
-    def adopt(self, recovery: Recovery, since_s: float) -> None:
-        """Go on with an execution that was taken over by a request that began at `since_s`."""
-        ...
-
     def prolong(self, fences: Mapping[str, int], since_s: float) -> None:
         """Note which leases were renewed by a request that began at `since_s`."""
         ...
@@ -57,6 +49,18 @@ class LeasedRuns(Protocol):
         ...
 
 
+class Heir(Protocol):
+    """Who goes on with what other processes left behind."""
+
+    def count_room(self) -> int:
+        """Return how many executions may be taken over now."""
+        ...
+
+    def adopt(self, recovery: Recovery, since_s: float) -> None:
+        """Go on with an execution that was taken over by a request that began at `since_s`."""
+        ...
+
+
 class Upkeep:
     """Renews the leases of a process, looks for logs that nobody writes, and forgets what is past its time.
 
@@ -67,7 +71,8 @@ class Upkeep:
         lease: what this process holds its executions by.
         random: spreads the waits.
         monotonic: the clock of the times that are handed on, in seconds.
-        runs: whose leases are renewed, and who goes on with what is taken over.
+        runs: whose leases are renewed.
+        heir: goes on with what is taken over.
     """
 
     def __init__(
@@ -78,12 +83,14 @@ class Upkeep:
         random: Callable[[], float],
         monotonic: Callable[[], float],
         runs: LeasedRuns,
+        heir: Heir,
     ) -> None:
         self._store = store
         self._lease = lease
         self._random = random
         self._monotonic = monotonic
         self._runs = runs
+        self._heir = heir
         self._is_out_of_touch = False
         self._renewed_s: float | None = None
         self._hurried = asyncio.Event()
@@ -177,14 +184,14 @@ class Upkeep:
             self._runs.keep(execution_id)
 
     async def _recover(self) -> None:
-        room = self._runs.count_room()
+        room = self._heir.count_room()
         if room < 1:
             return
         since_s = self._monotonic()
         found = await self._store.recover(self._lease, limit=room)
         for recovery in found:
             _log.info("execution taken over", extra={"execution_id": recovery.execution.execution_id})
-            self._runs.adopt(recovery, since_s)
+            self._heir.adopt(recovery, since_s)
         if found:
             # It also tells which of them somebody wanted to stop meanwhile.
             await self._renew()

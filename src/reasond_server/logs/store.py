@@ -54,7 +54,7 @@ class Lease:
 class Record:
     """A call that was completed, kept so that a recovered run need not make it again; no client sees it.
 
-    `key` tells which call of its run it was, `body` is JSON text; `runs.replay.journal` knows both.
+    `key` tells which call of its run it was, `body` is JSON text; `runs.run_journal` knows both.
     """
 
     key: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import strategies_of
-from reasond_server.awake import awake_for
+from reasond_server.awake import limit_awake_time
 from reasond_server.errors import InternalError, StoreUnavailableError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.reasoning.selection import Selection, Wish, select
@@ -70,7 +70,7 @@ class Chooser:
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
         """Return the agent that the task names."""
         try:
-            async with awake_for(self._within_s):
+            async with limit_awake_time(self._within_s):
                 return await self._directory.get(tenant=caller.tenant, agent_id=task.agent or "")
         except TimeoutError:
             raise StoreUnavailableError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from reasond_server.errors import InvalidConfigError, SettingsError, Violation, shown
-from reasond_server.violations import nearest, violations_of, with_few_unknown
+from reasond_server.violations import drop_surplus_unknown, suggest_nearest, violations_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ class StrategyConfiguration:
     def _checked(self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None) -> StrategyConfig:
         system = self._defaults[strategy.name]
         known = strategy.config_type.model_fields
-        values = with_few_unknown({**system, **(agent or {}), **request}, known)
+        values = drop_surplus_unknown({**system, **(agent or {}), **request}, known)
         try:
             config: StrategyConfig = strategy.config_type.model_validate(values)
         except ValidationError as error:
@@ -96,7 +96,9 @@ class StrategyConfiguration:
             kind[strategy.name] = {}
         for key, value in table.items():
             if key not in by_key:
-                raise SettingsError(f"[reasoning.strategies.{strategy.name}] {key} is not known{nearest(key, by_key)}")
+                raise SettingsError(
+                    f"[reasoning.strategies.{strategy.name}] {key} is not known{suggest_nearest(key, by_key)}"
+                )
             kind, name = by_key[key]
             kind[strategy.name][name] = value
         for name, ceiling in self._ceilings[strategy.name].items():

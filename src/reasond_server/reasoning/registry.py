@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, shown
 from reasond_server.strategies.strategy import ReasoningStrategy
-from reasond_server.violations import nearest
+from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -55,7 +55,7 @@ class StrategyRegistry:
         if name in self._strategies:
             return self._strategies[name]
         here = f"Enabled here: {', '.join(map(repr, self.names)) or 'none'}"
-        hint = nearest(name, self.names) if self.names else ""
+        hint = suggest_nearest(name, self.names) if self.names else ""
         raise StrategyNotFoundError(
             f"Strategy not found: {shown(name)}",
             remedy=f"{here}{hint if 'mean' in hint else '.'}",
@@ -86,7 +86,7 @@ def check_tables(names: Iterable[str], *, installed: Iterable[EntryPoint] | None
     for name in names:
         if name not in known:
             raise SettingsError(
-                f"[reasoning.strategies.{name}] names no installed strategy{nearest(name, known)}",
+                f"[reasoning.strategies.{name}] names no installed strategy{suggest_nearest(name, known)}",
                 remedy="Correct the name, install the strategy's package, or remove the table.",
             )
 
@@ -96,7 +96,7 @@ def _load(name: str, by_name: dict[str, EntryPoint]) -> ReasoningStrategy[Any]:
     point = by_name.get(name)
     if point is None:
         raise SettingsError(
-            f"[reasoning] enabled_strategies names {name!r}, which is not installed{nearest(name, by_name)}",
+            f"[reasoning] enabled_strategies names {name!r}, which is not installed{suggest_nearest(name, by_name)}",
             remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
         )
     try:

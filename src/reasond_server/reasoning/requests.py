@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InvalidRequestError, Violation, shown
-from reasond_server.runs.payloads import MAX_DEPTH, depth_of
+from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
 from reasond_server.types import Budget
 
 if TYPE_CHECKING:

@@ -22,11 +22,10 @@ from reasond_server.logs.store import ExecutionFilter
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
+from reasond_server.reasoning.strategy_work import Assignment
 from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
-from reasond_server.runs.endings import ABANDONED, ending_of_error, failure_of
 from reasond_server.runs.following import Follower
-from reasond_server.runs.run import Assignment
-from reasond_server.runs.traced_runs import link_to
+from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
 from reasond_server.telemetry.scope import current_trace, note_execution, note_result
 from reasond_server.types import ExecutionState, Result
 from reasond_server.types.values import value
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
+    from reasond_server.reasoning.strategy_work import ReasoningKind
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.types import (
@@ -96,6 +96,7 @@ class ReasoningService:
         directory: AgentDirectory,
         store: ExecutionStore,
         runner: Runner,
+        kind: ReasoningKind,
         model: ChatModel,
         clock: Clock,
         policy: Policy,
@@ -106,6 +107,7 @@ class ReasoningService:
         self._configuration = configuration
         self._store = store
         self._runner = runner
+        self._kind = kind
         self._model = model
         self._clock = clock
         self._policy = policy
@@ -222,7 +224,7 @@ class ReasoningService:
             InvalidRequestError: the log never was that long.
         """
         execution = await self._find(caller, execution_id)
-        link_to(self._runner.live(execution_id))
+        _link_to(self._runner.find_live(execution_id))
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
             raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
@@ -265,7 +267,7 @@ class ReasoningService:
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason)
         before = place_of(page_token, wanted) if page_token else None
-        await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
+        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
         token = token_after(found[size - 1], wanted) if len(found) > size else ""
         return ExecutionPage(executions=found[:size], next_page_token=token)
@@ -288,7 +290,7 @@ class ReasoningService:
 
     async def _find(self, caller: Principal, execution_id: str) -> Execution:
         """Return the caller's execution."""
-        await self._runner.written(caller.tenant, within_s=_LOOK_AGAIN_S)
+        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
         except ReasondError as error:
@@ -301,13 +303,13 @@ class ReasoningService:
         """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
         check_task(task)
         execution = await self._start(caller, task, _Wanted(deadline_s=deadline_s, is_unary=True))
-        run = self._runner.live(execution.execution_id)
+        run = self._runner.find_live(execution.execution_id)
         if run is None:
             raise InternalError("the execution is gone before it has begun")
         subscriber = SilentSubscriber()
-        run.attach(subscriber)
+        run.subscribers.attach(subscriber)
         try:
-            result = await run.conclusion()
+            result = await run.wait_for_result()
             if result is None:
                 raise _gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""))
@@ -316,9 +318,9 @@ class ReasoningService:
             events = await self._events(run)
             if events and events[0].sequence > 1:
                 result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
-            return view_of(run.execution, events, result=result)
+            return view_of(run.log.execution, events, result=result)
         finally:
-            run.detach(subscriber)
+            run.subscribers.detach(subscriber)
 
     async def _events(self, run: Run) -> Sequence[LoggedEvent]:
         """Return the events of a run that has its answer; only the last ones where the store does not tell the rest."""
@@ -336,19 +338,19 @@ class ReasoningService:
         """Return the execution that the request id stands for, or start one."""
         check_task(task, request_id=wanted.request_id)
         digest = digest_of(task) if wanted.request_id else ""
-        async with self._runner.request_ids.turn(caller.tenant, wanted.request_id):
-            known = await self._runner.request_ids.known(caller.tenant, wanted.request_id, digest)
+        async with self._runner.request_ids.take_turn(caller.tenant, wanted.request_id):
+            known = await self._runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
             if known is None:
                 return await self._start(caller, task, replace(wanted, digest=digest))
-            link_to(self._runner.live(known.execution_id))
+            _link_to(self._runner.find_live(known.execution_id))
             _concerns(known.execution_id)
             return known
 
     async def _result(self, execution: Execution) -> Result:
         """Follow an execution to its end for a caller that may ask again."""
-        run = self._runner.live(execution.execution_id)
+        run = self._runner.find_live(execution.execution_id)
         if run is not None:
-            run.spares_calls = True
+            run.subscribers.finishes_open_calls = True
         async with aclosing(self._follower.follow(execution, after=0, include_deltas=False)) as events:
             async for event in events:
                 if isinstance(event.event, Result):
@@ -358,7 +360,7 @@ class ReasoningService:
     async def _start(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Start an execution once there is a place for it."""
         began_s = self._clock.monotonic()
-        place = await self._runner.place(caller.tenant, within_s=wanted.deadline_s)
+        place = await self._runner.find_place(caller.tenant, within_s=wanted.deadline_s)
         with place:
             selection, config, shown_config = await self._chooser.choose(caller, task)
             permit = await self._limits.admit(caller, selection.strategy.name)
@@ -368,41 +370,44 @@ class ReasoningService:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE
             trace = current_trace()
             assignment = Assignment(
-                tenant=caller.tenant,
-                subject=caller.subject,
                 task=task,
                 strategy=selection.strategy,
                 strategy_source=selection.source,
                 config=config,
                 shown_config=shown_config,
-                trace="" if trace is None else trace.text,
+            )
+            request = WorkRequest(
+                tenant=caller.tenant,
+                subject=caller.subject,
                 request_id=wanted.request_id,
                 digest=wanted.digest,
                 keep_running=wanted.keep_running,
                 time_limit_s=left_s,
                 is_unary=wanted.is_unary,
+                trace="" if trace is None else trace.text,
                 permit="" if permit is None else permit.name,
+                budget=task.budget,
             )
-            execution = await self._runner.start(assignment, place=place)
+            execution = await self._runner.start(self._kind.create(assignment, request), place=place)
         _concerns(execution.execution_id)
         return execution
 
     async def _keep(self, execution: Execution) -> None:
         """Let the execution go on when nobody follows it, unless that was asked for when it began."""
-        run = self._runner.live(execution.execution_id)
+        run = self._runner.find_live(execution.execution_id)
         if run is not None:
-            if run.assignment.keep_running:
+            if run.work.request.keep_running:
                 return
-            run.keep()
+            run.subscribers.keep()
         if execution.state is ExecutionState.RUNNING:
             await self._store.request_keep(execution.tenant, execution.execution_id)
 
     async def _stop(self, execution: Execution) -> Execution:
         """Stop an execution wherever it is at work, and return it as it is then."""
-        run = self._runner.live(execution.execution_id)
+        run = self._runner.find_live(execution.execution_id)
         if run is not None:
             run.cancel()
-            await run.ended()
+            await run.wait_for_end()
         elif execution.state is ExecutionState.RUNNING:
             await self._stop_elsewhere(execution)
         return await self._store.find(execution.tenant, execution.execution_id)
@@ -421,6 +426,12 @@ class ReasoningService:
                     moved.clear()
 
 
+def _link_to(run: Run | None) -> None:
+    """Let the span of the RPC at work point at `run`, if it is at work here."""
+    if run is not None:
+        run.trace.link_rpc()
+
+
 def _concerns(execution_id: str) -> None:
     """Let the audit log and the access log say which execution the call is about."""
     audit.concern(execution_id)
@@ -435,4 +446,4 @@ def _gone(run: Run) -> ReasondError:
         "The server was out of touch with its store for too long, and another one took the execution over",
         remedy="Start the task again.",
     )
-    return ending_of_error(error, usage=run.usage).error or error
+    return ending_of_error(error, usage=run.accounts.usage).error or error

@@ -107,7 +107,7 @@ class Admission:
         if self._running < self._max_running and not self._queues:
             return self.force()
         if self.queued >= self._max_queued:
-            raise self._overloaded(f"and {self.queued} more wait" if self._max_queued else "")
+            raise self._overload_error(f"and {self.queued} more wait" if self._max_queued else "")
         timeout_s = self._queue_timeout_s if within_s is None else min(within_s, self._queue_timeout_s)
         return await self._wait(tenant, timeout_s)
 
@@ -155,7 +155,7 @@ class Admission:
             # A loop that stood still hears of both at once.
             if not _has_come(waiter):
                 outcome = "timeout"
-                raise self._overloaded(f"and no place became free within {timeout_s:g} s") from None
+                raise self._overload_error(f"and no place became free within {timeout_s:g} s") from None
             outcome = "admitted"
         except DrainingError:
             outcome = "draining"
@@ -190,7 +190,7 @@ class Admission:
             del self._queues[tenant]
         return waiter
 
-    def _overloaded(self, waiting: str) -> OverloadedError:
+    def _overload_error(self, waiting: str) -> OverloadedError:
         text = f"{self._running} executions are running, as many as max_concurrent_requests allows"
         return OverloadedError(
             f"{text}, {waiting}" if waiting else text,

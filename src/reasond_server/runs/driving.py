@@ -1,258 +1,177 @@
-"""Works on one run until its end: lets its strategy work within its limits, and writes down what comes of it."""
+"""Drives a run from its first turn to its last: its work goes on within its limits, then its end is written down."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
-from reasond_server.logs.stored.codec import detail_digest
-from reasond_server.runs.endings import (
-    ABANDONED,
-    Ending,
-    cancelled,
-    ending_of_error,
-    ending_of_limit,
-    ending_of_outcome,
-)
-from reasond_server.runs.payloads import carriable, require_outcome, require_step, require_wrote
-from reasond_server.runs.replay.journal import JournaledModel, JournaledToolbox
-from reasond_server.runs.replay.recorded import ReplayError
-from reasond_server.runs.run import Stop
-from reasond_server.runs.traced_runs import enter_run, leave_run, reenter_run
-from reasond_server.strategies.strategy import RunContext, Step, Wrote
-from reasond_server.tools.toolbox import NO_TOOLS
-from reasond_server.types import ExecutionFailure, Iteration, Metrics, Result
+from reasond_server.logs.store import Change, Lease
+from reasond_server.runs.phase import CANCELS, LEAVES, STOP_REASONS, Phase, Trigger
+from reasond_server.runs.work import ABANDONED, RunEnding, cancel_with, ending_of_error, ending_of_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from reasond_server.clock import Clock
-    from reasond_server.llm.model import ChatModel
+    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
     from reasond_server.runs.run import Run
-    from reasond_server.strategies.strategy import Outcome
-    from reasond_server.telemetry.spans import Tracing
-    from reasond_server.tools.toolbox import ToolSource
-    from reasond_server.types import FinishReason, Usage
+    from reasond_server.telemetry.observers import RunObserver
+    from reasond_server.telemetry.spans import Attributes, Tracing
 
 _log = logging.getLogger("reasond.executions")
-_EVENTS_PER_TURN = 16
 # A disk that is full may have room again in a while; the answer is paid for.
 _WAITS_FOR_ROOM_S = (0.5, 2.0, 8.0)
+_LONGEST_WAIT_S = 30 * 86_400.0
+_REPORTED = frozenset({Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE})
 
 
 class Driver:
-    """Drives runs: lets a strategy `work` in a task of its run, stops it from another, and writes down how it ended.
+    """Drives the `runs` of a process, each in a task of its own; what stops one does so in another task.
 
-    A strategy has `unwinding_s` seconds to clean up after its outcome, and as long again once it is cancelled.
-    `retention_of` tells how long a tenant's executions are kept after their end. `is_cut_off` stops a run whose task
-    was cancelled because the whole event loop ends, and says so.
+    `owner` is what the process holds its leases by. `is_cut_off` stops a run whose task was cancelled because the whole
+    event loop ends, and says so.
     """
 
     def __init__(
         self,
         *,
+        runs: LiveRuns,
+        store: ExecutionStore,
         clock: Clock,
-        tools: ToolSource,
-        retention_of: Callable[[str], timedelta],
-        unwinding_s: float,
+        limits: RunnerLimits,
+        owner: str,
+        observer: RunObserver,
         is_cut_off: Callable[[Run], bool],
         tracing: Tracing | None = None,
     ) -> None:
+        self._runs = runs
+        self._store = store
         self._clock = clock
+        self._limits = limits
+        self._owner = owner
+        self._observer = observer
         self._is_cut_off = is_cut_off
-        self._tools = tools
-        self._retention_of = retention_of
-        self._unwinding_s = unwinding_s
         self._tracing = tracing
 
-    async def work(self, run: Run) -> None:
-        """Let the strategy of `run` work in the task that calls, until it has told its outcome and cleaned up.
+    async def drive(self, run: Run) -> None:
+        """Let the work of `run` go on and see the run out; once it is stopped from outside another task does that."""
+        own = run.driver
+        run.on_over = partial(self._take_over, run)
+        with self._store.watch(run.identity.execution_id, partial(self._hear, run)):
+            await self._work(run)
+        if run.driver is not own or own is None:
+            return
+        seeing_out = self._see_out(run, has_stopped=True)
+        if own.cancelling():
+            # By the work itself, or because the loop ends: neither may cut short what comes now, or keep it waiting.
+            run.driver = asyncio.create_task(seeing_out, name=f"end of {run.identity.execution_id}")
+        else:
+            await seeing_out
 
-        Nothing that a strategy raises gets past this: SystemExit and KeyboardInterrupt would end the whole process,
-        and any other exception the log without a result.
-        """
+    async def give_back(self, execution_id: str, fence: int) -> None:
+        """Let another process go on at once."""
         try:
-            enter_run(run, self._tracing)
-            limit_s = run.assignment.limit_s
-            left_s = None if limit_s is None else limit_s - self._elapsed_s(run)
-            if run.told is None and run.stop_reason is None and (left_s is None or left_s > 0):
-                run.limit(left_s)
-                await self._work(run)
+            await self._store.renew(Lease(owner=self._owner, seconds=0), {execution_id: fence})
+        except ReasondError:
+            _log.warning("a lease could not be given back; it runs out by itself")
+
+    async def _work(self, run: Run) -> None:
+        """Let the work go on in the task that calls, until it has reported its end and cleaned up.
+
+        Nothing that it raises gets past this: SystemExit and KeyboardInterrupt would end the whole process, and any
+        other exception the log without a result.
+        """
+        accounts = run.accounts
+        try:
+            work = run.work
+            run.trace.begin(run.identity, self._tracing, caller=work.request.trace, agent=work.agent)
+            limit_s = accounts.limit_s
+            left_s = None if limit_s is None else limit_s - accounts.elapsed_s
+            if left_s is not None and left_s <= 0:
+                run.advance(Trigger.TIME_OUT)
+            if run.phase is Phase.WORKING:
+                accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
+                await work.work(run)
+                _require_end(run)
         except asyncio.CancelledError:
-            if not run.is_ending and run.stop_reason is None and not self._is_cut_off(run):
+            if run.phase is Phase.WORKING and not self._is_cut_off(run):
                 _log.exception("strategy cancelled itself", extra={"execution_id": run.identity.execution_id})
-                run.tell(InternalError("internal error"))
+                run.report_end(InternalError("internal error"), trigger=Trigger.FAIL)
         except ReasondError as caught:
-            run.tell(carriable(caught))
+            run.report_end(make_carriable(caught), trigger=Trigger.FAIL)
         except BaseException:  # noqa: BLE001 - as the docstring says
             _log.exception("strategy failed", extra={"execution_id": run.identity.execution_id})
-            run.tell(InternalError("internal error"))
+            run.report_end(InternalError("internal error"), trigger=Trigger.FAIL)
         finally:
-            run.limit(None)
+            accounts.set_timer(None, _do_nothing)
 
-    async def stop(self, run: Run, work: asyncio.Task[None]) -> bool:
-        """Stop the strategy that is at `work` in a task; return whether it has cleaned up.
+    def _take_over(self, run: Run) -> None:
+        """Stop the work of `run` from a task that it cannot keep waiting."""
+        if run.driver is not None:
+            name = f"end of {run.identity.execution_id}"
+            run.driver = asyncio.create_task(self._stop(run, run.driver), name=name)
 
-        One that does not is left behind after a while: its task may live on, but the run is over, its log ends, and
+    async def _stop(self, run: Run, work: asyncio.Task[None]) -> None:
+        """Stop the work that goes on in a task; see the run out, whether it has cleaned up or not.
+
+        Work that does not is left behind after a while: its task may live on, but the run is over, its log ends, and
         its model makes no more calls.
         """
-        reenter_run(run)
-        # What failed beside the strategy it will hear of by itself; its outcome it has told some time ago.
-        is_at_once = run.told is None or run.is_ending
-        self._close(run)
-        for is_cancelled in (True,) if is_at_once else (False, True):
+        run.trace.enter_again()
+        if run.journal is not None:
+            run.journal.close()
+        # That its log is refused the work will hear by itself; its end it has reported some time ago.
+        for is_cancelled in (False, True) if run.cause is Trigger.REFUSE else (True,):
             if is_cancelled:
                 work.cancel()
             if not work.done():
-                await asyncio.wait({work}, timeout=self._unwinding_s)
+                await asyncio.wait({work}, timeout=self._limits.unwinding_s)
             if work.done():
-                return True
-        return False
+                break
+        await self._see_out(run, has_stopped=work.done())
 
-    async def finish(self, run: Run, *, has_stopped: bool) -> None:
-        """Write down how a run ended whose strategy works no more, or was left behind; never raises.
-
-        A run that another process goes on with is left without an end. One that is handed over is written down as
-        far as it came.
-        """
-        self._close(run)
-        run.model.close()
+    async def _see_out(self, run: Run, *, has_stopped: bool) -> None:
+        """Write down how a run ended, and let go of it; not before what was written is committed."""
         try:
-            if run.stop_reason is None or run.stop_reason is Stop.CANCELLED:
-                ending = self._told_ending(run)
-                await self._write_end(run, ending if has_stopped else _left_behind(run, ending))
-            elif run.stop_reason is Stop.HANDED_OVER and run.journal is not None:
+            await self._finish(run, has_stopped=has_stopped)
+        except asyncio.CancelledError:
+            # By a timer that the work left behind, or because the loop ends.
+            run.driver = asyncio.create_task(self._let_go_committed(run), name=f"end of {run.identity.execution_id}")
+            raise
+        await self._let_go(run)
+
+    async def _finish(self, run: Run, *, has_stopped: bool) -> None:
+        """Write down how a run ended whose work goes on no more, or was left behind; never raises.
+
+        A run that another process goes on with is left without an end. One that is handed over is written down as far
+        as it came.
+        """
+        if run.journal is not None:
+            run.journal.close()
+        run.accounts.model.close()
+        try:
+            if run.cause not in LEAVES:
+                ending = _ending_of(run)
+                await self._write_end(run, ending if has_stopped else _leave_behind(run, ending))
+            elif run.cause is Trigger.HAND_OVER and run.journal is not None:
                 run.journal.note_cut()
                 await run.log.wait_for_commit()
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
         finally:
-            leave_run(run)
+            if run.trace.tracing is not None:
+                run.trace.end(_attributes_of(run), reason="" if run.error is None else run.error.reason)
 
-    def _close(self, run: Run) -> None:
-        """Let nothing that happens from now on change how the run ends."""
-        run.is_ending = True
-        if run.journal is not None:
-            run.journal.close()
-
-    def _told_ending(self, run: Run) -> Ending:
-        told, limit_s = run.told, run.assignment.limit_s
-        if told is not None:
-            return told if isinstance(told, Ending) else ending_of_error(told, usage=run.usage)
-        if run.is_cancelled or limit_s is None:
-            return cancelled(*([ABANDONED] if run.is_abandoned else []))
-        return ending_of_limit(limit_s, usage=run.usage)
-
-    async def _work(self, run: Run) -> None:
-        """Run the strategy, log its steps as they complete, and tell its outcome before it cleans up."""
-        name, model = run.identity.strategy, run.model
-        spent, since, turn = model.usage, self._clock.monotonic(), 0
-        events = run.assignment.strategy.run(run.assignment.task, self._context(run))
-        try:
-            async for event in events:
-                if run.is_ending or run.stop_reason is not None or run.told is not None:
-                    return
-                if isinstance(event, Wrote):
-                    run.wrote(require_wrote(event, strategy=name).text)
-                elif isinstance(event, Step):
-                    used, now = model.usage, self._clock.monotonic()
-                    self._append_step(run, event, used=used - spent, elapsed_s=now - since)
-                    if not run.log.has_room:
-                        await run.log.wait_for_room()
-                    spent, since = used, now
-                    if run.stops_at_step is not None:
-                        self._stop_at_step(run, run.stops_at_step)
-                        return
-                else:
-                    self._take_outcome(run, event)
-                    return
-                turn += 1
-                # A strategy that never waits for anything would keep all others from working.
-                if not turn % _EVENTS_PER_TURN:
-                    await asyncio.sleep(0)
-        except ReasondError as error:
-            if run.told is None and run.stop_reason is None:
-                self._take_ending(run, carriable(error))
-            raise
-        finally:
-            await events.aclose()
-        raise InternalError(f"strategy {name!r} ended without an outcome")
-
-    def _take_outcome(self, run: Run, outcome: Outcome) -> None:
-        """Tell how the strategy ended by itself."""
-        kept = require_outcome(outcome, strategy=run.identity.strategy, before=run.metrics)
-        run.metrics = kept.metrics
-        if run.is_replaying:
-            raise _differs(f"it ended after {run.step_count} of {len(run.known)} steps that it had made before")
-        self._take_ending(run, ending_of_outcome(kept, is_clamped=run.model.is_clamped))
-
-    def _stop_at_step(self, run: Run, reason: Stop) -> None:
-        if reason is Stop.HANDED_OVER:
-            run.stop(reason)
-        else:
-            self._take_ending(run, cancelled("The server was shut down; the steps until then are kept."))
-
-    def _take_ending(self, run: Run, ending: Ending | ReasondError) -> None:
-        """Tell how the run ends; nothing counts that its strategy does from now on, and it has a while to clean up."""
-        run.tell(ending)
-        self._close(run)
-        run.limit(self._unwinding_s)
-
-    def _context(self, run: Run) -> RunContext[Any]:
-        # A run whose configuration does not use tools has none, whatever its strategy does.
-        source = self._tools if run.assignment.config.uses_tools else NO_TOOLS
-        toolbox = source.toolbox(max_calls=run.assignment.task.budget.max_tool_calls)
-        run.has_tools = bool(toolbox.specs)
-        if run.trace is not None:
-            toolbox = run.trace.tools(toolbox)
-        model: ChatModel = run.model
-        if run.journal is not None:
-            hold = None if run.tenure is None else run.tenure.wait_for_lease
-            model = JournaledModel(model=run.model, journal=run.journal)
-            toolbox = JournaledToolbox(toolbox=toolbox, journal=run.journal, hold=hold)
-        return RunContext(
-            config=run.assignment.config,
-            model=model,
-            tools=toolbox,
-            monotonic=self._clock.monotonic,
-            new_nonce=run.new_nonce,
-        )
-
-    def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
-        """Append the step, unless it is logged from an earlier life of the run.
-
-        Raises:
-            ReplayError: another step is logged in its place.
-            InternalError: it cannot be kept.
-        """
-        detail, run.metrics = require_step(step, strategy=run.identity.strategy, before=run.metrics)
-        index = run.step_count
-        if run.is_replaying:
-            if detail_digest(detail) != run.known[index]:
-                raise _differs(f"its step {index} is another one than before")
-            run.step_count += 1
-            if run.trace is not None:
-                run.trace.step_left()
-            return
-        iteration = Iteration(
-            index=index, answer_found=step.answer_found, usage=used, elapsed_s=elapsed_s, detail=detail
-        )
-        run.step_count += 1
-        if run.trace is not None:
-            run.trace.step_made(iteration)
-        run.log.append(iteration, now=self._clock.now(), usage=run.usage)
-
-    async def _write_end(self, run: Run, ending: Ending) -> None:
-        """Append the result, and wait until it is committed; whoever waits for the answer is told before."""
-        run.error = ending.error
-        run.is_free_failure = run.error is not None and not run.usage.model_calls and not run.may_have_had_effects
-        result = self._result(run, ending)
-        self._append_result(run, result, ending.finish_reason)
-        run.conclude(result)
+    async def _write_end(self, run: Run, ending: RunEnding) -> None:
+        """Append the last event, and wait until it is committed; whoever waits for the answer is told before."""
+        run.ending = ending
+        run.accounts.stop_clock()
+        self._append_end(run, ending)
         if run.place is not None:
             run.place.leave()
         await run.log.wait_for_commit()
@@ -261,42 +180,152 @@ class Driver:
                 return
             await asyncio.sleep(wait_s)
             warning = "The store was full: the last steps are not kept."
-            self._append_result(run, replace(result, warnings=(*result.warnings, warning)), ending.finish_reason)
+            self._append_end(run, replace(ending, warnings=(*ending.warnings, warning)))
             await run.log.wait_for_commit()
 
-    def _append_result(self, run: Run, result: Result, reason: FinishReason) -> None:
-        now = self._clock.now()
-        expire_time = now + self._retention_of(run.assignment.tenant)
-        run.log.end(result, now=now, usage=result.metrics.usage, finish_reason=reason, expire_time=expire_time)
-
-    def _result(self, run: Run, ending: Ending) -> Result:
-        error, model, execution = ending.error, run.model, run.identity
-        return Result(
-            execution_id=execution.execution_id,
-            answer=ending.answer,
-            strategy_used=execution.strategy,
-            strategy_source=execution.strategy_source,
+    def _append_end(self, run: Run, ending: RunEnding) -> None:
+        last, now = run.work.conclude(run, ending), self._clock.now()
+        run.log.end(
+            last,
+            now=now,
+            usage=run.accounts.usage,
             finish_reason=ending.finish_reason,
-            metrics=Metrics(usage=run.usage, execution_time_s=self._elapsed_s(run), strategy_specific=run.metrics),
-            warnings=(*model.warnings, *model.warnings_of_calls, *run.inherited, *ending.warnings),
-            model=execution.model,
-            error=None if error is None else ExecutionFailure(reason=error.reason, message=error.full_message),
+            expire_time=now + self._limits.retention_of(run.identity.tenant),
         )
+        if run.result is None:
+            run.conclude(last)
 
-    def _elapsed_s(self, run: Run) -> float:
-        return self._clock.monotonic() - run.began_s
+    async def _let_go_committed(self, run: Run) -> None:
+        await run.log.wait_for_commit()
+        await self._let_go(run)
+
+    async def _let_go(self, run: Run) -> None:
+        """Give back what the run held, and forget it."""
+        execution = run.identity
+        try:
+            if run.cause is Trigger.HAND_OVER:
+                await self.give_back(execution.execution_id, run.log.fence)
+            elif execution.request_id and _has_failed_before_cost(run):
+                await self._release(run)
+        finally:
+            run.advance(Trigger.LEAVE if run.cause in LEAVES else Trigger.END)
+            # In this order: subscribers that wake up must find the run gone, or they would wait for more.
+            del self._runs.by_id[execution.execution_id]
+            if run.place is not None:
+                run.place.leave()
+            run.end()
+            report_left(run, self._observer)
+            log_end(run)
+
+    async def _release(self, run: Run) -> None:
+        """Let the same request start anew: it failed before anything was spent or done."""
+        try:
+            await self._store.release(run.identity.tenant, run.identity.execution_id)
+        except ReasondError:
+            _log.warning("a request id could not be given back; it stands for a failed execution")
+
+    def _hear(self, run: Run, change: Change) -> None:
+        if change is Change.CANCEL_REQUESTED:
+            run.cancel()
+        elif change is Change.KEEP_REQUESTED:
+            run.subscribers.keep()
+        elif change is Change.FOLLOWED:
+            run.subscribers.await_one(within_s=self._limits.reattach_s)
 
 
-def _differs(how: str) -> ReplayError:
-    return ReplayError(
-        f"The server that worked on this execution went down, and going on failed: {how}",
-        remedy="What was done until then is kept. Start the task again.",
+def report_left(run: Run, observer: RunObserver) -> None:
+    """Report the end as callers saw it: a store that took nothing does not know how a run ended."""
+    ending = run.ending if run.result is not None and isinstance(run.ending, RunEnding) else None
+    if ending is None and run.cause is not None and run.cause in STOP_REASONS:
+        observer.run_handed(STOP_REASONS[run.cause])
+    observer.run_left(
+        run.identity.strategy,
+        "" if ending is None else ending.finish_reason.value,
+        steps=run.work.new_step_count,
+        duration_s=0.0 if ending is None else run.accounts.elapsed_s,
+        metrics=run.work.metrics,
     )
 
 
-def _left_behind(run: Run, ending: Ending) -> Ending:
-    """Return `ending` with a warning, and say in the log which strategy is at fault."""
+def log_end(run: Run) -> None:
+    """Log how a run ended; only for debugging where the access log says it, in the line of the one call it was for."""
+    if run.cause is not None and run.cause in LEAVES:
+        left = {"execution_id": run.identity.execution_id, "stop_reason": STOP_REASONS[run.cause]}
+        _log.info("execution left to another process", extra=left)
+        return
+    is_logged = run.work.request.can_be_resumed or run.cause not in _REPORTED or run.error is not None
+    if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
+        return
+    execution = run.log.execution
+    facts = {
+        "execution_id": execution.execution_id,
+        "strategy": execution.strategy,
+        "finish_reason": str(execution.finish_reason or ""),
+        "reason": "" if run.error is None else run.error.reason,
+        "total_tokens": execution.usage.total_tokens,
+        "model_calls": execution.usage.model_calls,
+        "steps": run.work.step_count,
+    }
+    _log.log(level, "execution ended", extra=facts)
+
+
+def _attributes_of(run: Run) -> Attributes:
+    execution, usage = run.log.execution, run.accounts.usage
+    attributes: Attributes = {
+        "reasond.steps": run.work.step_count,
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "reasond.usage.source": usage.source.value,
+    }
+    if execution.finish_reason is not None:
+        attributes["reasond.finish_reason"] = execution.finish_reason.value
+    elif run.cause is not None and run.cause in STOP_REASONS:
+        attributes["reasond.stop_reason"] = STOP_REASONS[run.cause]
+    if run.journal is not None and run.journal.recalled:
+        attributes["reasond.replayed_calls"] = run.journal.recalled
+    return attributes
+
+
+def make_carriable(error: ReasondError) -> ReasondError:
+    """Return `error` with texts that can be encoded, metadata of texts, and a finite wait or none."""
+    error.message, error.remedy = _to_encodable(error.message), _to_encodable(error.remedy)
+    error.metadata = {_to_encodable(name): _to_encodable(value) for name, value in error.metadata.items()}
+    if error.retry_after_s is not None and not 0 <= error.retry_after_s <= _LONGEST_WAIT_S:
+        error.retry_after_s = None
+    return error
+
+
+def _to_encodable(text: object) -> str:
+    return str(text).encode("utf-8", "replace").decode("utf-8")
+
+
+def _require_end(run: Run) -> None:
+    if run.phase is Phase.WORKING:
+        raise InternalError(f"the work {run.work.name!r} ended without reporting how")
+
+
+def _ending_of(run: Run) -> RunEnding:
+    """Return how the run ended: as its work reported, else as it was stopped."""
+    reported, limit_s, usage = run.ending, run.accounts.limit_s, run.accounts.usage
+    if reported is not None:
+        return reported if isinstance(reported, RunEnding) else ending_of_error(reported, usage=usage)
+    if run.cause in CANCELS or limit_s is None:
+        return cancel_with(*([ABANDONED] if run.cause is Trigger.ABANDON else []))
+    return ending_of_limit(limit_s, usage=usage)
+
+
+def _leave_behind(run: Run, ending: RunEnding) -> RunEnding:
+    """Return `ending` with a warning, and say in the log which work is at fault."""
     facts = {"execution_id": run.identity.execution_id, "strategy": run.identity.strategy}
     _log.error("strategy does not stop and was left behind", extra=facts)
     warning = "The strategy did not stop when it was told to and was left behind."
     return replace(ending, warnings=(*ending.warnings, warning))
+
+
+def _has_failed_before_cost(run: Run) -> bool:
+    """Return whether the run failed before anything was spent or done, so that its request id may be given back."""
+    return run.error is not None and not run.accounts.usage.model_calls and not run.effects.has_begun
+
+
+def _do_nothing() -> None:
+    """Do nothing: no time limit is set."""

@@ -11,9 +11,9 @@ from reasond_server.logs.mailbox import FlushTimer, Mailbox
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Change
 from reasond_server.runs.admission import draining
-from reasond_server.runs.endings import failure_of
-from reasond_server.runs.run import Stop
-from reasond_server.types import ExecutionState, Heartbeat, Result, StreamEvent
+from reasond_server.runs.phase import Trigger
+from reasond_server.runs.work import failure_of
+from reasond_server.types import ExecutionState, Heartbeat, LastEvent, StreamEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -66,7 +66,7 @@ class Follower:
             StoreFullError: the store has no room for the end of the run; `execution_id` is set.
         """
         mailbox = Mailbox(wants_deltas=include_deltas, flush_timer=self._flush_timer)
-        source = _Source(
+        source = EventSource(
             store=self._store,
             runner=self._runner,
             execution=execution,
@@ -78,7 +78,7 @@ class Follower:
                 item, is_silent = await self._next(mailbox, source)
                 if item is not None:
                     if item.iteration_index >= after - 1:
-                        yield self._unlogged(execution, after, item)
+                        yield self._build_unlogged(execution, after, item)
                     continue
                 has_news = False
                 while events := await source.read(after):
@@ -91,14 +91,14 @@ class Follower:
                             create_time=logged.create_time,
                             event=logged.event,
                         )
-                        if isinstance(logged.event, Result):
+                        if isinstance(logged.event, LastEvent):
                             source.end_with(logged.event)
                 if source.has_ended:
                     return
                 if is_silent and not has_news:
-                    yield self._unlogged(execution, after, None)
+                    yield self._build_unlogged(execution, after, None)
 
-    async def _next(self, mailbox: Mailbox, source: _Source) -> tuple[TextDelta | None, bool]:
+    async def _next(self, mailbox: Mailbox, source: EventSource) -> tuple[TextDelta | None, bool]:
         """Return the next item of the mailbox, and whether instead nothing came for long."""
         timeout_s = self._heartbeat_interval_s
         if source.is_out_of_reach:
@@ -108,7 +108,7 @@ class Follower:
         except TimeoutError:
             return None, True
 
-    def _unlogged(self, execution: Execution, after: int, delta: TextDelta | None) -> StreamEvent:
+    def _build_unlogged(self, execution: Execution, after: int, delta: TextDelta | None) -> StreamEvent:
         """Return a heartbeat or a delta."""
         event: Event | TextDelta | Heartbeat = Heartbeat() if delta is None else delta
         return StreamEvent(
@@ -116,7 +116,7 @@ class Follower:
         )
 
 
-class _Source:
+class EventSource:
     """Where the events of one execution come from at the moment: the memory of its run, or the store."""
 
     __slots__ = (
@@ -180,15 +180,15 @@ class _Source:
         run = self._run
         if run is not None:
             known = run.log.events.read_after(after)
-            is_over = self._runner.live(self._id) is not run
+            is_over = self._runner.find_live(self._id) is not run
             if known or (known is not None and not is_over):
                 return known
             if is_over:
                 self._leave()
-                if run.stop_reason is Stop.FENCED:
-                    raise _fenced(self._id)
+                if run.cause is Trigger.FENCE:
+                    raise _fence_error(self._id)
                 if isinstance(run.log.error, StoreFullError):
-                    raise _unkept(self._id)
+                    raise _unkept_error(self._id)
                 self._watch()
         try:
             events = await self._read_store(after)
@@ -198,7 +198,7 @@ class _Source:
         self.is_out_of_reach = False
         return events
 
-    def end_with(self, result: Result) -> None:
+    def end_with(self, result: LastEvent) -> None:
         """Note that the log has ended with `result`, and raise what went wrong, if anything did.
 
         That is the error itself while it is at hand, else what was kept of it.
@@ -226,7 +226,7 @@ class _Source:
             self.has_ended = True
             last = await self._store.read(self._tenant, self._id, after=after - 1, limit=1)
             result = last[-1].event if last else None
-            if not isinstance(result, Result):
+            if not isinstance(result, LastEvent):
                 raise InternalError("the execution ended without a result")
             self.end_with(result)
         else:
@@ -244,31 +244,31 @@ class _Source:
 
     def _attach(self) -> None:
         """Follow the run while it is at work here, and the store while nothing is known of one."""
-        live = self._runner.live(self._id)
+        live = self._runner.find_live(self._id)
         if live is not None and live is not self._run:
             self._leave()
             self._run = self._last_run = live
-            live.attach(self._mailbox)
+            live.subscribers.attach(self._mailbox)
         if self._run is None:
             self._watch()
 
     def _leave(self) -> None:
         if self._run is not None:
-            self._run.detach(self._mailbox)
+            self._run.subscribers.detach(self._mailbox)
             self._run = None
 
     def _watch(self) -> None:
         if self._watching is None:
             self._watching = ExitStack()
-            self._watching.enter_context(self._store.watch(self._id, self._heard))
-            self._watching.enter_context(self._runner.awaiting(self._id, self._mailbox))
+            self._watching.enter_context(self._store.watch(self._id, self._hear))
+            self._watching.enter_context(self._runner.runs.await_run(self._id, self._mailbox))
 
-    def _heard(self, change: Change) -> None:
+    def _hear(self, change: Change) -> None:
         if change is Change.GREW:
             self._mailbox.notify_growth()
 
 
-def _fenced(execution_id: str) -> StoreUnavailableError:
+def _fence_error(execution_id: str) -> StoreUnavailableError:
     """Return what followers of a run are told that stopped because this process is out of touch with the store."""
     error = StoreUnavailableError(
         "The server was out of touch with its store for longer than it may work alone, and has left the execution",
@@ -278,7 +278,7 @@ def _fenced(execution_id: str) -> StoreUnavailableError:
     return error
 
 
-def _unkept(execution_id: str) -> StoreFullError:
+def _unkept_error(execution_id: str) -> StoreFullError:
     """Return what followers of a run are told whose end the store had no room for, however long it waited."""
     error = StoreFullError(
         "The store has no room for what the execution did last",

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
 from reasond_server.logs.redaction import redacted
-from reasond_server.logs.stored.codec import detail_digest
-from reasond_server.runs.replay.calibration import calibration_of, fork_of
-from reasond_server.runs.replay.journal import Journal
-from reasond_server.runs.replay.plan import Plan, PlanError, decode_plan, encode_plan, nonces, without_plan
-from reasond_server.runs.replay.spending import Spending
-from reasond_server.runs.run import Assignment, Run
+from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
+from reasond_server.runs.effects import Effects
+from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan
+from reasond_server.runs.run import Run
+from reasond_server.runs.run_journal import RunJournal
+from reasond_server.runs.run_trace import RunTrace
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import (
-    NOTHING,
-    ExecutionFailure,
-    ExecutionStarted,
-    FinishReason,
-    Iteration,
-    Metrics,
-    Result,
-)
+from reasond_server.types import NOTHING, ExecutionFailure, FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.logs.leases import Tenure
     from reasond_server.logs.store import Creation, Record, Recovery
     from reasond_server.logs.writer import LogWriter
-    from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.runs.live_runs import RunnerLimits
+    from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types import Execution, Json, Usage
+    from reasond_server.types import Event, Execution, Json, Usage
 
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
@@ -67,11 +56,29 @@ class Predecessor:
     records: Sequence[Record]
 
 
+class WorkKind(Protocol):
+    """One kind of work: makes again what other processes left behind."""
+
+    kind: str
+
+    def revive(self, plan: Plan, recovery: Recovery) -> Work:
+        """Return the work that goes on from what is kept of it.
+
+        Raises:
+            PlanError: that cannot be.
+        """
+        ...
+
+    def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
+        """Return the events that end a log as FAILED which nobody can go on with; the first event, too, if it lacks."""
+        ...
+
+
 @value
 class Prepared:
     """What is decided before an execution is created: `plan` is kept with it."""
 
-    assignment: Assignment
+    work: Work
     plan: str
     nonce: str
     counter: TokenCounter
@@ -80,11 +87,11 @@ class Prepared:
 
 
 class Maker:
-    """Makes runs that call `model` and write through `writer`.
+    """Makes runs that call `model` and write through `writer`; `kinds` make work again.
 
-    Without `records_content` nothing that callers, model or tools wrote is kept, and no run can be gone on with. In a
-    store that is not durable only a retry of the same request can go on with what was cancelled. `new_tenure` makes
-    what a run that others may take over counts its lease with.
+    Where `limits` keep no content nothing that callers, model or tools wrote is kept, and no run can be gone on with.
+    In a store that is not durable only a retry of the same request can go on with what was cancelled. `new_tenure`
+    makes what a run that others may take over counts its lease with.
     """
 
     def __init__(
@@ -93,8 +100,8 @@ class Maker:
         model: ChatModel,
         clock: Clock,
         writer: LogWriter,
-        find_strategy: Callable[[str], ReasoningStrategy[Any]],
-        records_content: bool,
+        kinds: Mapping[str, WorkKind],
+        limits: RunnerLimits,
         is_durable: bool,
         account_of: AccountOf = no_account,
         new_tenure: Callable[[], Tenure | None] = no_tenure,
@@ -106,34 +113,34 @@ class Maker:
         self._model = model
         self._clock = clock
         self._writer = writer
-        self._find_strategy = find_strategy
-        self._records_content = records_content
+        self._kinds = kinds
+        self._limits = limits
         self._is_durable = is_durable
 
-    def prepare(self, assignment: Assignment, predecessor: Predecessor | None = None) -> Prepared:
+    def prepare(self, work: Work, predecessor: Predecessor | None = None) -> Prepared:
         """Decide on what a run depends on; the same as in its predecessor, if it has one."""
         earlier = predecessor.plan if predecessor is not None else None
         calibration: Json = {} if earlier is None else earlier.calibration
-        counter = self._counter(calibration)
+        counter = fork_counter(self._model.counter, calibration)
         nonce = self._clock.new_nonce() if earlier is None else earlier.nonce
-        obstacle = self._obstacle(assignment)
+        obstacle = self._find_obstacle(work)
         return Prepared(
-            assignment=assignment,
-            plan=without_plan(obstacle) if obstacle else _plan_of(assignment, nonce, calibration_of(counter)),
+            work=work,
+            plan=encode_obstacle(obstacle) if obstacle else _plan_of(work, nonce, read_calibration(counter)),
             nonce=nonce,
             counter=counter,
             is_recoverable=not obstacle,
             predecessor=predecessor,
         )
 
-    def fresh(
+    def make(
         self, prepared: Prepared, execution: Execution, *, inherited: int = 0, creation: Creation | None = None
     ) -> Run:
         """Return the run of a new execution, with its first event appended; its log has `inherited` records already.
 
         With a `creation` the execution is not in the store, and its log is not open.
         """
-        assignment, earlier = prepared.assignment, prepared.predecessor
+        work, earlier = prepared.work, prepared.predecessor
         if earlier is not None and inherited != len(earlier.records):
             # Deleted between the look at its records and the copy of them: nothing is left to go on from.
             earlier = None
@@ -142,12 +149,12 @@ class Maker:
         if earlier is not None and earlier.plan is not None:
             records = earlier.records if prepared.is_recoverable else ()
             links = (earlier.plan.trace,)
-        log = self._log(execution, version=inherited)
+        log = self._open_log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
-        log.events.is_for_one_answer = not assignment.can_be_resumed
+        log.events.is_for_one_answer = not work.request.can_be_resumed
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
-        run = self._run(
-            assignment=assignment,
+        run = self._build(
+            work=work,
             log=log,
             counter=prepared.counter,
             nonce=prepared.nonce,
@@ -155,19 +162,17 @@ class Maker:
             records=records,
             before=NOTHING if earlier is None else earlier.execution.usage,
             is_recoverable=prepared.is_recoverable,
-            inherited=() if earlier is None else (_inheritance(earlier.execution),),
-            links=links,
+            inherited=() if earlier is None else (_say_inheritance(earlier.execution),),
+            trace=RunTrace(links=links),
         )
-        started = ExecutionStarted(
-            strategy=assignment.strategy.name,
-            strategy_source=assignment.strategy_source,
-            model=self._model.name,
-            config=assignment.shown_config,
-        )
-        log.append(started, now=execution.create_time, usage=run.usage)
+        run.append(work.begin(run), now=execution.create_time)
         return run
 
-    def revived(self, recovery: Recovery) -> Run:
+    def knows(self, execution: Execution) -> bool:
+        """Return whether this process has work of that kind."""
+        return execution.kind in self._kinds
+
+    def revive(self, recovery: Recovery) -> Run:
         """Return the run that goes on with what another process left behind.
 
         Raises:
@@ -178,54 +183,46 @@ class Maker:
             raise PlanError("its log is damaged")
         plan = decode_plan(recovery.plan)
         execution = recovery.execution
-        assignment = self._assignment_of(plan, execution)
-        log = self._log(execution, version=recovery.version, fence=recovery.fence)
+        work = self._kinds[execution.kind].revive(plan, recovery)
+        log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
         log.keeps_records = bool(execution.request_id)
         elapsed_s = (self._clock.now() - execution.create_time).total_seconds()
-        run = self._run(
-            assignment=assignment,
+        run = self._build(
+            work=work,
             log=log,
-            counter=self._counter(plan.calibration),
+            counter=fork_counter(self._model.counter, plan.calibration),
             nonce=plan.nonce,
             began_s=self._clock.monotonic() - max(0.0, elapsed_s),
             records=recovery.records,
             before=execution.usage,
             is_recoverable=True,
-            known=[
-                detail_digest(logged.event.detail) for logged in recovery.events if isinstance(logged.event, Iteration)
-            ],
-            is_takeover=True,
+            trace=RunTrace(is_takeover=True),
         )
         if not recovery.events:
-            log.append(_started(execution, plan.config), now=self._clock.now(), usage=run.usage)
+            run.append(work.begin(run), now=self._clock.now())
         return run
 
-    def write_off(self, recovery: Recovery, error: ReasondError, *, keep_s: Callable[[str], Any]) -> RunLog:
+    def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
         """End a log that nobody can go on with: FAILED, with what it has; return the log."""
         execution, now = recovery.execution, self._clock.now()
-        log = self._log(execution, version=recovery.version, fence=recovery.fence)
-        if not execution.last_sequence:
-            log.append(_started(execution, {}), now=now, usage=execution.usage)
-        last = recovery.events[-1].create_time if recovery.events else execution.create_time
-        result = Result(
-            execution_id=execution.execution_id,
-            answer="",
-            strategy_used=execution.strategy,
-            strategy_source=execution.strategy_source,
+        log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
+        failure = ExecutionFailure(reason=error.reason, message=error.full_message)
+        *first, last = self._kinds[execution.kind].write_off(recovery, failure, warnings=self._model.warnings)
+        for event in first:
+            log.append(event, now=now, usage=execution.usage)
+        log.end(
+            last,
+            now=now,
+            usage=execution.usage,
             finish_reason=FinishReason.FAILED,
-            metrics=Metrics(usage=execution.usage, execution_time_s=(last - execution.create_time).total_seconds()),
-            warnings=tuple(self._model.warnings),
-            model=execution.model,
-            error=ExecutionFailure(reason=error.reason, message=error.full_message),
+            expire_time=now + self._limits.retention_of(execution.tenant),
         )
-        expire_time = now + keep_s(execution.tenant)
-        log.end(result, now=now, usage=execution.usage, finish_reason=FinishReason.FAILED, expire_time=expire_time)
         return log
 
-    def _run(
+    def _build(
         self,
         *,
-        assignment: Assignment,
+        work: Work,
         log: RunLog,
         counter: TokenCounter,
         nonce: str,
@@ -233,133 +230,99 @@ class Maker:
         records: Sequence[Record],
         before: Usage,
         is_recoverable: bool,
-        known: Sequence[bytes] = (),
+        trace: RunTrace,
         inherited: Sequence[str] = (),
-        links: Sequence[str] = (),
-        is_takeover: bool = False,
     ) -> Run:
-        limit_s, monotonic = assignment.limit_s, self._clock.monotonic
+        request, monotonic = work.request, self._clock.monotonic
+        limit_s = request.limit_s
         # What nobody goes on with is never called for by two, whoever holds its lease.
         tenure = self._new_tenure() if is_recoverable else None
+        wait_for_lease = None if tenure is None else tenure.wait_for_lease
         model = MeteredModel(
             model=self._model,
-            budget=assignment.task.budget,
+            budget=request.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
-            account=self._account_of(assignment.tenant, assignment.subject, log.execution.execution_id),
-            on_spent=self._observer.spending(assignment.strategy.name, self._model.name),
-            wait_for_lease=None if tenure is None else tenure.wait_for_lease,
+            account=self._account_of(request.tenant, request.subject, log.execution.execution_id),
+            on_spent=self._observer.spending(work.name, self._model.name),
+            wait_for_lease=wait_for_lease,
             observer=self._observer,
             monotonic=monotonic,
         )
         journal = None
         if is_recoverable:
-            # The run is not there yet, and needs the journal to be: what it spent is asked when something is written.
-            journal = Journal(
-                records=records, write=lambda record: log.record(record, usage=spending.total), recorder=log
+            # What the run has spent is asked when something is written: it is not known before the journal is.
+            journal = RunJournal(
+                records=records, write=lambda record: log.record(record, usage=accounts.usage), sink=log
             )
-        spending = Spending(model=model, before=before, recorded=NOTHING if journal is None else journal.spent)
-        return Run(
-            assignment=assignment,
-            log=log,
+        accounts = Accounts(
             model=model,
-            spending=spending,
-            new_nonce=nonces(nonce),
+            monotonic=monotonic,
             began_s=began_s,
+            limit_s=limit_s,
+            cleanup_s=self._limits.unwinding_s,
+            before=before,
+            recorded=NOTHING if journal is None else journal.spent,
+            inherited=inherited,
+        )
+        return Run(
+            work=work,
+            log=log,
+            accounts=accounts,
+            effects=Effects(nonce=nonce, tenant=request.tenant, journal=journal, wait_for_lease=wait_for_lease),
+            nonce=nonce,
+            trace=trace,
             journal=journal,
             tenure=tenure,
-            known=known,
-            inherited=inherited,
-            links=links,
-            is_takeover=is_takeover,
         )
 
-    def _counter(self, calibration: Json) -> TokenCounter:
-        return fork_of(self._model.counter, calibration)
-
-    def _log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
+    def _open_log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:
         return RunLog(
             execution=execution,
             submit=self._writer.submit,
             version=version,
             fence=fence,
-            store_as=None if self._records_content else redacted,
+            store_as=None if self._limits.records_content else redacted,
         )
 
-    def _obstacle(self, assignment: Assignment) -> str:
+    def _find_obstacle(self, work: Work) -> str:
         """Return what will keep other processes from going on with a run; empty where nothing does."""
-        if not assignment.can_be_resumed:
+        request = work.request
+        if not request.can_be_resumed:
             return "nobody could have come back for its result"
-        if not self._is_durable and not assignment.request_id:
+        if not self._is_durable and not request.request_id:
             return "its store was gone with the server"
-        if not self._records_content:
+        if not self._limits.records_content:
             return "its content was not kept ([store] record_content)"
-        if not assignment.strategy.is_replayable:
-            return f"the strategy {assignment.strategy.name!r} cannot go on from its steps"
-        return ""
-
-    def _assignment_of(self, plan: Plan, execution: Execution) -> Assignment:
-        try:
-            strategy = self._find_strategy(plan.strategy)
-        except ReasondError:
-            raise PlanError(f"the strategy {plan.strategy!r} is not enabled here any more") from None
-        if not strategy.is_replayable:
-            raise PlanError(f"the strategy {plan.strategy!r} cannot go on from its steps")
-        try:
-            config = strategy.config_type.model_validate_json(json.dumps(plan.config))
-        except ValidationError:
-            raise PlanError(f"the strategy {plan.strategy!r} does not take its configuration any more") from None
-        return Assignment(
-            tenant=execution.tenant,
-            task=plan.task,
-            strategy=strategy,
-            strategy_source=plan.source,
-            config=config,
-            shown_config=plan.config,
-            request_id=execution.request_id,
-            keep_running=plan.keep_running,
-            is_unary=plan.is_unary,
-            time_limit_s=plan.limit_s,
-            subject=plan.subject,
-            trace=plan.trace,
-            permit=plan.permit,
-        )
+        return work.obstacle
 
 
-def failure_of(error: InternalError) -> InternalError:
-    """Return what the caller of an execution is told that cannot be gone on with."""
+def going_on_failed(error: InternalError) -> InternalError:
+    """Make the error that the caller of an execution is told that nobody can go on with."""
     return InternalError(
         f"The server that worked on this execution went down, and no other can go on: {error.message}",
         remedy="What was done until then is kept. Start the task again, with another request id if it had one.",
     )
 
 
-def _plan_of(assignment: Assignment, nonce: str, calibration: Json) -> str:
+def _plan_of(work: Work, nonce: str, calibration: Json) -> str:
+    request = work.request
     plan = Plan(
-        task=assignment.task,
-        strategy=assignment.strategy.name,
-        source=assignment.strategy_source,
-        config=assignment.shown_config,
         nonce=nonce,
-        limit_s=assignment.time_limit_s,
-        keep_running=assignment.keep_running,
-        has_request_id=bool(assignment.request_id),
-        is_unary=assignment.is_unary,
-        subject=assignment.subject,
-        permit=assignment.permit,
+        work=work.describe(),
+        limit_s=request.time_limit_s,
+        keep_running=request.keep_running,
+        has_request_id=bool(request.request_id),
+        is_unary=request.is_unary,
+        subject=request.subject,
+        permit=request.permit,
         calibration=calibration,
-        trace=assignment.trace,
+        trace=request.trace,
     )
     return encode_plan(plan)
 
 
-def _started(execution: Execution, config: Json) -> ExecutionStarted:
-    return ExecutionStarted(
-        strategy=execution.strategy, strategy_source=execution.strategy_source, model=execution.model, config=config
-    )
-
-
-def _inheritance(earlier: Execution) -> str:
+def _say_inheritance(earlier: Execution) -> str:
     usage = earlier.usage
     return (
         f"This request was begun as execution {earlier.execution_id}, which was cancelled: the {usage.total_tokens} "

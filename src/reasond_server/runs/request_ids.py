@@ -15,8 +15,8 @@ from reasond_server.errors import (
     shown,
 )
 from reasond_server.runs.making import Predecessor
-from reasond_server.runs.replay.plan import PlanError, decode_plan
-from reasond_server.runs.replay.recorded import ReplayError, usage_in
+from reasond_server.runs.plan import PlanError, decode_plan
+from reasond_server.runs.recorded_calls import ReplayError, usage_in
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Turn:
             raise OverloadedError("The same request is being started and waits for a place", remedy="Retry.") from None
 
 
-def stands(held: Execution | None) -> TypeGuard[Execution]:
+def is_standing(held: Execution | None) -> TypeGuard[Execution]:
     """Return whether an execution answers a request: there is one, and nobody cancelled it."""
     return held is not None and held.state is not ExecutionState.CANCELLED
 
@@ -60,7 +60,7 @@ class RequestIds:
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     @asynccontextmanager
-    async def turn(self, tenant: str, request_id: str) -> AsyncGenerator[None, None]:
+    async def take_turn(self, tenant: str, request_id: str) -> AsyncGenerator[None, None]:
         """Let the same request come in one at a time, so that only the first of them needs a place.
 
         Raises:
@@ -82,7 +82,7 @@ class RequestIds:
             if not turn.wanted:
                 del self._turns[tenant, request_id]
 
-    async def known(self, tenant: str, request_id: str, digest: str) -> Execution | None:
+    async def find_known(self, tenant: str, request_id: str, digest: str) -> Execution | None:
         """Return the execution that a request id stands for; None where it has to be started.
 
         Raises:
@@ -91,10 +91,10 @@ class RequestIds:
         claim = await self._store.find_claim(tenant, request_id) if request_id else None
         if claim is None:
             return None
-        held = await self.held_by(claim, tenant, request_id=request_id, digest=digest)
-        return held if stands(held) else None
+        held = await self.find_holder(claim, tenant, request_id=request_id, digest=digest)
+        return held if is_standing(held) else None
 
-    async def held_by(self, claim: Claim, tenant: str, *, request_id: str, digest: str) -> Execution | None:
+    async def find_holder(self, claim: Claim, tenant: str, *, request_id: str, digest: str) -> Execution | None:
         """Return the execution that has the request id, once it is not being cancelled any more; None if it is gone.
 
         Raises:
@@ -109,13 +109,13 @@ class RequestIds:
         going = self._runs.get(claim.execution_id)
         if going is not None and (going.is_cancelled or going.error is not None):
             # Whoever asked first has left, or failed for nothing spent; asking again is no wish to see the end of that.
-            await going.ended()
+            await going.wait_for_end()
         try:
             return await self._store.find(tenant, claim.execution_id)
         except (ExecutionNotFoundError, CursorExpiredError):
             return None
 
-    async def predecessor(self, held: Execution | None) -> Predecessor | None:
+    async def find_predecessor(self, held: Execution | None) -> Predecessor | None:
         """Return what a new execution takes over from the cancelled one that has its request id."""
         if held is None:
             return None

@@ -62,7 +62,7 @@ class Allowance:
         self._margin = margin or Cost()
         self.taken = Cost()
 
-    def covers(self, cost: Cost) -> bool:
+    def can_cover(self, cost: Cost) -> bool:
         """Return whether `cost` is left beside the margin and everything that is reserved or spent."""
         after = self.taken + self._margin + cost
         has_calls = self._max_calls is None or after.model_calls <= self._max_calls
@@ -72,7 +72,7 @@ class Allowance:
 
     def reserve(self, cost: Cost, *, is_forced: bool = False) -> bool:
         """Take `cost` if it is covered, or `is_forced`; return whether it was taken."""
-        if not (is_forced or self.covers(cost)):
+        if not (is_forced or self.can_cover(cost)):
             return False
         self.taken += cost
         return True

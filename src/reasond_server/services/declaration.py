@@ -10,8 +10,8 @@ from reasond_server.access.permissions import Operation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reasond_server.grpc_api.registering import GenericRegistry
-    from reasond_server.http_api.methods import Method
+    from reasond_server.grpc_api.handlers import GenericRegistry
+    from reasond_server.http_api.jsonrpc_calls import Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, READ_EXECUTIONS
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
-from reasond_server.http_api.methods import Method, Streaming
+from reasond_server.http_api.jsonrpc_calls import Method, Streaming
 from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, NoParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -16,7 +16,7 @@ from reasond_server.wire.json_mapping import execution_json, result_json, strate
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.http_api.cursors import Cursor
+    from reasond_server.http_api.jsonrpc_calls import Cursor
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal, StreamEvent

@@ -30,11 +30,11 @@ def run_statements(statements: Iterable[str]) -> None:
     from alembic import op  # noqa: PLC0415 - as above
 
     connection = op.get_bind()
-    for statement in statements_for(connection.dialect.name, statements):
+    for statement in render_statements(connection.dialect.name, statements):
         connection.exec_driver_sql(statement)
 
 
-def statements_for(database: str, statements: Iterable[str]) -> list[str]:
+def render_statements(database: str, statements: Iterable[str]) -> list[str]:
     """Return the statements of a revision for `database`, which is "sqlite" or "postgresql".
 
     `{text}` is a text that is compared byte by byte, as Python and SQLite do: the order of pages must not depend on the

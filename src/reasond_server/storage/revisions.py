@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import SettingsError, shown
-from reasond_server.storage.migrating import statements_for
+from reasond_server.storage.migrating import render_statements
 from reasond_server.storage.migrations.versions import IN_ORDER
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _NOTE_REVISION: Final = f"INSERT INTO {VERSION_TABLE} (version_num) VALUES ('{RE
 
 
 class SchemaState(Enum):
-    """How a database stands to this release."""
+    """How the schema of a database compares with that of this release."""
 
     EMPTY = auto()
     BEHIND = auto()
@@ -33,7 +33,7 @@ class SchemaState(Enum):
 
 
 def state_of_tables(names: Collection[str], revision: str | None) -> SchemaState:
-    """Return how a database with tables of these names stands; `revision` is what its version table says.
+    """Return the state of a database with tables of these names; `revision` is from its version table.
 
     Raises:
         SettingsError: it has tables but no revision, so it is not ours.
@@ -68,7 +68,7 @@ def require_current(state: SchemaState, *, where: str) -> None:
         raise SettingsError(f"The database {shown(where)} {what}", remedy="Make a backup, then run `reasond migrate`.")
 
 
-def sqlite_statements() -> list[str]:
+def build_sqlite_statements() -> list[str]:
     """Return what makes an empty SQLite file one of this release, in order, for one transaction."""
-    made = [statement for module in IN_ORDER for statement in statements_for("sqlite", module.STATEMENTS)]
+    made = [statement for module in IN_ORDER for statement in render_statements("sqlite", module.STATEMENTS)]
     return [_MAKE_VERSION_TABLE, *made, _NOTE_REVISION]

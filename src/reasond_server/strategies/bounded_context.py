@@ -283,7 +283,7 @@ class _Progress:
 
     def _watch(self, written: str, notes: str) -> None:
         """Note whether the run goes in circles."""
-        if self._guard.repeats(text=written, notes=notes) and not self.is_repeating:
+        if self._guard.note_repetition(text=written, notes=notes) and not self.is_repeating:
             self.is_repeating = True
             self.accounts.warn("The reasoning repeated itself: the model was asked to answer before max_iterations.")
 

@@ -35,6 +35,19 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
+_SAMPLES_AT_ONCE: Final = 8
+_WARM_UP_S: Final = 1.0
+_RULES: Final = (
+    "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
+    "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if "
+    "the question asks for one."
+)
+# Shares such as 0.6 of 5 votes must not fail by the last bit of a float.
+_TOLERANCE = 1e-9
+_LADDER_SPREAD: Final = 0.3
+_LEAST_TEMPERATURE: Final = 0.05
+_MOST_TEMPERATURE: Final = 2.0
+
 
 class SelfConsistencyConfig(StrategyConfig):
     """The parameters, with their defaults and ranges."""
@@ -117,15 +130,6 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
             for step in await poll.take_wave():
                 yield step
         yield poll.build_outcome()
-
-
-_SAMPLES_AT_ONCE: Final = 8
-_WARM_UP_S: Final = 1.0
-_RULES: Final = (
-    "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
-    "after it. Between the tags stands the answer alone, as short as it can be: no explanation, and a unit only if "
-    "the question asks for one."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,10 +357,6 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
     )
 
 
-# Shares such as 0.6 of 5 votes must not fail by the last bit of a float.
-_TOLERANCE = 1e-9
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """Votes in the order in which they were cast; an empty one is a sample without an answer, and no vote."""
@@ -426,11 +426,6 @@ class Tally:
                 if Tally(cast=(*self.cast, *more)).is_decided(left - count, min_agreement=min_agreement):
                     return count
         return left
-
-
-_LADDER_SPREAD: Final = 0.3
-_LEAST_TEMPERATURE: Final = 0.05
-_MOST_TEMPERATURE: Final = 2.0
 
 
 def build_ladder(temperature: float, samples: int) -> Sequence[float]:

@@ -8,8 +8,7 @@ assert reasoning.answer == "42"
 `ModelConformance` checks a language model of your own, `StrategyConformance` a strategy.
 """
 
-from reasond_server.testing.conformance import ModelConformance
-from reasond_server.testing.expectations import ConformanceError
+from reasond_server.testing.conformance import ConformanceError, ModelConformance
 from reasond_server.testing.models import FunctionModel, Reply, ScriptedModel, ScriptError
 from reasond_server.testing.server import running_server, running_server_in_thread
 from reasond_server.testing.strategies import StrategyConformance

@@ -113,9 +113,9 @@ class Probe:
         context = RunContext(
             config=self._config,
             model=_Refusing(model=model, budget=budget or Budget(), ran=ran),
-            tools=self._tools.toolbox(max_calls=None),
+            tools=self._tools.open_toolbox(max_calls=None),
             monotonic=lambda: 0.0,
-            new_nonce=lambda: _noted(ran, next(marks)),
+            new_nonce=lambda: _note_nonce(ran, next(marks)),
         )
         try:
             async with aclosing(self._strategy.run(self.task, context)) as events:
@@ -128,7 +128,7 @@ class Probe:
         return ran
 
 
-def _noted(ran: Ran, number: int) -> str:
+def _note_nonce(ran: Ran, number: int) -> str:
     """Return a nonce that is the same in every run, and note it."""
     nonce = "conformance" + "".join(chr(ord("a") + (number // 26**place) % 26) for place in (2, 1, 0)) + "marks"
     ran.nonces.append(nonce)
@@ -202,7 +202,7 @@ class _Wrapped(WrappedModel[ChatModel]):
         """Nothing is held open."""
 
 
-class Recorder(_Wrapped):
+class RecordingModel(_Wrapped):
     """Lets another model answer and writes down what it says."""
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:

@@ -25,21 +25,24 @@ from reasond_server.errors import (
     ReasondError,
     TokenBudgetExhaustedError,
 )
-from reasond_server.runs.payloads import require_outcome, require_step, require_wrote
+from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
 from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
-from reasond_server.testing.expectations import ConformanceError, require, verified
-from reasond_server.testing.hostility import HOSTILE_REPLIES, INJECTION, filling, wandering
+from reasond_server.testing.conformance import ConformanceError, require, run_checks
 from reasond_server.testing.judging import (
+    HOSTILE_REPLIES,
+    INJECTION,
     always,
     at,
-    broken,
     carry_metrics,
     carry_step,
     first_of,
+    list_broken_replies,
     places,
+    reply_at_length,
+    reply_by_request,
     require_fenced,
 )
-from reasond_server.testing.probing import NotingModel, Probe, Ran, Recorder, Replayer, Transcript
+from reasond_server.testing.probing import NotingModel, Probe, Ran, RecordingModel, Replayer, Transcript
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import Budget, CostClass, FinishReason, Task
 
@@ -104,7 +107,7 @@ class StrategyConformance:
         self._strategy = strategy
         self._settings = dict(config or {})
         self._task = Task(query=query, material=material, strategy=strategy.name, config=self._settings)
-        self._repliers: tuple[Replier, ...] = (lambda _: _ANSWERED, wandering) if reply is None else (reply,)
+        self._repliers: tuple[Replier, ...] = (lambda _: _ANSWERED, reply_by_request) if reply is None else (reply,)
         self._tools = tools
         self._has_native_tools = has_native_tools
         self._timeout_s = timeout_s
@@ -141,7 +144,7 @@ class StrategyConformance:
         Raises:
             ConformanceError: some do not hold; all of them are named.
         """
-        return await verified(self.CHECKS, self.check)
+        return await run_checks(self.CHECKS, self.check)
 
     async def _describes_itself(self) -> None:
         strategy = self._strategy
@@ -244,12 +247,12 @@ class StrategyConformance:
             used = await self._probe().run(whole)
             self._well_ended(used, whole)
             for calls in (0, *places(len(whole.requests) - 1)):
-                await self._budgeted(reply, Budget(max_model_calls=calls), most_calls=calls)
+                await self._check_budget(reply, Budget(max_model_calls=calls), most_calls=calls)
             spent = sum(whole.counter.count_prompt(request.messages) for request in whole.requests)
             for share in (0.1, 0.5, 0.9):
-                await self._budgeted(reply, Budget(max_total_tokens=int(spent * share) + 1), most_calls=None)
+                await self._check_budget(reply, Budget(max_total_tokens=int(spent * share) + 1), most_calls=None)
 
-    async def _budgeted(self, reply: Replier, budget: Budget, *, most_calls: int | None) -> None:
+    async def _check_budget(self, reply: Replier, budget: Budget, *, most_calls: int | None) -> None:
         model = self._model(reply)
         ran = await self._probe().run(model, budget=budget)
         self._well_ended(ran, model)
@@ -274,7 +277,7 @@ class StrategyConformance:
         )
         for task in tasks:
             for window in _WINDOWS:
-                for reply in (*self._repliers, filling):
+                for reply in (*self._repliers, reply_at_length):
                     has_run = await self._within(window, task, reply) or has_run
         return None if has_run else "the strategy refuses every window"
 
@@ -299,11 +302,11 @@ class StrategyConformance:
     async def _survives(self) -> None:
         for reply in self._repliers:
             for hostile in HOSTILE_REPLIES:
-                await self._heard(always(hostile))
+                await self._check_heard(always(hostile))
                 for place in (1, 2, 3):
-                    await self._heard(at(place, hostile, reply))
+                    await self._check_heard(at(place, hostile, reply))
 
-    async def _heard(self, reply: Replier) -> None:
+    async def _check_heard(self, reply: Replier) -> None:
         model = self._model(reply)
         ran = await self._probe().run(model)
         self._well_ended(ran, model)
@@ -314,7 +317,7 @@ class StrategyConformance:
             whole = self._model(reply)
             await self._probe().run(whole)
             for place in places(len(whole.requests)):
-                for reply_that_fails in broken():
+                for reply_that_fails in list_broken_replies():
                     model = self._model(at(place, reply_that_fails, reply))
                     others = asyncio.all_tasks()
                     ran = await self._probe().run(model)
@@ -326,7 +329,7 @@ class StrategyConformance:
             return "the strategy does not promise it"
         for reply in self._repliers:
             transcript, model = Transcript(), self._model(reply)
-            first = await self._probe().run(Recorder(model, transcript))
+            first = await self._probe().run(RecordingModel(model, transcript))
             self._well_ended(first, model)
             for seed in (0, 1, 5):
                 replayer = Replayer(model, transcript, seed=seed)

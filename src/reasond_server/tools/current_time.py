@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
 
-# ZoneInfo opens a file of that name; nothing that could leave its folder gets so far.
+# ZoneInfo opens a file of that name; no name that could leave its folder passes.
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9][A-Za-z0-9_+-]*){0,2}")
 
 
-def _system_now() -> datetime:
+def _read_system_clock() -> datetime:
     return datetime.now(UTC)
 
 
 class CurrentTimeArguments(ToolArguments):
-    """Where to tell the time for."""
+    """The zone to tell the time in."""
 
     zone: Annotated[
         str, Field(min_length=1, max_length=64, description="IANA name of a time zone, such as Europe/Berlin.")
@@ -40,7 +40,7 @@ class CurrentTime(ModelledTool[CurrentTimeArguments]):
     arguments_type: ClassVar[type[ToolArguments]] = CurrentTimeArguments
     is_idempotent = True
 
-    def __init__(self, *, now: Callable[[], datetime] = _system_now) -> None:
+    def __init__(self, *, now: Callable[[], datetime] = _read_system_clock) -> None:
         self._now = now
 
     async def call(self, arguments: CurrentTimeArguments, context: ToolContext) -> object:  # noqa: ARG002 - the form
@@ -49,7 +49,7 @@ class CurrentTime(ModelledTool[CurrentTimeArguments]):
         Raises:
             ToolFailedError: there is no such zone on this machine.
         """
-        zone = _zone(arguments.zone)
+        zone = _find_zone(arguments.zone)
         if zone is None:
             raise ToolFailedError(
                 f"the zone {shown(arguments.zone)} is not known here; use an IANA name such as Europe/Berlin, or UTC"
@@ -58,8 +58,8 @@ class CurrentTime(ModelledTool[CurrentTimeArguments]):
         return {"time": now.isoformat(), "weekday": f"{now:%A}", "zone": arguments.zone}
 
 
-def _zone(name: str) -> tzinfo | None:
-    """Return the zone of that name, None if this machine knows none."""
+def _find_zone(name: str) -> tzinfo | None:
+    """Return the zone of that name; None if this machine does not know it."""
     if name == "UTC":
         return UTC
     try:

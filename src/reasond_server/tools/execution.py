@@ -1,7 +1,7 @@
-"""The executor: calls the tools of one run, one after the other, and turns whatever happens into a result.
+"""The executor: calls the tools of one run, one after the other, and turns every outcome into a result.
 
-Whatever a tool does, the strategy gets a `ToolResult`: an unknown name, wrong arguments, a time-out, an exception and
-a result that is no JSON are errors that the model can read and act on. Text of foreign exceptions goes to the log only.
+The strategy always gets a `ToolResult`. An unknown name, wrong arguments, a time-out, an exception and a result that is
+no JSON are errors that the model can read and act on. Text of foreign exceptions goes to the log only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from reasond_server.tools.results import (
     ResultMemory,
     arguments_of,
     cut_to_bytes,
-    error_text,
-    json_text,
-    preview,
+    to_error_text,
+    to_json_text,
+    to_preview,
 )
 from reasond_server.tools.tool import TOOL_NAME, Tool, ToolContext, ToolFailedError
 from reasond_server.types import ToolResult
@@ -42,7 +42,7 @@ _MAX_MESSAGE_CHARACTERS: Final = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """What holds for every tool: seconds for a call, bytes shown to the model, bytes kept for one run."""
+    """Limits of every tool: seconds for a call, bytes shown to the model, bytes kept for one run."""
 
     timeout_s: float = 30.0
     max_shown_bytes: int = 4_096
@@ -51,16 +51,16 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """Why a call has no result; `kind` is one word for programs."""
+    """Why a call has no result; `kind` is one word for programs, `message` is for the model."""
 
     kind: str
     message: str
 
 
 class RunToolbox:
-    """The `Toolbox` of one run over `tools`; results that are too long to show are kept and read by handle.
+    """The `Toolbox` of one run over `tools`; the model reads results that are too long to show by their handle.
 
-    The handle of a result is the id of its call. Calls are counted, whatever comes of them.
+    The handle of a result is the id of its call. Every call counts, whatever its outcome.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RunToolbox:
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """The tools by name; with any tool comes the one that reads results."""
+        """The tools by name; if there is any, the tool that reads results is added."""
         if self._specs is None:
             self._specs = tuple(
                 ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
@@ -91,18 +91,18 @@ class RunToolbox:
         return self._specs
 
     def is_idempotent(self, name: str) -> bool:
-        """Return what the tool says of itself; False for an unknown one."""
+        """Return whether the tool declares this; False for an unknown one."""
         tool = self._tools.get(name)
         return tool is not None and tool.is_idempotent
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Count a call of an earlier life of the run; of its result that much can be read as was logged."""
+        """Count a call of an earlier life of the run; as much of its result can be read as was logged."""
         self._calls += 1
         if not result.is_error and call.name != READ_TOOL_RESULT:
             self._memory.keep(call.call_id, result.result_json)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Call one tool and return what came of it.
+        """Call one tool and return its result.
 
         Raises:
             TokenBudgetExhaustedError: the budget's calls are used up.
@@ -119,29 +119,29 @@ class RunToolbox:
         loop = asyncio.get_running_loop()
         kind, since_s = "cancelled", loop.time()
         try:
-            outcome = await self._made(call)
+            outcome = await self._make_call(call)
             kind = outcome.kind if isinstance(outcome, _Failure) else "ok"
         finally:
             self._observer.tool_called(call.name, kind, loop.time() - since_s)
-        return _failed(call, outcome) if isinstance(outcome, _Failure) else outcome
+        return _build_error_result(call, outcome) if isinstance(outcome, _Failure) else outcome
 
-    async def _made(self, call: ToolCall) -> ToolResult | _Failure:
+    async def _make_call(self, call: ToolCall) -> ToolResult | _Failure:
         tool = self._tools.get(call.name)
         if tool is None:
-            return _Failure(kind="unknown_tool", message=_unknown(call.name, self._tools))
+            return _Failure(kind="unknown_tool", message=_describe_unknown(call.name, self._tools))
         try:
             arguments = arguments_of(call.arguments_json)
         except ValueError as error:
-            schema = json_text(tool.parameters)
+            schema = to_json_text(tool.parameters)
             return _Failure(kind="invalid_arguments", message=f"{error}. The schema is: {schema}")
-        if violations := _violations(tool, arguments):
-            return _Failure(kind="invalid_arguments", message=_told(violations, tool))
-        outcome = await self._invoked(tool, arguments, call)
-        return outcome if isinstance(outcome, _Failure) else self._result(tool, call, outcome)
+        if violations := _find_violations(tool, arguments):
+            return _Failure(kind="invalid_arguments", message=_describe_violations(violations, tool))
+        outcome = await self._invoke(tool, arguments, call)
+        return outcome if isinstance(outcome, _Failure) else self._keep_result(tool, call, outcome)
 
-    def _result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult | _Failure:
+    def _keep_result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult | _Failure:
         try:
-            text, is_cut = cut_to_bytes(json_text(value), tool.max_output_bytes)
+            text, is_cut = cut_to_bytes(to_json_text(value), tool.max_output_bytes)
         except NotJsonError:
             _log.warning("tool returned what is no JSON", extra={"tool": tool.name})
             message = f"the tool {shown(tool.name)} returned something that is no JSON; it needs its author"
@@ -151,39 +151,39 @@ class RunToolbox:
         self._memory.keep(call.call_id, text)
         most = self._limits.max_shown_bytes
         return ToolResult(
-            call_id=call.call_id, result_json=preview(text, handle=call.call_id, most_bytes=most, is_cut=is_cut)
+            call_id=call.call_id, result_json=to_preview(text, handle=call.call_id, most_bytes=most, is_cut=is_cut)
         )
 
-    async def _invoked(self, tool: Tool, arguments: Json, call: ToolCall) -> object:
-        """Return what the tool returned, or why it did not, within its time.
+    async def _invoke(self, tool: Tool, arguments: Json, call: ToolCall) -> object:
+        """Return what the tool returned within its time, or a failure.
 
-        The tool works in a task of its own: one that does not stop when it is cancelled is left behind.
+        The tool works in a task of its own; a task that does not stop when it is cancelled is abandoned.
         """
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         context = ToolContext(call_id=call.call_id, timeout_s=timeout_s)
-        work = asyncio.create_task(_guarded(tool, arguments, context), name=f"tool {tool.name} {call.call_id}")
+        work = asyncio.create_task(_run_tool(tool, arguments, context), name=f"tool {tool.name} {call.call_id}")
         try:
             done, _ = await asyncio.wait({work}, timeout=timeout_s)
         except asyncio.CancelledError:
-            await _stopped(work, tool)
+            await _stop(work, tool)
             raise
         if done:
             return work.result()
-        await _stopped(work, tool)
+        await _stop(work, tool)
         message = f"the tool {shown(tool.name)} took longer than {timeout_s:g} s and was stopped"
         return _Failure(kind="timeout", message=message)
 
 
-async def _guarded(tool: Tool, arguments: Json, context: ToolContext) -> object:
-    """Return the tool's result, or a failure in place of whatever it raised.
+async def _run_tool(tool: Tool, arguments: Json, context: ToolContext) -> object:
+    """Return the tool's result, or a failure in place of any exception.
 
-    SystemExit and KeyboardInterrupt would end the whole process, so they are failures as well.
+    This includes SystemExit and KeyboardInterrupt, which would end the whole process.
     """
     task = asyncio.current_task()
     try:
         return await tool.invoke(arguments, context)
     except ToolFailedError as error:
-        return _Failure(kind="failed", message=_clean(str(error)))
+        return _Failure(kind="failed", message=_clean_message(str(error)))
     except asyncio.CancelledError:
         if task is not None and task.cancelling():
             raise
@@ -194,20 +194,20 @@ async def _guarded(tool: Tool, arguments: Json, context: ToolContext) -> object:
     return _Failure(kind="failed", message=message)
 
 
-async def _stopped(work: asyncio.Task[object], tool: Tool) -> None:
-    """Cancel `work` and wait a moment until it has cleaned up."""
+async def _stop(work: asyncio.Task[object], tool: Tool) -> None:
+    """Cancel `work` and give it a moment to clean up."""
     work.cancel()
     await asyncio.wait({work}, timeout=_UNWINDING_S)
     if not work.done():
         _log.error("tool left behind: it does not stop when it is cancelled", extra={"tool": tool.name})
 
 
-def refusal(call: ToolCall, kind: str, message: str) -> ToolResult:
+def refuse_call(call: ToolCall, kind: str, message: str) -> ToolResult:
     """Return the result of a call that is not made; `kind` is for programs, `message` for the model."""
-    return _failed(call, _Failure(kind=kind, message=message))
+    return _build_error_result(call, _Failure(kind=kind, message=message))
 
 
-def _violations(tool: Tool, arguments: Json) -> Sequence[Violation]:
+def _find_violations(tool: Tool, arguments: Json) -> Sequence[Violation]:
     try:
         return tool.violations(arguments)
     except Exception:  # noqa: BLE001 - a third party's check must not end the run
@@ -215,12 +215,12 @@ def _violations(tool: Tool, arguments: Json) -> Sequence[Violation]:
         return (Violation(field="", description="could not be checked against the tool's schema"),)
 
 
-def _failed(call: ToolCall, failure: _Failure) -> ToolResult:
-    text = error_text(failure.kind, failure.message[:_MAX_MESSAGE_CHARACTERS])
+def _build_error_result(call: ToolCall, failure: _Failure) -> ToolResult:
+    text = to_error_text(failure.kind, failure.message[:_MAX_MESSAGE_CHARACTERS])
     return ToolResult(call_id=call.call_id, result_json=text, is_error=True)
 
 
-def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
+def _describe_unknown(name: str, tools: Mapping[str, Tool]) -> str:
     close = difflib.get_close_matches(name, tools, n=1) if TOOL_NAME.fullmatch(name) else []
     hint = f"; did you mean {close[0]!r}?" if close else "."
     names = sorted(tools)
@@ -228,22 +228,21 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
     return f"there is no tool {shown(name)}{hint} Tools are: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def _told(violations: Sequence[Violation], tool: Tool) -> str:
+def _describe_violations(violations: Sequence[Violation], tool: Tool) -> str:
     found = "; ".join(f"{one.field or 'the arguments'} {one.description}" for one in violations)
-    return (
-        f"the arguments do not fit: {found}. Correct them and call again. The schema is: {json_text(tool.parameters)}"
-    )
+    schema = to_json_text(tool.parameters)
+    return f"the arguments do not fit: {found}. Correct them and call again. The schema is: {schema}"
 
 
-def _clean(text: str) -> str:
+def _clean_message(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")[:2_000] or "the tool failed and did not say why"
 
 
 def require_tool(tool: object) -> Tool:
-    """Return `tool` if it is one that can be offered.
+    """Return `tool` if it is a valid tool.
 
     Raises:
-        InternalError: it is not; for the author of the tool.
+        InternalError: it is not; the text is for the author of the tool.
     """
     if not isinstance(tool, Tool) or not TOOL_NAME.fullmatch(tool.name):
         raise InternalError(f"{type(tool).__name__} is no tool, or its name does not match {TOOL_NAME.pattern}")

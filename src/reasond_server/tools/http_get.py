@@ -1,4 +1,4 @@
-"""The built-in tool that fetches a text from the web, from hosts that the operator allows and no others."""
+"""The built-in tool that fetches a text from hosts that the operator allows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class HttpGetArguments(ToolArguments):
 
 
 class HttpGet(ModelledTool[HttpGetArguments]):
-    """Fetches with GET, without cookies or credentials; each redirect is looked at as the first URL was.
+    """Fetches with GET, without cookies or credentials; each redirect is vetted like the first URL.
 
     Args:
         policy: which hosts and addresses may be reached.
@@ -77,7 +77,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
     ) -> None:
         self._policy = policy
         self._limits = limits
-        self._resolve = resolve or _resolved
+        self._resolve = resolve or _resolve_host
         self._trusted = trusted
         self.timeout_s = limits.timeout_s
         # A byte may take six characters in JSON.
@@ -94,27 +94,27 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         url = arguments.url
         try:
             for _ in range(_MAX_REDIRECTS + 1):
-                target = self._policy.target(url)
-                addresses = await self._policy.addresses(target, self._resolve)
-                answer = await self._fetched(target, addresses)
+                target = self._policy.vet_url(url)
+                addresses = await self._policy.vet_addresses(target, self._resolve)
+                answer = await self._fetch(target, addresses)
                 if isinstance(answer, dict):
                     return answer
                 url = urljoin(target.url, answer)
         except RefusedAddressError as error:
             raise ToolFailedError(str(error)) from None
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-            raise ToolFailedError(f"{shown(url)} could not be fetched: {_cause(error)}") from None
+            raise ToolFailedError(f"{shown(url)} could not be fetched: {_describe_cause(error)}") from None
         raise ToolFailedError(f"{shown(arguments.url)} was redirected more than {_MAX_REDIRECTS} times")
 
-    async def _fetched(self, target: Target, addresses: Sequence[str]) -> dict[str, Any] | str:
-        """Return the document, or where the server sends us instead."""
+    async def _fetch(self, target: Target, addresses: Sequence[str]) -> dict[str, Any] | str:
+        """Return the document, or the address of a redirect."""
         import aiohttp  # noqa: PLC0415 - as above
         from yarl import URL  # noqa: PLC0415 - as above
 
         connector = aiohttp.TCPConnector(
-            resolver=_vetted(addresses), force_close=True, use_dns_cache=False, ssl=self._trusted or True
+            resolver=_build_resolver(addresses), force_close=True, use_dns_cache=False, ssl=self._trusted or True
         )
-        # Built from the parts that were looked at: a second parser might see another host in the same text.
+        # Built from the vetted parts: a second parser might see another host in the same text.
         url = URL.build(
             scheme=target.scheme,
             host=target.host,
@@ -136,9 +136,9 @@ class HttpGet(ModelledTool[HttpGetArguments]):
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location:
                 return location
-            return await self._document(target, response)
+            return await self._read_document(target, response)
 
-    async def _document(self, target: Target, response: aiohttp.ClientResponse) -> dict[str, Any]:
+    async def _read_document(self, target: Target, response: aiohttp.ClientResponse) -> dict[str, Any]:
         kind, encoding = response.content_type.lower(), response.headers.get("Content-Encoding", "identity").lower()
         if not any(fnmatch.fnmatchcase(kind, allowed) for allowed in self._limits.content_types):
             allowed = ", ".join(self._limits.content_types)
@@ -150,17 +150,17 @@ class HttpGet(ModelledTool[HttpGetArguments]):
             body += chunk
             if len(body) > self._limits.max_bytes:
                 break
-        text = bytes(body[: self._limits.max_bytes]).decode(_codec(response.charset), "replace")
+        text = bytes(body[: self._limits.max_bytes]).decode(_find_codec(response.charset), "replace")
         document = {"status": response.status, "url": target.url, "content_type": kind, "text": text}
         return document | ({"is_cut": True} if len(body) > self._limits.max_bytes else {})
 
 
-def _vetted(addresses: Sequence[str]) -> aiohttp.abc.AbstractResolver:
-    """Return a resolver that knows `addresses` and asks nobody."""
+def _build_resolver(addresses: Sequence[str]) -> aiohttp.abc.AbstractResolver:
+    """Return a resolver that answers with `addresses` and asks nobody."""
     from aiohttp.abc import AbstractResolver, ResolveResult  # noqa: PLC0415 - as above
 
     class Vetted(AbstractResolver):
-        """Answers with what was looked at."""
+        """Answers with the vetted addresses."""
 
         async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> list[ResolveResult]:  # noqa: ARG002 - the protocol's
             """Return the addresses."""
@@ -177,25 +177,25 @@ def _vetted(addresses: Sequence[str]) -> aiohttp.abc.AbstractResolver:
             ]
 
         async def close(self) -> None:
-            """Hold nothing."""
+            """Do nothing."""
 
     return Vetted()
 
 
-async def _resolved(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of `host` as the system knows them."""
+async def _resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of `host` from the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(place[0]) for _, _, _, _, place in found]
 
 
-def _codec(charset: str | None) -> str:
+def _find_codec(charset: str | None) -> str:
     try:
         return codecs.lookup(charset).name if charset and charset.lower() in _TEXT_CODECS else "utf-8"
     except LookupError:
         return "utf-8"
 
 
-# Python knows codecs that are none of text, such as zlib, and slow ones.
+# Python also has codecs that are slow or not for text, such as zlib.
 _TEXT_CODECS: Final = frozenset(
     (
         *("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "iso-8859-15", "windows-1252", "utf-16"),
@@ -204,8 +204,8 @@ _TEXT_CODECS: Final = frozenset(
 )
 
 
-def _cause(error: Exception) -> str:
-    """Return in our own words what went wrong."""
+def _describe_cause(error: Exception) -> str:
+    """Return the cause in our own words."""
     import aiohttp  # noqa: PLC0415 - as above
 
     if isinstance(error, TimeoutError):

@@ -1,7 +1,7 @@
-"""Tools of MCP servers: programs spoken to over stdio, or addresses that speak streamable HTTP.
+"""Tools of MCP servers: programs reached over stdio, or addresses reached over streamable HTTP.
 
-A connection belongs to one task, which opens it, asks for the tools, waits until it breaks, and opens it again after
-a while; calls come from the tasks of runs. A server that is down costs its calls an error result, and no run its life.
+A connection belongs to one task, which opens it, lists the tools, waits until it breaks, and opens it again after a
+while; calls come from the tasks of runs. If a server is down, its calls get an error result, and their runs go on.
 
 The package `mcp` is an extra. Source: Model Context Protocol 2026-07-28, with the handshake of older servers.
 """
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors import SettingsError, shown
 from reasond_server.telemetry.propagation import outgoing_headers
-from reasond_server.tools.mcp_values import arguments_validator, described, value_of
-from reasond_server.tools.results import NotJsonError, json_text
+from reasond_server.tools.mcp_values import build_validator, describe_tool, value_of
+from reasond_server.tools.results import NotJsonError, to_json_text
 from reasond_server.tools.tool import MAX_OUTPUT_BYTES, ToolFailedError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _SUFFIX: Final = 9
 _CONNECTION_CLOSED: Final = -32000
 _CLOSING_S: Final = 10.0
 # What the package raises for a result that is malformed or does not satisfy the tool's own schema. Broken connections
-# mostly raise others (of anyio, httpx2 and the system), but not always: the server is asked something else then.
+# mostly raise other errors (of anyio, httpx2 and the system), but not always: the connection is probed then.
 _OF_ONE_CALL: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, re.error)
 
 
@@ -66,7 +66,7 @@ class McpOptions:
 
 
 def require_mcp(name: str) -> None:
-    """Refuse to go on without the package.
+    """Require the package `mcp`.
 
     Raises:
         SettingsError: it is not installed.
@@ -81,7 +81,7 @@ def require_mcp(name: str) -> None:
 class McpServer:
     """The `ToolServer` of one MCP server.
 
-    Tools that were told once stay known while the connection is down.
+    Tools that were listed once stay known while the connection is down.
 
     Args:
         options: where it is.
@@ -124,22 +124,22 @@ class McpServer:
         return self._client is not None
 
     async def start(self) -> None:
-        """Connect and keep connected; return when the first attempt is over, well or not."""
+        """Connect and keep connected; return when the first attempt has succeeded or failed."""
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep_connected(), name=f"mcp server {self.name}")
         await self._tried.wait()
 
-    async def connected(self) -> None:
+    async def wait_connected(self) -> None:
         """Wait until calls can be made."""
         await self._standing.wait()
 
     async def aclose(self) -> None:
-        """Disconnect; a program that was started is ended. An attempt to connect is seen to its end first."""
+        """Disconnect and end a program that was started; an attempt to connect is awaited first."""
         if self._keeper is None:
             return
         self._closing.set()
         self._broken.set()
-        # Cancelled in the middle of starting or ending a program, the package would leave it running.
+        # If it is cancelled while it starts or ends a program, the package leaves the program running.
         await asyncio.wait({self._keeper}, timeout=self._options.connect_timeout_s + _CLOSING_S)
         self._keeper.cancel()
         await asyncio.wait({self._keeper}, timeout=_CLOSING_S)
@@ -149,8 +149,8 @@ class McpServer:
         """Call `tool` of the server and return its result as JSON can hold it.
 
         Raises:
-            ToolFailedError: the server is down, says that the call failed, or returned what cannot be read. Only the
-                first ends the connection, which the calls of all runs share; after the last one it is tried.
+            ToolFailedError: the server is down, reports that the call failed, or returned a result that cannot be
+                read. The first closes the connection, which all runs share; the last makes the server probe it.
         """
         from mcp import MCPError  # noqa: PLC0415 - an optional package
 
@@ -159,52 +159,52 @@ class McpServer:
             raise ToolFailedError(f"the MCP server {self.name!r} is not connected now; try another way, or later")
         try:
             result = await client.call_tool(
-                tool, dict(arguments), read_timeout_seconds=self._options.timeout_s, meta=_meta()
+                tool, dict(arguments), read_timeout_seconds=self._options.timeout_s, meta=_build_meta()
             )
         except MCPError as error:
             if error.code == _CONNECTION_CLOSED:
-                self._given_up(client)
+                self._give_up(client)
             _log.warning("mcp call refused", extra={"server": self.name, "tool": tool, "code": error.code})
             raise ToolFailedError(f"the MCP server {self.name!r} did not answer the call (code {error.code})") from None
         except _OF_ONE_CALL as error:
             # Its text may quote the result, which is content.
             facts = {"server": self.name, "tool": tool, "error": type(error).__name__}
             _log.warning("mcp result not understood", extra=facts)
-            await self._tried_out(client)
+            await self._probe(client)
             raise ToolFailedError(
                 f"the MCP server {self.name!r} returned a result that cannot be read, or that its own schema of "
                 f"the tool does not allow; another call may do"
             ) from None
         except Exception:  # noqa: BLE001 - transports raise errors of many kinds, and the run must not die of them
-            self._given_up(client)
+            self._give_up(client)
             _log.warning("mcp call failed", extra={"server": self.name, "tool": tool}, exc_info=True)
             raise ToolFailedError(f"the connection to the MCP server {self.name!r} failed") from None
         return value_of(result)
 
-    async def _tried_out(self, client: mcp.Client) -> None:
-        """Ask the server something simple, and give the connection up where it does not answer."""
+    async def _probe(self, client: mcp.Client) -> None:
+        """List the tools as a probe, and give the connection up if the server does not answer."""
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                # A list that is remembered would say nothing of the connection.
+                # A cached list would say nothing about the connection.
                 await client.list_tools(cache_mode="bypass")
         except Exception as error:  # noqa: BLE001 - whatever it is, the next connection knows no more of it
-            self._given_up(client)
+            self._give_up(client)
             _log.warning("mcp connection broken", extra={"server": self.name, "error": type(error).__name__})
 
-    def _given_up(self, client: mcp.Client) -> None:
-        """Let no further call use a broken connection, and have it opened again."""
+    def _give_up(self, client: mcp.Client) -> None:
+        """Stop using a broken connection and have it opened again."""
         if client is self._client:
             self._client = None
             self._standing.clear()
             self._broken.set()
 
     async def _keep_connected(self) -> None:
-        """Connect again and again, with longer and longer waits, until the end."""
+        """Connect again and again, with growing waits, until it is closed."""
         failures = 0
         while not self._closing.is_set():
             had_stood = False
             try:
-                await self._connected()
+                await self._connect_once()
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - groups of any errors come from the package's tasks
@@ -220,12 +220,12 @@ class McpServer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), wait_s)
 
-    async def _connected(self) -> None:
-        """Connect, tell the tools, and stay until the connection breaks or is given up."""
+    async def _connect_once(self) -> None:
+        """Connect, list the tools, and wait until the connection breaks or is given up."""
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                client = await stack.enter_async_context(await self._opened(stack))
-                self._tools = await self._listed(client)
+                client = await stack.enter_async_context(await self._build_client(stack))
+                self._tools = await self._list_tools(client)
             self._client = client
             self._standing.set()
             self._tried.set()
@@ -233,8 +233,8 @@ class McpServer:
             if not self._closing.is_set():
                 await self._broken.wait()
 
-    async def _opened(self, stack: AsyncExitStack) -> mcp.Client:
-        """Return a client that is not connected yet."""
+    async def _build_client(self, stack: AsyncExitStack) -> mcp.Client:
+        """Return a client, not connected yet."""
         from mcp import Client, StdioServerParameters  # noqa: PLC0415 - an optional package
 
         options = self._options
@@ -253,12 +253,12 @@ class McpServer:
             headers=dict(options.headers),
             timeout=timeout,
             follow_redirects=False,
-            event_hooks={"request": [_tell_by_headers]},
+            event_hooks={"request": [_add_trace_headers]},
         )
         await stack.enter_async_context(http)
         return Client(streamable_http_client(options.url, http_client=http))
 
-    async def _listed(self, client: mcp.Client) -> Sequence[Tool]:
+    async def _list_tools(self, client: mcp.Client) -> Sequence[Tool]:
         """Return the tools that the server has and the operator allows."""
         found: list[Any] = []
         cursor: str | None = None
@@ -273,16 +273,16 @@ class McpServer:
         for one in found[:_MAX_TOOLS]:
             if allowed and one.name not in allowed:
                 continue
-            tool = self._tool(one)
+            tool = self._build_tool(one)
             if tool is not None and tool.name not in names:
                 names[tool.name] = tool
         if missing := sorted(set(allowed) - {one.name for one in found}):
             _log.warning("mcp server lacks allowed tools", extra={"server": self.name, "missing": missing})
         return tuple(names.values())
 
-    def _tool(self, told: Any) -> McpTool | None:  # noqa: ANN401 - a type of the optional package
+    def _build_tool(self, told: Any) -> McpTool | None:  # noqa: ANN401 - a type of the optional package
         try:
-            size = len(json_text(told.input_schema).encode())
+            size = len(to_json_text(told.input_schema).encode())
         except NotJsonError:
             size = _MAX_SCHEMA_BYTES + 1
         if size > _MAX_SCHEMA_BYTES:
@@ -294,24 +294,24 @@ class McpServer:
 class McpTool:
     """One tool of an MCP server, called `SERVER__TOOL`.
 
-    What the server says of a tool's side effects is a hint. It is believed as far as repeating a call after a crash
-    goes: the operator chose the server.
+    The server's hints about side effects decide whether a call is repeated after a crash: the operator chose the
+    server.
     """
 
     def __init__(self, *, server: McpServer, told: Any, timeout_s: float) -> None:  # noqa: ANN401 - as above
         hints = told.annotations
         self._server = server
         self._told_name: str = told.name
-        self.name = tool_name(server.name, told.name)
-        self.description = described(told)
+        self.name = build_tool_name(server.name, told.name)
+        self.description = describe_tool(told)
         self.parameters: Json = told.input_schema
         self.timeout_s: float | None = timeout_s
         self.max_output_bytes = MAX_OUTPUT_BYTES
         self.is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        self._violations = arguments_validator(told.input_schema)
+        self._violations = build_validator(told.input_schema)
 
     def violations(self, arguments: Json) -> Sequence[Violation]:
-        """Return what the server's own schema has against `arguments`."""
+        """Return what is wrong with `arguments` by the server's own schema."""
         return self._violations(arguments)
 
     async def invoke(self, arguments: Json, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
@@ -319,33 +319,33 @@ class McpTool:
         return await self._server.call(self._told_name, arguments)
 
 
-async def _tell_by_headers(request: httpx2.Request) -> None:
-    """Say the same in the headers, for proxies and middleware; the package sends a call in its caller's context."""
+async def _add_trace_headers(request: httpx2.Request) -> None:
+    """Add the trace context for proxies and middleware; the package sends a call in its caller's context."""
     request.headers.update(outgoing_headers())
 
 
-def _meta() -> mcp.types.RequestParamsMeta | None:
-    """Return where in a trace the call stands, if the server is to be told; the protocol has a place for it."""
+def _build_meta() -> mcp.types.RequestParamsMeta | None:
+    """Return the call's trace context for the field `_meta` of the protocol; None if there is none to send."""
     found: Any = dict(outgoing_headers())
     return found or None
 
 
-def tool_name(server: str, tool: str) -> str:
-    """Return the name by which models call `tool` of `server`: of letters that every provider takes, 64 at most."""
+def build_tool_name(server: str, tool: str) -> str:
+    """Return the name by which models call `tool` of `server`: at most 64 characters that every provider accepts."""
     name = f"{server}__{re.sub(r'[^a-zA-Z0-9_-]', '_', tool)}"
     if len(name) <= _MAX_NAME and name == f"{server}__{tool}":
         return name
-    # A name that was changed must not fall together with another one.
+    # A changed name must not become equal to another one.
     digest = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[: _SUFFIX - 1]
     return f"{name[: _MAX_NAME - _SUFFIX]}_{digest}"
 
 
-def shown_server(options: McpOptions) -> str:
-    """Return where a server is, without secrets, for people."""
+def describe_server(options: McpOptions) -> str:
+    """Return where a server is, for people and without secrets."""
     return shown(options.url or options.command)
 
 
-async def examined(options: McpOptions) -> Sequence[str] | None:
+async def examine_server(options: McpOptions) -> Sequence[str] | None:
     """Connect once and return the names of the tools; None where that fails."""
     server = McpServer(options)
     try:

@@ -1,4 +1,4 @@
-"""What MCP servers say, as the executor takes it: results, descriptions, and checks by their JSON Schemas."""
+"""Converts results and descriptions of MCP servers for the executor, and checks arguments by their JSON Schemas."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def value_of(result: Any) -> object:  # noqa: ANN401 - a type of the optional pa
     """Return the value of a `CallToolResult`: its structured content, its one text, or all of its parts.
 
     Raises:
-        ToolFailedError: the server says that the call failed; its text is for the model.
+        ToolFailedError: the server reports that the call failed; its text is for the model.
     """
-    parts = [_part(block) for block in result.content]
+    parts = [_read_part(block) for block in result.content]
     if result.is_error:
         text = "\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
         raise ToolFailedError(text[:_MAX_ERROR] or "the tool failed and did not say why")
@@ -34,24 +34,24 @@ def value_of(result: Any) -> object:  # noqa: ANN401 - a type of the optional pa
     return {"content": parts}
 
 
-def described(told: Any) -> str:  # noqa: ANN401 - as above
-    """Return what a tool is good for: its description, else its title, else its name."""
+def describe_tool(told: Any) -> str:  # noqa: ANN401 - as above
+    """Return the description of a tool, else its title, else its name."""
     text = told.description or told.title or told.name
     return " ".join(str(text).split())[:_MAX_DESCRIPTION]
 
 
-def arguments_validator(schema: Json) -> Callable[[Json], Sequence[Violation]]:
-    """Return a function that checks arguments by `schema`; one that is no JSON Schema lets everything pass.
+def build_validator(schema: Json) -> Callable[[Json], Sequence[Violation]]:
+    """Return a function that checks arguments by `schema`; an invalid schema accepts everything.
 
-    The server checks again. Regular expressions of the schema are left to it, because matching a hostile one can take
-    for ever; references to other documents are not followed.
+    The server checks again. Regular expressions of the schema are left to it, because a hostile one can take for ever;
+    references to other documents are not followed.
     """
     from jsonschema import Draft202012Validator, validators  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with mcp, without types
     from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
     from referencing import Registry  # noqa: PLC0415 - as above
 
     kind = validators.extend(
-        Draft202012Validator, {"pattern": _passes, "patternProperties": _passes, "propertyNames": _passes}
+        Draft202012Validator, {"pattern": _accept, "patternProperties": _accept, "propertyNames": _accept}
     )
     try:
         Draft202012Validator.check_schema(schema)
@@ -59,24 +59,24 @@ def arguments_validator(schema: Json) -> Callable[[Json], Sequence[Violation]]:
         return lambda _: ()
     checker = kind(schema, registry=Registry())
 
-    def violations(arguments: Json) -> Sequence[Violation]:
+    def find_violations(arguments: Json) -> Sequence[Violation]:
         found = []
         for error in checker.iter_errors(dict(arguments)):
             path = ".".join(str(part)[: _MAX_VIOLATIONS * 10] for part in error.absolute_path)
-            found.append(Violation(field=path, description=_told(error)))
+            found.append(Violation(field=path, description=_describe_error(error)))
             if len(found) == _MAX_VIOLATIONS:
                 break
         return found
 
-    return violations
+    return find_violations
 
 
-def _passes(*_: object) -> tuple[()]:
+def _accept(*_: object) -> tuple[()]:
     return ()
 
 
-def _told(error: Any) -> str:  # noqa: ANN401 - a type of the optional package
-    """Return in our own words what a keyword of the schema has against a value."""
+def _describe_error(error: Any) -> str:  # noqa: ANN401 - a type of the optional package
+    """Return in our own words how a value violates a keyword of the schema."""
     keyword, wanted, value = error.validator, error.validator_value, error.instance
     if keyword == "required":
         missing = [name for name in wanted if name not in value]
@@ -88,8 +88,8 @@ def _told(error: Any) -> str:  # noqa: ANN401 - a type of the optional package
     return f"must satisfy {keyword} {shown(wanted)}, got {shown(value)}"
 
 
-def _part(block: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
-    """Return one block of content; data that is no text is left out, and its size told."""
+def _read_part(block: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
+    """Return one block of content; of data that is no text only the size is given."""
     part: dict[str, Any] = {"type": block.type}
     if block.type == "text":
         part["text"] = block.text

@@ -1,4 +1,4 @@
-"""The built-in tool by which a model reads what a preview or a masked observation has left out."""
+"""The built-in tool by which a model reads what a preview or a masked observation leaves out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.errors import shown
-from reasond_server.tools.results import json_text, pointed_at
+from reasond_server.tools.results import resolve_pointer, to_json_text
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 
 if TYPE_CHECKING:
@@ -52,35 +52,35 @@ class ReadToolResult(ModelledTool[ReadArguments]):
         self._memory = memory
 
     async def call(self, arguments: ReadArguments, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
-        """Return the part that was asked for.
+        """Return the requested part.
 
         Raises:
             ToolFailedError: there is no such result or part.
         """
-        text = self._text(arguments)
+        text = self._find_text(arguments)
         if arguments.contains is not None:
-            return _places(text, arguments)
+            return _find_places(text, arguments)
         part = text[arguments.offset : arguments.offset + arguments.limit]
         end = arguments.offset + len(part)
         answer: dict[str, Any] = {"text": part, "offset": arguments.offset, "total_characters": len(text)}
         return answer | ({"next_offset": end} if end < len(text) else {})
 
-    def _text(self, arguments: ReadArguments) -> str:
+    def _find_text(self, arguments: ReadArguments) -> str:
         text = self._memory.find(arguments.handle)
         if text is None:
-            raise ToolFailedError(_missing(arguments.handle, self._memory))
+            raise ToolFailedError(_describe_missing(arguments.handle, self._memory))
         if arguments.json_pointer is None:
             return text
         try:
-            return json_text(pointed_at(text, arguments.json_pointer))
+            return to_json_text(resolve_pointer(text, arguments.json_pointer))
         except ValueError as error:
             raise ToolFailedError(f"json_pointer {shown(arguments.json_pointer)}: {error}") from None
 
 
-def _places(text: str, arguments: ReadArguments) -> object:
-    """Return where the wanted text stands, with what is around it, within `limit` characters."""
+def _find_places(text: str, arguments: ReadArguments) -> object:
+    """Return the offsets of the wanted text and the text around each, within `limit` characters."""
     wanted, folded = (arguments.contains or "").lower(), text.lower()
-    # Lower case can be longer than the text itself, where offsets would point beside it.
+    # Lower case can be longer than the text; offsets would then be wrong.
     folded = folded if len(folded) == len(text) else text
     hits: list[dict[str, Any]] = []
     at, room, count = folded.find(wanted, arguments.offset), arguments.limit, 0
@@ -94,7 +94,7 @@ def _places(text: str, arguments: ReadArguments) -> object:
     return {"hits": hits, "places": count, "total_characters": len(text)}
 
 
-def _missing(handle: str, memory: ResultMemory) -> str:
+def _describe_missing(handle: str, memory: ResultMemory) -> str:
     there = ", ".join(memory.handles[-20:]) or "none"
     why = "is no longer kept; make the call again" if memory.is_forgotten(handle) else "is not known"
     return f"the handle {shown(handle)} {why}. Handles that can be read: {there}"

@@ -1,7 +1,7 @@
-"""Results of tools as JSON text: made of anything a tool returns, shortened to a preview, kept whole, read in parts.
+"""Results of tools as JSON text: converted, shortened to a preview, kept whole, and read in parts.
 
-Characters that a reader cannot see, or that change the direction of what follows, are written as JSON escapes: the
-value stays the same and the text shows all of itself.
+Invisible characters and those that change the direction of text are written as JSON escapes: the value stays the same,
+and a reader sees all of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NotJsonError(ValueError):
     """What a tool returned cannot be written as JSON."""
 
 
-def json_text(value: object) -> str:
+def to_json_text(value: object) -> str:
     """Return `value` as compact JSON in valid Unicode.
 
     Raises:
@@ -40,23 +40,23 @@ def json_text(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
         raise NotJsonError from None
-    return visible(text.encode("utf-8", "replace").decode("utf-8"))
+    return escape_unseen(text.encode("utf-8", "replace").decode("utf-8"))
 
 
-def visible(text: str) -> str:
-    """Return JSON `text` with what cannot be seen as escapes."""
-    return _UNSEEN.sub(_escaped, text)
+def escape_unseen(text: str) -> str:
+    """Return JSON `text` with invisible characters as escapes."""
+    return _UNSEEN.sub(_escape, text)
 
 
-def error_text(kind: str, message: str, **details: object) -> str:
+def to_error_text(kind: str, message: str, **details: object) -> str:
     """Return the JSON of a failed call: `kind` for programs, `message` for the model."""
-    return json_text({"error": kind, "message": message, **details})
+    return to_json_text({"error": kind, "message": message, **details})
 
 
-def preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False) -> str:
+def to_preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False) -> str:
     """Return `text` if it is short, else JSON with its beginning and end and how to read the rest.
 
-    `is_cut` tells that `text` is itself only the beginning of a result.
+    `is_cut` says that `text` is only the beginning of a result.
     """
     size = len(text.encode())
     if size <= most_bytes and not is_cut:
@@ -64,12 +64,12 @@ def preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False) ->
     # A character has up to 4 bytes, and escaping quotes once more up to doubles them.
     room = min(most_bytes, size) // 2
     head, tail = int(room * _HEAD_SHARE), room - int(room * _HEAD_SHARE)
-    return json_text(
+    return to_json_text(
         {
             "handle": handle,
             "total_characters": len(text),
-            "begins": _head(text, head),
-            "ends": _tail(text, tail),
+            "begins": _take_head(text, head),
+            "ends": _take_tail(text, tail),
             "more": f"read_tool_result reads the rest by this handle, {shown(handle)}"
             + ("; the result was longer than is kept, and its end is lost" if is_cut else ""),
         }
@@ -85,7 +85,7 @@ def cut_to_bytes(text: str, most_bytes: int) -> tuple[str, bool]:
 
 
 class ResultMemory:
-    """The results of one run, whole, oldest forgotten first when they exceed `most_bytes`."""
+    """The whole results of one run; when they exceed `most_bytes`, the oldest are forgotten first."""
 
     def __init__(self, *, most_bytes: int) -> None:
         self._room = most_bytes
@@ -93,7 +93,7 @@ class ResultMemory:
         self._forgotten: set[str] = set()
 
     def keep(self, handle: str, text: str) -> None:
-        """Keep `text` under `handle`; what is larger than the whole memory is forgotten at once."""
+        """Keep `text` under `handle`; a text larger than the whole memory is forgotten at once."""
         self._texts[handle] = text
         self._room -= len(text.encode())
         while self._room < 0:
@@ -102,12 +102,12 @@ class ResultMemory:
             self._forgotten.add(oldest)
 
     def find(self, handle: str) -> str | None:
-        """Return the text, None if it was forgotten or never kept."""
+        """Return the text; None if it was forgotten or never kept."""
         return self._texts.get(handle)
 
     @property
     def handles(self) -> tuple[str, ...]:
-        """What can be read, oldest first."""
+        """The handles that can be read, oldest first."""
         return tuple(self._texts)
 
     def is_forgotten(self, handle: str) -> bool:
@@ -115,11 +115,11 @@ class ResultMemory:
         return handle in self._forgotten
 
 
-def pointed_at(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
+def resolve_pointer(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
     """Return what the JSON Pointer (RFC 6901) `pointer` names in the JSON `text`.
 
     Raises:
-        ValueError: the text is no JSON, or there is nothing at that place; says how far the way went.
+        ValueError: the text is no JSON, or nothing is at that place; the text says which part is missing.
     """
     try:
         value = from_json(text)
@@ -137,7 +137,7 @@ def pointed_at(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON value
                 raise ValueError(f"the array before {shown(key)} has {len(value)} entries, counted from 0")
             value = value[index]
         else:
-            raise ValueError(f"there is no {shown(key)}; {_there(value)}")
+            raise ValueError(f"there is no {shown(key)}; {_describe_siblings(value)}")
     return value
 
 
@@ -145,44 +145,44 @@ def arguments_of(text: str) -> Json:
     """Return the arguments in the JSON `text`, an object.
 
     Raises:
-        ValueError: it is something else; says what.
+        ValueError: it is something else; the text says what.
     """
     try:
         value = from_json(text.strip() or "{}", allow_inf_nan=False)
     except ValueError as error:
-        raise ValueError(f"the arguments are no valid JSON: {_place_of(error)}") from None
+        raise ValueError(f"the arguments are no valid JSON: {_shorten(error)}") from None
     if not isinstance(value, dict):
         raise ValueError(  # noqa: TRY004 - of the text it is the value that is wrong
-            f"the arguments must be a JSON object, and are {_kind(value)}"
+            f"the arguments must be a JSON object, and are {_name_kind(value)}"
         )
     return value
 
 
-def _head(text: str, most_bytes: int) -> str:
+def _take_head(text: str, most_bytes: int) -> str:
     return text.encode()[:most_bytes].decode("utf-8", "ignore")
 
 
-def _tail(text: str, most_bytes: int) -> str:
+def _take_tail(text: str, most_bytes: int) -> str:
     return text.encode()[-most_bytes:].decode("utf-8", "ignore") if most_bytes else ""
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
 
 
-def _there(value: object) -> str:
+def _describe_siblings(value: object) -> str:
     if isinstance(value, dict):
         return "there are " + (", ".join(shown(key) for key in list(value)[:20]) or "no keys")
     if isinstance(value, list):
         return f"there is an array of {len(value)} entries"
-    return f"there is only {_kind(value)}"
+    return f"there is only {_name_kind(value)}"
 
 
-def _kind(value: object) -> str:
+def _name_kind(value: object) -> str:
     kinds = {dict: "an object", list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
-def _place_of(error: ValueError) -> str:
-    """Return pydantic-core's words for what stands where, which quote nothing of the text."""
+def _shorten(error: ValueError) -> str:
+    """Return the first line of pydantic-core's message, which quotes nothing of the text."""
     return str(error).splitlines()[0][:120]

@@ -1,4 +1,4 @@
-"""The tools of the server: which there are, within which limits, and one toolbox for each run."""
+"""The tools of the server with their limits; each run gets a toolbox of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reasond_server.errors import InternalError, SettingsError
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import RunToolbox, ToolLimits, require_tool
 from reasond_server.tools.read_result import READ_TOOL_RESULT
-from reasond_server.violations import nearest
+from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ TOOL_GROUP: Final = "reasond.tools"
 
 
 class ToolServer(Protocol):
-    """Somebody else's tools behind a connection, which may come and go."""
+    """Tools of another program behind a connection, which may be lost and come back."""
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -30,7 +30,7 @@ class ToolServer(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connect, and keep connected; returns when the tools are known or that takes too long."""
+        """Connect and keep connected; return when the tools are known or the time is over."""
         ...
 
     async def aclose(self) -> None:
@@ -42,10 +42,10 @@ class Tools:
     """The `ToolSource` of a server: its own tools and those of tool servers, which `start` connects.
 
     Args:
-        tools: tools that are always there.
-        servers: further tools, offered to runs that begin while they are connected or known.
-        limits: what holds for all of them.
-        observer: hears of every call.
+        tools: tools that are always offered.
+        servers: further tools, offered to runs that begin while they are known.
+        limits: limits of all tools.
+        observer: told of every call.
 
     Raises:
         SettingsError: two tools have one name.
@@ -71,31 +71,33 @@ class Tools:
     @property
     def names(self) -> Sequence[str]:
         """The names of the tools that are known now, sorted."""
-        return sorted(tool.name for tool in self._known())
+        return sorted(tool.name for tool in self._collect_tools())
 
-    def toolbox(self, *, max_calls: int | None) -> RunToolbox:
-        """Return the tools for one run; what comes or goes later changes nothing for it."""
-        return RunToolbox(tools=self._known(), limits=self._limits, max_calls=max_calls, observer=self._observer)
+    def open_toolbox(self, *, max_calls: int | None) -> RunToolbox:
+        """Return the tools for one run; later changes do not affect it."""
+        return RunToolbox(
+            tools=self._collect_tools(), limits=self._limits, max_calls=max_calls, observer=self._observer
+        )
 
     async def start(self) -> None:
-        """Connect the tool servers, all at once; one that is down is no error."""
+        """Connect all tool servers concurrently; one that is down is no error."""
         await asyncio.gather(*(server.start() for server in self._servers))
 
     async def aclose(self) -> None:
         """Disconnect them."""
         await asyncio.gather(*(server.aclose() for server in self._servers))
 
-    def _known(self) -> Sequence[Tool]:
+    def _collect_tools(self) -> Sequence[Tool]:
         known = {tool.name: tool for server in self._servers for tool in server.tools}
-        # The operator's own tools win: a server must not take the place of one of them.
+        # The operator's own tools come first: a tool server must not replace one of them.
         return tuple((known | {tool.name: tool for tool in self._tools}).values())
 
 
 def discover_tools(enabled: Sequence[str], *, installed: Iterable[EntryPoint] | None = None) -> Sequence[Tool]:
-    """Return the `enabled` tools, loaded from the entry points of `TOOL_GROUP`: tools, or what makes them.
+    """Return the `enabled` tools from the entry points of `TOOL_GROUP`, which name tools or their factories.
 
     Raises:
-        SettingsError: one is not installed, cannot be loaded or is no tool of that name.
+        SettingsError: a tool is not installed, cannot be loaded, or has another name.
     """
     found = tuple(entry_points(group=TOOL_GROUP) if installed is None else installed)
     by_name = {point.name: point for point in found}
@@ -106,7 +108,7 @@ def _load(name: str, by_name: dict[str, EntryPoint]) -> Tool:
     point = by_name.get(name)
     if point is None:
         raise SettingsError(
-            f"[tools] enabled names {name!r}, which is not installed{nearest(name, by_name)}",
+            f"[tools] enabled names {name!r}, which is not installed{suggest_nearest(name, by_name)}",
             remedy=f"Installed are: {', '.join(sorted(by_name)) or 'none'}. Install its package or remove the name.",
         )
     try:

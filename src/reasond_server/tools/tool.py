@@ -1,7 +1,7 @@
-"""What a tool is: its description, its limits, and one coroutine; for the server's own and for those of others.
+"""What a tool is: its description, its limits, and one coroutine; the same for built-in tools and those of others.
 
-A package of tools names them in the entry-point group `reasond.tools`, each entry giving a tool, or a class or
-function that makes one:
+A package of tools names them in the entry-point group `reasond.tools`; each entry is a tool, or a class or function
+that makes one:
 
     class LookupArguments(ToolArguments):
         word: str = Field(max_length=64, description="The word to look up.")
@@ -35,22 +35,23 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What every provider accepts for the name of a function."""
+"""Every provider accepts such a name of a function."""
 
 MAX_OUTPUT_BYTES: Final = 1_048_576
 """How many bytes of a result are kept unless the tool says otherwise."""
 
 
 class ToolFailedError(Exception):
-    """A tool could not do what was asked; its text is shown to the model, so it says what to do about it."""
+    """A tool could not do its work; the model sees the text, so it says what to do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a call is told beside its arguments.
+    """What a tool gets besides its arguments.
 
-    `call_id` is unique within the run and the same when a call is made again after a crash: tools may use it, with
-    the execution's own id, as a key of idempotency. `timeout_s` is how long the call may take.
+    Attributes:
+        call_id: unique within the run; a call that is made again after a crash has the same id.
+        timeout_s: seconds that the call may take.
     """
 
     call_id: str
@@ -59,52 +60,54 @@ class ToolContext:
 
 @runtime_checkable
 class Tool(Protocol):
-    """Something that a model may call. One instance serves many runs at once.
-
-    Attributes:
-        name: what it is called by; must match `TOOL_NAME`.
-        description: what it does and when it is of use, in a sentence or two, for the model.
-        parameters: JSON Schema of its arguments, an object.
-        timeout_s: seconds that one call may take; None takes the operator's `[tools] timeout_s`.
-        max_output_bytes: most bytes of a result that are kept; the rest is lost, and the model told so.
-        is_idempotent: whether calling it twice does no more than calling it once. Only then is a call made again
-            whose outcome a crash has hidden.
-    """
+    """Something that a model may call. One instance serves many runs at once."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102 - described above
+    def name(self) -> str:
+        """The name by which models call it; it matches `TOOL_NAME`."""
+        ...
 
     @property
-    def description(self) -> str: ...  # noqa: D102 - described above
+    def description(self) -> str:
+        """What it does and when to use it, in a sentence or two, for the model."""
+        ...
 
     @property
-    def parameters(self) -> Json: ...  # noqa: D102 - described above
+    def parameters(self) -> Json:
+        """JSON Schema of its arguments, an object."""
+        ...
 
     @property
-    def timeout_s(self) -> float | None: ...  # noqa: D102 - described above
+    def timeout_s(self) -> float | None:
+        """Seconds that one call may take; None stands for the operator's `[tools] timeout_s`."""
+        ...
 
     @property
-    def max_output_bytes(self) -> int: ...  # noqa: D102 - described above
+    def max_output_bytes(self) -> int:
+        """Most bytes of a result that are kept; the rest is lost, and the model is told so."""
+        ...
 
     @property
-    def is_idempotent(self) -> bool: ...  # noqa: D102 - described above
+    def is_idempotent(self) -> bool:
+        """Whether two calls have the same effect as one; only then is a call repeated whose outcome a crash hides."""
+        ...
 
     def violations(self, arguments: Json) -> Sequence[Violation]:
-        """Return what is wrong with `arguments`; nothing is called with wrong ones."""
+        """Return what is wrong with `arguments`; `invoke` is not called with wrong ones."""
         ...
 
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
-        """Do it with `arguments`, which have no violations, and return something that JSON can hold.
+        """Do the work with `arguments`, which have no violations, and return a value that JSON can hold.
 
         Raises:
-            ToolFailedError: it could not be done; the text is for the model.
-            Exception: anything else is logged, and the model hears only that the tool failed.
+            ToolFailedError: the work could not be done; the text is for the model.
+            Exception: any other error is logged, and the model is told only that the tool failed.
         """
         ...
 
 
 class ToolArguments(BaseModel):
-    """Base of the arguments of a tool: unknown ones are refused, and numbers are no strings."""
+    """Base of the arguments of a tool: unknown names are refused, and types are not converted."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -139,16 +142,16 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
 
     @final
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
-        """Call with the arguments as their model."""
+        """Call with the arguments as an instance of their model."""
         checked: Any = self.arguments_type.model_validate(arguments)
         return await self.call(checked, context)
 
     @abstractmethod
     async def call(self, arguments: ArgumentsT, context: ToolContext) -> object:
-        """Do it and return something that JSON can hold. Raises as `Tool.invoke`."""
+        """Do the work and return a value that JSON can hold. Raises as `Tool.invoke`."""
 
 
-# Making a schema takes longer than all else that a run does beside its calls, and a class never has another one.
+# Building a schema is slow compared with a run without its calls, and the schema of a class never changes.
 @cache
 def _schema_of(arguments_type: type[ToolArguments]) -> Json:
     schema = arguments_type.model_json_schema()

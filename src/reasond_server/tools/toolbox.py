@@ -1,4 +1,4 @@
-"""The port that strategies call tools by: what one run may call, and what came of it."""
+"""The port through which strategies call tools: what one run may call, and the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Toolbox(Protocol):
-    """The tools of one run. Strategies reach tools through it alone, so that no call is unbounded or made twice."""
+    """The tools of one run. Strategies call tools only through it, so that each call is bounded and made once."""
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
@@ -22,35 +22,35 @@ class Toolbox(Protocol):
         ...
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Execute `call` and return what came of it, also where the tool failed, is unknown or took too long.
+        """Execute `call` and return its result, even if the tool failed, is unknown or took too long.
 
         Raises:
             TokenBudgetExhaustedError: the budget allows no further tool call.
-            ToolOutcomeUnknownError: a process died while this call was at work, and it may not be made again.
+            ToolOutcomeUnknownError: a process died during this call, and it may not be repeated.
         """
         ...
 
     def is_idempotent(self, name: str) -> bool:
-        """Return whether calling `name` twice does no more than calling it once; False for what is unknown."""
+        """Return whether two calls of `name` have the same effect as one; False for an unknown tool."""
         ...
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Take a call that was made in an earlier life of the run: it counts, and its result can be read again."""
+        """Count a call that an earlier life of the run made, and keep its result for reading."""
         ...
 
 
 class ToolSource(Protocol):
-    """All tools of the server, of which every run gets a toolbox of its own."""
+    """All tools of the server; every run gets a toolbox of its own."""
 
-    def toolbox(self, *, max_calls: int | None) -> Toolbox:
-        """Return the tools for one run, which may make at most `max_calls` calls; None sets no bound."""
+    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:
+        """Return the tools for one run, which may make at most `max_calls` calls; None means no limit."""
         ...
 
 
 class _NoTools:
-    """The toolbox of a run that may use no tools, and the source of such."""
+    """The toolbox of a run that may use no tools, and the source of such toolboxes."""
 
-    def toolbox(self, *, max_calls: int | None) -> Toolbox:  # noqa: ARG002 - the protocol gives it
+    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:  # noqa: ARG002 - the protocol gives it
         """Return itself: it keeps nothing."""
         return self
 
@@ -60,7 +60,7 @@ class _NoTools:
         return ()
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Refuse: a strategy must not call what it was not offered."""
+        """Refuse: a strategy may call only what it was offered."""
         raise InternalError(f"the run has no tools, but its strategy called {shown(call.name)}")
 
     def is_idempotent(self, name: str) -> bool:  # noqa: ARG002 - the protocol gives it

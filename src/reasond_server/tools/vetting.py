@@ -1,7 +1,7 @@
-"""Which addresses the server may be sent to by a model: hosts by an allow-list, then every address that they have.
+"""Which addresses a model may send the server to: hosts of an allow-list, then every address that they have.
 
-A name is resolved once, all its addresses are looked at, and the connection goes to one of those: a second answer of
-the name server, made for the occasion, is never asked for. Source: OWASP's advice against server-side request forgery.
+A name is resolved once, all its addresses are vetted, and the connection goes to one of those. The name server is not
+asked again, because it might then answer with another address. Source: OWASP on server-side request forgery.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_URL_CHARACTERS: Final = 2_000
 _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _CLEAN_URL = re.compile(r"[!-\[\]-~]+")
-# Where clouds tell machines their secrets; some of these are no private addresses.
+# Addresses at which clouds give machines their secrets; some of them are not private addresses.
 _METADATA: Final = frozenset(
     map(
         ipaddress.ip_address,
@@ -36,7 +36,7 @@ _METADATA: Final = frozenset(
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ipaddress.ip_network("::/96")
-# Not global by their registry, whatever the Python release says of them.
+# Not global in their registry, though some Python releases say so.
 _NEVER_GLOBAL: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -49,12 +49,12 @@ _NEVER_GLOBAL: Final = tuple(
 
 
 class RefusedAddressError(ValueError):
-    """The server does not go there; the text says why, for the model."""
+    """The server does not connect to this address; the text says why, for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A URL taken apart by one parser only; `path` begins with a slash, `query` has no question mark."""
+    """The parts of a URL from one parser; `path` begins with a slash, `query` has no question mark."""
 
     scheme: str
     host: str
@@ -64,7 +64,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The URL again, with the port left out where it is the scheme's own."""
+        """The URL, without the port if it is the default of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{host}{port}{self.path}" + (f"?{self.query}" if self.query else "")
@@ -75,14 +75,14 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressPolicy:
-    """Where requests may go: hosts by name, `*.` for all names below one, and those that may be private."""
+    """The hosts that requests may go to (`*.` stands for all names below one), and those that may be private."""
 
     allow_hosts: Collection[str]
     allow_private_hosts: Collection[str] = ()
     allow_http: bool = False
 
-    def target(self, url: str) -> Target:
-        """Return the parts of `url`, which this policy allows as far as names go.
+    def vet_url(self, url: str) -> Target:
+        """Return the parts of `url` if this policy allows its scheme and host.
 
         Raises:
             RefusedAddressError: it is no URL of HTTP, carries credentials, or its host is not allowed.
@@ -101,15 +101,17 @@ class AddressPolicy:
             raise RefusedAddressError(f"the URL must begin with {' or '.join(f'{one}://' for one in schemes)}")
         if "@" in parts.netloc or port == 0:
             raise RefusedAddressError("the URL must not hold a user, a password or port 0")
-        host = _host_of(host)
-        if not _matches(host, self.allow_hosts):
-            raise RefusedAddressError(f"the host {shown(host)} is not allowed; allowed are {_named(self.allow_hosts)}")
+        host = _normalize_host(host)
+        if not _matches_host(host, self.allow_hosts):
+            raise RefusedAddressError(
+                f"the host {shown(host)} is not allowed; allowed are {_list_hosts(self.allow_hosts)}"
+            )
         return Target(
             scheme=parts.scheme, host=host, port=port or _PORTS[parts.scheme], path=parts.path or "/", query=parts.query
         )
 
-    async def addresses(self, target: Target, resolve: Resolve) -> Sequence[str]:
-        """Return the addresses of the target's host, all of them allowed; `resolve` is asked once.
+    async def vet_addresses(self, target: Target, resolve: Resolve) -> Sequence[str]:
+        """Return the addresses of the target's host if all of them are allowed; `resolve` is called once.
 
         Raises:
             RefusedAddressError: the host has no address, or one that may not be connected to.
@@ -121,9 +123,9 @@ class AddressPolicy:
         found = literal or list(dict.fromkeys(await resolve(target.host, target.port)))
         if not found:
             raise RefusedAddressError(f"the host {shown(target.host)} has no address")
-        may_be_private = _matches(target.host, self.allow_private_hosts)
+        may_be_private = _matches_host(target.host, self.allow_private_hosts)
         for address in found:
-            # One bad address among good ones is no accident, so nothing is picked out.
+            # One bad address among good ones is suspicious, so the host is refused.
             if not is_allowed(address, may_be_private=may_be_private):
                 raise RefusedAddressError(f"the host {shown(target.host)} has an address that may not be connected to")
         return found
@@ -141,7 +143,7 @@ def is_allowed(address: str, *, may_be_private: bool = False) -> bool:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return False
-    return all(_is_one_allowed(one, may_be_private=may_be_private) for one in _inner(parsed))
+    return all(_is_one_allowed(one, may_be_private=may_be_private) for one in _unwrap_addresses(parsed))
 
 
 def _is_one_allowed(address: Address, *, may_be_private: bool) -> bool:
@@ -153,7 +155,7 @@ def _is_one_allowed(address: Address, *, may_be_private: bool) -> bool:
     return address.is_global and not address.is_reserved and not is_special
 
 
-def _inner(address: Address) -> Sequence[Address]:
+def _unwrap_addresses(address: Address) -> Sequence[Address]:
     """Return the addresses that a packet to `address` may reach: it, unless it only carries another."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
@@ -168,8 +170,8 @@ def _inner(address: Address) -> Sequence[Address]:
     return (address, *address.teredo) if address.teredo is not None else (address,)
 
 
-def _host_of(host: str) -> str:
-    """Return the host in its one form."""
+def _normalize_host(host: str) -> str:
+    """Return the host in its canonical form."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -179,10 +181,10 @@ def _host_of(host: str) -> str:
     return host
 
 
-def _matches(host: str, allowed: Collection[str]) -> bool:
+def _matches_host(host: str, allowed: Collection[str]) -> bool:
     return host in allowed or any(one.startswith("*.") and host.endswith(one[1:]) for one in allowed)
 
 
-def _named(hosts: Collection[str]) -> str:
+def _list_hosts(hosts: Collection[str]) -> str:
     names = sorted(hosts)
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")  # noqa: PLR2004 - as above

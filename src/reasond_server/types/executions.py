@@ -112,6 +112,9 @@ class Result:
 
 Event = ExecutionStarted | Iteration | Result
 
+LastEvent = Result
+"""What ends a log: each kind of work has one such event."""
+
 
 @value
 class LoggedEvent:

@@ -20,8 +20,8 @@ from reasond_server.wire.json_times import milliseconds, timestamp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.agents.agent_service import CardView
     from reasond_server.agents.directory import RegisteredAgent
-    from reasond_server.agents.service import CardView
     from reasond_server.reasoning.service import StrategyInfo
     from reasond_server.types import Event, Execution, Metrics, StreamEvent, Usage
 

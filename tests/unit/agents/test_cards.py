@@ -15,11 +15,11 @@ from reasond_server.agents.cards import (
     GRPC_BINDING,
     JSONRPC_BINDING,
     MAX_DEPTH,
-    _violation,
+    _to_violation,
+    build_server_card,
     etag_of,
     json_of,
     parse_card,
-    server_card,
     strategies_of,
 )
 from reasond_server.errors import InvalidRequestError, Violation
@@ -301,7 +301,7 @@ def test_a_syntax_error_is_located() -> None:
 
 def test_an_error_without_words_of_its_own_is_still_located() -> None:
     error: Any = {"type": "new_in_some_release", "loc": ("skills", 3), "msg": "foreign", "input": "x"}
-    assert _violation(error) == Violation(field="card.skills[3]", description="is not valid")
+    assert _to_violation(error) == Violation(field="card.skills[3]", description="is not valid")
 
 
 def test_strategies_are_read_from_well_formed_capabilities_only() -> None:
@@ -317,7 +317,7 @@ def own_card(**changes: Any) -> dict[str, Any]:
         "strategies": {"chain_of_thought": "Thinks once.", "bounded_context": "Reads in windows."},
         "supported_methods": ["reasoning.execute", "reasoning.list_strategies"],
     }
-    return server_card(**(arguments | changes))
+    return build_server_card(**(arguments | changes))
 
 
 def test_this_servers_card_is_a_valid_a2a_card_that_we_would_accept() -> None:

@@ -9,15 +9,15 @@ import pytest
 
 from reasond_server.agents.cards import ParsedCard, parse_card
 from reasond_server.agents.directory import AgentDirectory, AgentPage, MemoryAgentDirectory
-from reasond_server.agents.stored.directory import (
+from reasond_server.agents.stored_directory import (
     AgentRows,
     PostgresAgentRows,
     SqliteAgentRows,
     StoredAgentDirectory,
 )
 from reasond_server.errors import AgentNotFoundError, EtagMismatchError, InvalidRequestError, StoreFullError
-from reasond_server.storage.postgres import PostgresPool
-from reasond_server.storage.sqlite import SqliteFile
+from reasond_server.storage.postgres_pool import PostgresPool
+from reasond_server.storage.sqlite_file import SqliteFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

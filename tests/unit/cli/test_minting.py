@@ -8,7 +8,7 @@ import pytest
 from reasond_server.access.permissions import find_unknown_permissions
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
-from reasond_server.cli.minting import TokenRequest, mint, parse_lifetime
+from reasond_server.cli.minting import WantedToken, mint, parse_lifetime
 from reasond_server.cli.outcome import CommandError
 
 SECRETS = {"FIRST": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "SECOND": "Zt8Wn4Hq2Vb7Jx5Mc9Rk3Fy6Gd1Ls0Pe"}
@@ -17,9 +17,9 @@ ENVIRON = {**SECRETS, "REASOND__AUTH__KEYS": KEYS}
 NO_FILE = Path("/dev/null")
 
 
-def request(**changes: object) -> TokenRequest:
+def request(**changes: object) -> WantedToken:
     values: dict[str, object] = {"subject": "ada", "permissions": ("admin",), "tenant": None, "lifetime": "1h"}
-    return TokenRequest(**{"key_id": None, **values, **changes})  # type: ignore[arg-type]  # values by their names
+    return WantedToken(**{"key_id": None, **values, **changes})  # type: ignore[arg-type]  # values by their names
 
 
 def verifier(secret: str, key_id: str) -> TokenVerifier:

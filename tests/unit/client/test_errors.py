@@ -42,7 +42,7 @@ def test_every_reason_of_the_contract_has_the_class_that_callers_were_promised()
     assert sorted(promised) == REASONS
     for reason, kind in promised.items():
         code = grpc.StatusCode[error_classes()[reason].declaration.grpc_status]
-        details = status_of(error_classes()[reason]("text"), request_id="c1").SerializeToString()
+        details = status_of(error_classes()[reason]("text"), call_id="c1").SerializeToString()
         assert type(error_of(code, "text", [("grpc-status-details-bin", details)])) is kind, reason
 
 

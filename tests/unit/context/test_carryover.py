@@ -16,7 +16,7 @@ from reasond_server.context.carryover import (
     read_notes,
     read_typed_lines,
 )
-from reasond_server.context.replies import Parsed, TagParser
+from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.types import CarryoverMode, Dropped
@@ -25,7 +25,7 @@ COUNTER = WordPieceCounter()
 MODES = list(CarryoverMode)
 
 
-def parsed(text: str, *, is_stop: bool = True) -> Parsed:
+def parsed(text: str, *, is_stop: bool = True) -> ParsedReply:
     parser = TagParser()
     parser.feed(text)
     parser.close(is_stop=is_stop)

@@ -11,7 +11,7 @@ from reasond_server.context.carryover_call import (
     build_summary_prompt,
     summarize,
 )
-from reasond_server.context.replies import Parsed
+from reasond_server.context.replies import ParsedReply
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import (
     InternalError,
@@ -31,12 +31,12 @@ MESSAGES = (Message(role=Role.SYSTEM, content="Rules."), Message(role=Role.USER,
 
 def written(
     text: str = "North has one,", *, content: str = "", kind: TagKind | None = None, thinking: str = ""
-) -> Parsed:
-    return Parsed(text=text, thinking=thinking, kind=kind, content=content, is_closed=False, is_cut=False)
+) -> ParsedReply:
+    return ParsedReply(text=text, thinking=thinking, kind=kind, content=content, is_closed=False, is_cut=False)
 
 
 async def ask(
-    reply: str | Reply, *, parsed: Parsed | None = None, chunk_size: int = 1024, most_tokens: int = 76
+    reply: str | Reply, *, parsed: ParsedReply | None = None, chunk_size: int = 1024, most_tokens: int = 76
 ) -> tuple[Summary, ScriptedModel]:
     model = ScriptedModel([reply])
     summary = await summarize(

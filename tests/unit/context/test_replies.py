@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.replies import Fragment, Parsed, TagParser
+from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 
 
-def parse(text: str, *, is_stop: bool = True, kinds: tuple[TagKind, ...] = tuple(TagKind)) -> Parsed:
+def parse(text: str, *, is_stop: bool = True, kinds: tuple[TagKind, ...] = tuple(TagKind)) -> ParsedReply:
     parser = TagParser(kinds=kinds)
     parser.feed(text)
     parser.close(is_stop=is_stop)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from reasond_server.context.calls import Reply
-from reasond_server.context.replies import Parsed
+from reasond_server.context.replies import ParsedReply
 from reasond_server.context.tags import TagKind
 from reasond_server.context.window_endings import EndingJudge, RepetitionGuard
 from reasond_server.context.window_plan import Window
@@ -19,11 +19,11 @@ REASONING = Window(reading=None, is_last=False)
 LAST = replace(REASONING, is_last=True)
 READING = Window(reading=ReadingProgress(segment=1, segment_count=2), is_last=False)
 READ_TO_THE_END = Window(reading=ReadingProgress(segment=2, segment_count=2), is_last=False)
-NOTHING = Parsed(text="", thinking="", kind=None, content="", is_closed=False, is_cut=False)
+NOTHING = ParsedReply(text="", thinking="", kind=None, content="", is_closed=False, is_cut=False)
 ANSWER = replace(NOTHING, text="So ", kind=TagKind.ANSWER, content=" 42 ", is_closed=True)
 
 
-def reply(parsed: Parsed, finish: ModelFinish = ModelFinish.STOP, reasoning_tokens: int = 0) -> Reply:
+def reply(parsed: ParsedReply, finish: ModelFinish = ModelFinish.STOP, reasoning_tokens: int = 0) -> Reply:
     usage = Usage(input_tokens=10, output_tokens=7, reasoning_tokens=reasoning_tokens, model_calls=1)
     return Reply(parsed=parsed, finish=finish, usage=usage)
 
@@ -124,7 +124,7 @@ def essay(seed: int, words: int = 300) -> str:
 
 def fires(*windows: tuple[str, str]) -> list[bool]:
     guard = RepetitionGuard()
-    return [guard.repeats(text=text, notes=notes) for text, notes in windows]
+    return [guard.note_repetition(text=text, notes=notes) for text, notes in windows]
 
 
 def test_the_same_text_twice_in_a_row_is_a_circle() -> None:

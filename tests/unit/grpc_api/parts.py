@@ -17,9 +17,9 @@ from grpc_status import rpc_status
 from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
 from reasond_server.access.permissions import require_permission
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
-from reasond_server.grpc_api.health import HealthServicer
-from reasond_server.grpc_api.options import GrpcOptions
-from reasond_server.grpc_api.server import GrpcServer
+from reasond_server.grpc_api.grpc_server import GrpcServer
+from reasond_server.grpc_api.listening import GrpcOptions
+from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.reasoning.service import ExecutionPage, ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
@@ -229,7 +229,7 @@ def new_server(
         health=HealthServicer(services=[service.name for service in DECLARED]),
         authenticate=authenticate,
         require=require_permission,
-        new_request_id=lambda: f"minted-{next(counter)}",
+        new_call_id=lambda: f"minted-{next(counter)}",
     )
 
 

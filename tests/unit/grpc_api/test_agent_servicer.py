@@ -11,9 +11,9 @@ from google.protobuf import duration_pb2, json_format
 
 from reasond.v1 import agent_card_pb2
 from reasond.v1 import agent_service_pb2 as pb
-from reasond_server.agents.cards import server_card
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card
 from reasond_server.agents.directory import MemoryAgentDirectory
-from reasond_server.agents.service import AgentService
 from reasond_server.grpc_api.agent_servicer import card_message, card_text
 from tests.unit.grpc_api.parts import AUTHORIZED, refused, serving
 
@@ -88,7 +88,7 @@ CARD: dict[str, Any] = {
 
 def service(now: datetime = NOW) -> AgentService:
     def own() -> dict[str, Any]:
-        return server_card(
+        return build_server_card(
             name="reasond",
             version="0.1.0",
             grpc_url="grpc://127.0.0.1:50051",

@@ -12,7 +12,7 @@ from reasond.v1 import agent_service_pb2, reasoning_service_pb2
 from reasond_server.access.permissions import Operation
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
-from reasond_server.grpc_api.calls import RpcCall, begin, current_call, current_principal
+from reasond_server.grpc_api.guard import RpcCall, begin, current_call, current_principal
 from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, authenticate, refused, serving
 
 SERVICES = (
@@ -118,9 +118,9 @@ async def test_a_call_that_nobody_looked_at_is_not_served() -> None:
     operations = {"/test.Bare/Serve": Operation("Serve")}
     authentication = Authentication(authenticate=authenticate, require=lambda *_: None, operations=operations)
     details: Any = SimpleNamespace(method="/test.Bare/Serve", invocation_metadata=AUTHORIZED)
-    begin(RpcCall(method=details.method, request_id="looked at"))
+    begin(RpcCall(method=details.method, call_id="looked at"))
     handler: Any = await authentication.intercept_service(continuation, details)
-    begin(RpcCall(method=details.method, request_id="not looked at"))
+    begin(RpcCall(method=details.method, call_id="not looked at"))
 
     with pytest.raises(InternalError, match="nobody has looked"):
         await handler.unary_unary(b"", None)
@@ -142,7 +142,7 @@ def test_a_servicer_outside_the_interceptors_is_a_fault() -> None:
 
 
 async def test_an_exempt_method_has_no_caller_to_ask_for() -> None:
-    begin(RpcCall(method="/grpc.health.v1.Health/Check", request_id="r"))
+    begin(RpcCall(method="/grpc.health.v1.Health/Check", call_id="r"))
 
     with pytest.raises(InternalError, match="exempt from authentication"):
         current_principal()

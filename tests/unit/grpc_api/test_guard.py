@@ -12,18 +12,17 @@ import pytest
 
 from reasond.v1.reasoning_service_pb2 import GetExecutionRequest
 from reasond_server.errors import InvalidRequestError, OverloadedError
-from reasond_server.grpc_api.calls import current_call
-from reasond_server.grpc_api.guard import ErrorGuard
+from reasond_server.grpc_api.guard import ErrorGuard, current_call
 from tests.unit.grpc_api.parts import AUTHORIZED, SOON, ScriptedReasoning, bare_server, refused, serving, status_in
 
 
 def guard() -> ErrorGuard:
     ids, times = itertools.count(1), itertools.count(0, 0.25)
-    return ErrorGuard(new_request_id=lambda: f"minted-{next(ids)}", monotonic=lambda: next(times))
+    return ErrorGuard(new_call_id=lambda: f"minted-{next(ids)}", monotonic=lambda: next(times))
 
 
 async def echo_request_id(_request: bytes, _context: Any) -> bytes:
-    return current_call().request_id.encode()
+    return current_call().call_id.encode()
 
 
 ECHO: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo_request_id)}

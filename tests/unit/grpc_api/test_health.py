@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.grpc_api.health import HealthServicer
+from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.services import DECLARED
 from tests.unit.grpc_api.parts import SOON, ScriptedReasoning, serving
 

@@ -10,7 +10,7 @@ import pytest
 from reasond.v1 import execution_pb2, strategies_pb2
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors import InvalidConfigError, SlowConsumerError, Violation
-from reasond_server.grpc_api.calls import RpcCall, begin
+from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.types import CostClass, FinishReason, TextDelta, Thought
@@ -324,7 +324,7 @@ async def test_a_client_that_takes_nothing_is_told_where_to_go_on_and_counted_on
     reasoning: Any = ScriptedReasoning()
     servicer = ReasoningServicer(service=reasoning, write_timeout_s=0.01, observer=told)
     request = pb.ReasonIterationsRequest(task=TASK)
-    call = RpcCall(method="/m", request_id="r")
+    call = RpcCall(method="/m", call_id="r")
     call.principal = PRINCIPAL
     begin(call)
     full: Any = Full()

@@ -7,8 +7,8 @@ import asyncio
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.grpc_api.health import HealthServicer
-from reasond_server.grpc_api.registering import GenericRegistry
+from reasond_server.grpc_api.handlers import GenericRegistry
+from reasond_server.grpc_api.standard_services import HealthServicer
 from tests.unit.grpc_api.parts import SOON, new_server
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.grpc_api.stalls import StallWatch
+from reasond_server.grpc_api.reasoning_servicer import StallWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +56,9 @@ async def writing(watch: StallWatch) -> asyncio.Task[None]:
 
     async def stream() -> None:
         with watch:
-            await watch.bound(asyncio.sleep(0))
+            await watch.write_within(asyncio.sleep(0))
             begun.set()
-            await watch.bound(for_ever())
+            await watch.write_within(for_ever())
 
     task = asyncio.create_task(stream())
     await begun.wait()
@@ -84,10 +84,10 @@ async def test_a_write_is_not_charged_with_the_time_of_those_before() -> None:
 
     async def stream() -> None:
         with StallWatch(limit_s=LIMIT_S, timers=clock) as watch:
-            await watch.bound(asyncio.sleep(0))
+            await watch.write_within(asyncio.sleep(0))
             written.set()
             await go_on.wait()
-            await watch.bound(for_ever())
+            await watch.write_within(for_ever())
 
     task = asyncio.create_task(stream())
     await written.wait()
@@ -108,11 +108,11 @@ async def test_a_write_is_not_charged_with_the_time_of_those_before() -> None:
 async def test_time_between_writes_does_not_count_and_sets_no_timer() -> None:
     clock = HandClock()
     with StallWatch(limit_s=LIMIT_S, timers=clock) as watch:
-        await watch.bound(asyncio.sleep(0))
+        await watch.write_within(asyncio.sleep(0))
         clock.pass_s(10 * LIMIT_S)
         assert not clock.set_timers
 
-        await watch.bound(asyncio.sleep(0))
+        await watch.write_within(asyncio.sleep(0))
         assert len(clock.set_timers) == 1
 
     assert not clock.set_timers
@@ -122,7 +122,7 @@ async def test_many_writes_share_one_timer() -> None:
     clock = HandClock()
     with StallWatch(limit_s=LIMIT_S, timers=clock) as watch:
         for _ in range(100):
-            await watch.bound(asyncio.sleep(0))
+            await watch.write_within(asyncio.sleep(0))
 
         assert len(clock.handles) == 1
 
@@ -154,10 +154,10 @@ async def test_a_cancellation_after_a_cut_is_passed_on() -> None:
     async def stream() -> None:
         with StallWatch(limit_s=LIMIT_S, timers=clock) as watch:
             try:
-                await watch.bound(for_ever())
+                await watch.write_within(for_ever())
             except TimeoutError:
                 is_cut.set()
-                await watch.bound(for_ever())
+                await watch.write_within(for_ever())
 
     task = asyncio.create_task(stream())
     await asyncio.sleep(0)
@@ -174,4 +174,4 @@ async def test_what_the_write_raises_is_raised() -> None:
         raise ConnectionError("gone")
 
     with StallWatch(limit_s=LIMIT_S) as watch, pytest.raises(ConnectionError):
-        await watch.bound(broken())
+        await watch.write_within(broken())

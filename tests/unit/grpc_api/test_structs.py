@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reasond_server.errors import InternalError, InvalidRequestError
 from reasond_server.grpc_api.structs import json_of_struct, struct_of_json
-from reasond_server.runs.payloads import MAX_DEPTH
+from reasond_server.reasoning.payloads import MAX_DEPTH
 
 SCALARS = (
     st.none()

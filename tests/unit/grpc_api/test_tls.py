@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond_server.errors import SettingsError
-from reasond_server.grpc_api.tls import CertificateReloader
+from reasond_server.grpc_api.listening import CertificateReloader
 from reasond_server.wire.certificates import TlsFiles
 from tests.unit.grpc_api.certificates import Authority, Identity, encrypted, written
 from tests.unit.grpc_api.parts import SOON, new_server
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from reasond_server.grpc_api.server import GrpcServer
+    from reasond_server.grpc_api.grpc_server import GrpcServer
 
 
 def refused_server(files: dict[str, Any]) -> GrpcServer:

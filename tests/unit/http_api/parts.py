@@ -16,13 +16,13 @@ from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.agents.cards import server_card
-from reasond_server.agents.service import AgentService
+from reasond_server.agents.agent_service import AgentService
+from reasond_server.agents.cards import build_server_card
 from reasond_server.config import Settings
 from reasond_server.core import Core, assemble
-from reasond_server.http_api.app import HttpApp, HttpLimits
-from reasond_server.http_api.methods import Methods
-from reasond_server.http_api.server import HttpServer
+from reasond_server.http_api.http_app import HttpApp, HttpLimits
+from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.jsonrpc_calls import Methods
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import read_partial, serve_reasoning
@@ -108,11 +108,11 @@ async def serve(
     numbers = itertools.count(1)
     app = HttpApp(
         methods=methods_of(core.reasoning, agents),
-        card=agents.own_card,
+        card=agents.build_own_card,
         authenticate=verifier().verify,
         require=require_permission,
         is_ready=lambda: readiness["is_ready"],
-        new_request_id=lambda: f"minted-{next(numbers)}",
+        new_call_id=lambda: f"minted-{next(numbers)}",
         limits=limits or HttpLimits(),
     )
     server = HttpServer(app=app, host="127.0.0.1", port=0, tls=tls, limits=connections)
@@ -135,7 +135,7 @@ def _card(core: Core) -> Callable[[], dict[str, Any]]:
     names: Sequence[str] = sorted(name for service in DECLARED for name in service.methods)
 
     def card() -> dict[str, Any]:
-        return server_card(
+        return build_server_card(
             name="reasond",
             version="0",
             grpc_url="127.0.0.1:50051",

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.http_api.connections import ConnectionLimits
-from reasond_server.http_api.departures import departure_of, unless_client_leaves
+from reasond_server.http_api.connections import ConnectionLimits, departure_of, unless_client_leaves
 from reasond_server.http_api.exchange import ClientGoneError
-from reasond_server.http_api.server import HttpServer
+from reasond_server.http_api.http_server import HttpServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
+    from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 SOON = ConnectionLimits(header_timeout_s=0.1)

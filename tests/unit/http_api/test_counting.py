@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.http_api.counting import holds_more_values
-from reasond_server.http_api.jsonrpc import MAX_VALUES
+from reasond_server.http_api.jsonrpc import MAX_VALUES, holds_more_values
 
 
 @pytest.mark.parametrize(

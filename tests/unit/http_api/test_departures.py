@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.http_api.departures import DEPARTURE_KEY, Departure, departure_of, unless_client_leaves
+from reasond_server.http_api.connections import DEPARTURE_KEY, Departure, departure_of, unless_client_leaves
 from reasond_server.http_api.exchange import ClientGoneError
 
 

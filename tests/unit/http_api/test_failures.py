@@ -13,12 +13,12 @@ from reasond_server.errors import (
     StrategyRequiredError,
     Violation,
 )
-from reasond_server.http_api.failures import error_object, failure_of
+from reasond_server.http_api.jsonrpc_calls import error_object, failure_of
 
 
 def test_an_error_is_its_code_its_message_and_what_programs_need() -> None:
     error = OverloadedError("100 executions run, as many as may", remedy="Retry.", retry_after_s=1.5)
-    assert error_object(error, request_id="r1") == {
+    assert error_object(error, call_id="r1") == {
         "code": -32603,
         "message": "100 executions run, as many as may. Retry.",
         "data": {"reason": "OVERLOADED", "grpc_code": "UNAVAILABLE", "request_id": "r1", "retry_after_ms": 1500},
@@ -27,7 +27,7 @@ def test_an_error_is_its_code_its_message_and_what_programs_need() -> None:
 
 def test_violations_are_listed() -> None:
     error = InvalidRequestError.of(Violation(field="query", description="is required"))
-    assert error_object(error, request_id="r1") == {
+    assert error_object(error, call_id="r1") == {
         "code": -32602,
         "message": "Request validation failed: query is required",
         "data": {
@@ -40,16 +40,16 @@ def test_violations_are_listed() -> None:
 
 
 def test_where_seed_001_fixes_the_message_the_remedy_stands_beside_it() -> None:
-    shown = error_object(StrategyNotFoundError("Strategy not found: 'x'", remedy="There are: 'y'."), request_id="r1")
+    shown = error_object(StrategyNotFoundError("Strategy not found: 'x'", remedy="There are: 'y'."), call_id="r1")
     assert (shown["code"], shown["message"]) == (-32001, "Strategy not found: 'x'")
     assert shown["data"]["remedy"] == "There are: 'y'."
-    other = error_object(StrategyRequiredError("No strategy is named", remedy="Name one."), request_id="r1")
+    other = error_object(StrategyRequiredError("No strategy is named", remedy="Name one."), call_id="r1")
     assert other["message"] == "No strategy is named. Name one."
     assert "remedy" not in other["data"]
 
 
 def test_a_partial_result_is_passed_on() -> None:
-    shown = error_object(OverloadedError("x"), request_id="r1", partial={"answer": ""})
+    shown = error_object(OverloadedError("x"), call_id="r1", partial={"answer": ""})
     assert shown["data"]["partial"] == {"answer": ""}
 
 
@@ -61,7 +61,7 @@ def test_a_partial_result_is_passed_on() -> None:
     ],
 )
 def test_a_fault_of_the_server_tells_its_request_id_alone(error: InternalError | SettingsError) -> None:
-    assert error_object(error, request_id="r1") == {
+    assert error_object(error, call_id="r1") == {
         "code": -32603,
         "message": "internal error",
         "data": {"reason": "INTERNAL", "grpc_code": "INTERNAL", "request_id": "r1"},

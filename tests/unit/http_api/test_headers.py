@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.http_api.headers import RequestHeaders
+from reasond_server.http_api.exchange import RequestHeaders
 
 RAW = [(b"accept", b"a"), (b"authorization", b"one"), (b"accept", b"b"), (b"x-odd", b"\xff")]
 

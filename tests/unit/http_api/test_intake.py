@@ -10,7 +10,7 @@ from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 from reasond_server.http_api.intake import Intake
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import Message, Receive
+    from reasond_server.http_api.exchange import Message, Receive
 
 
 def pieces(*bodies: bytes) -> Receive:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.http_api.joining import JoiningTransport
+from reasond_server.http_api.connections import JoiningTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.errors import ParseError, ReasondError
-from reasond_server.http_api.failures import error_object
-from reasond_server.http_api.jsonrpc import MAX_ANSWER_BYTES, MAX_DEPTH, MAX_VALUES, Params, dispatch, parse
+from reasond_server.http_api.jsonrpc import MAX_ANSWER_BYTES, MAX_DEPTH, MAX_VALUES, RpcParams, dispatch, parse
+from reasond_server.http_api.jsonrpc_calls import error_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Echo:
         self.gates: dict[str, asyncio.Event] = {}
         self.two_began = asyncio.Event()
 
-    async def call(self, method: str, params: Params) -> Mapping[str, Any]:
+    async def call(self, method: str, params: RpcParams) -> Mapping[str, Any]:
         self.began.append(method)
         if len(self.began) == 2:
             self.two_began.set()
@@ -43,7 +43,7 @@ class Echo:
         return {"result": [method, params]}
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return error_object(error, request_id="r1")
+        return error_object(error, call_id="r1")
 
 
 def encoded(payload: object) -> bytes:
@@ -275,7 +275,7 @@ async def test_an_answer_over_the_limit_is_refused_with_its_size() -> None:
 
 async def test_numbers_that_are_not_finite_are_answered_as_null() -> None:
     class Infinite(Echo):
-        async def call(self, method: str, params: Params) -> Mapping[str, Any]:
+        async def call(self, method: str, params: RpcParams) -> Mapping[str, Any]:
             del method, params
             return {"result": {"score": float("inf")}}
 

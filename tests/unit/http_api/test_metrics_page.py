@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from reasond_server.access.peers import Peers
+from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage, ReaderGate
-from reasond_server.http_api.server import HttpServer
 from reasond_server.telemetry.exposition import Exposition
 from reasond_server.telemetry.observers import Snapshot
 from tests.unit.http_api.parts import Site, verifier
@@ -28,7 +28,7 @@ def exposition() -> Exposition:
 
 @asynccontextmanager
 async def listening(*, gate: ReaderGate | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    app = MetricsApp(MetricsPage(exposition().scrape, gate=gate), new_request_id=lambda: "minted")
+    app = MetricsApp(MetricsPage(exposition().scrape, gate=gate), new_call_id=lambda: "minted")
     server = HttpServer(app=app, host="127.0.0.1", port=0)
     await server.start()
     try:

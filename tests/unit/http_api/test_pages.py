@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.http_api.exchange import Exchange, RefusalError, attach
-from reasond_server.http_api.headers import RequestHeaders
-from reasond_server.http_api.pages import Addresses
+from reasond_server.http_api.exchange import Exchange, RefusalError, RequestHeaders, attach
+from reasond_server.http_api.reception import Addresses
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import ASGIApp, Receive, Scope, Send
+    from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
 
 
 async def page(scope: Scope, receive: Receive, send: Send) -> None:
@@ -24,7 +23,7 @@ async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
 
 def found(method: str, path: str) -> tuple[ASGIApp | RefusalError, str]:
     """Return what serves a request, or why nothing does, and the route that is noted for the trace."""
-    exchange = Exchange(request_id="r", headers=RequestHeaders())
+    exchange = Exchange(call_id="r", headers=RequestHeaders())
     scope: Scope = {"type": "http", "method": method, "path": path}
     attach(scope, exchange)
     addresses = Addresses(pages={"/a": page}, endpoints={"/b": endpoint}, hint="look at /a")

@@ -11,7 +11,7 @@ import pytest
 from reasond_server.http_api.reception import Reception
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.asgi import ASGIApp, Message, Receive, Scope, Send
+    from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
 
 SCOPE = {"type": "http", "method": "GET", "path": "/x", "headers": [(b"x-request-id", b"trace-1")]}
 
@@ -28,7 +28,7 @@ class Sent(list["Message"]):
 
 
 async def serve(app: ASGIApp, sent: Sent) -> None:
-    await Reception(lambda _: app, new_request_id=lambda: "minted")(dict(SCOPE), never, sent)
+    await Reception(lambda _: app, new_call_id=lambda: "minted")(dict(SCOPE), never, sent)
 
 
 async def test_a_request_that_is_cancelled_learns_that_the_server_shuts_down() -> None:

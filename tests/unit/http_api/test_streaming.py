@@ -11,7 +11,7 @@ import pytest
 
 from reasond_server.config import ServerSettings, Settings
 from reasond_server.errors import ModelFailedError
-from reasond_server.http_api.streaming import wants_stream
+from reasond_server.http_api.endpoint import wants_stream
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import ExecutionState, Principal
 
@@ -203,9 +203,9 @@ async def started(site: Site, payload: object) -> str:
 
 async def end_of(site: Site, execution_id: str) -> ExecutionState:
     """Wait for the end of an execution, without following it, and return how it fared."""
-    run = site.core.runner.live(execution_id)
+    run = site.core.runner.find_live(execution_id)
     if run is not None:
-        await asyncio.wait_for(run.ended(), 5)
+        await asyncio.wait_for(run.wait_for_end(), 5)
     return (await site.core.reasoning.get(ALICE, execution_id)).execution.state
 
 

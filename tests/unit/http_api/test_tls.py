@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from reasond_server.errors import SettingsError
-from reasond_server.http_api.tls import FollowingContext
+from reasond_server.http_api.http_server import FollowingContext
 from reasond_server.wire.certificates import TlsFiles
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import (
     Outcome,
@@ -94,12 +95,13 @@ class Company:
     def service(self) -> ReasoningService:
         registry = StrategyRegistry([self.strategy])
         clock = self.time.clock()
+        kind = ReasoningKind(clock=clock, find_strategy=registry.get)
         runner = Runner(
             store=self.store,
             model=self.model,
             clock=clock,
             limits=LIMITS,
-            find_strategy=registry.get,
+            kinds=[kind],
             carry_over=self.limits.carry_over,
         )
         self.runners.append(runner)
@@ -109,6 +111,7 @@ class Company:
             directory=MemoryAgentDirectory(max_agents=1, now=clock.now),
             store=self.store,
             runner=runner,
+            kind=kind,
             model=self.model,
             clock=clock,
             policy=Policy(default_strategy="grouped", heartbeat_interval_s=0.5),

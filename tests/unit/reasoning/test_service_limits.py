@@ -30,7 +30,7 @@ async def taken_over(company: Company, lives: int) -> None:
     stream = company.service().stream(ALICE, TASK, keep_running=True)
     execution = (await anext(stream)).execution_id
     for _ in range(lives):
-        run = company.runners[-1].live(execution)
+        run = company.runners[-1].find_live(execution)
         assert run is not None
         assert run.driver is not None
         run.log.close(StoreUnavailableError("dead"))
@@ -39,7 +39,7 @@ async def taken_over(company: Company, lives: int) -> None:
         await asyncio.wait([run.driver])
         company.time.advance(20)
         company.service()
-        await company.runners[-1]._upkeep.round()
+        await company.runners[-1]._recoverer.upkeep.round()
 
 
 @pytest.mark.parametrize("lives", [1, 2, 3])
@@ -74,7 +74,7 @@ async def test_a_run_that_ended_before_it_was_counted_leaves_its_place() -> None
     limits = limits_on(slots)
     company = Company()
     await company.service().execute(ALICE, TASK)
-    place = await company.runners[0].place("acme")
+    place = await company.runners[0].find_place("acme")
     place.leave()
     place.keep(await limits.carry_over("acme", "alice", "p", 2))
     await limits.aclose()

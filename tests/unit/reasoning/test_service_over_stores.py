@@ -150,7 +150,7 @@ async def test_a_unary_call_whose_execution_is_deleted_is_told_so(registry: Stra
     call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="quick")))
     await store.created.wait()
     execution = (await core.reasoning.list_executions(ALICE)).executions[0]
-    run = core.runner.live(execution.execution_id)
+    run = core.runner.find_live(execution.execution_id)
     assert run is not None
     run.log.close(ExecutionNotFoundError("it is gone"))
     with pytest.raises(ExecutionNotFoundError):
@@ -230,9 +230,9 @@ async def test_the_wish_to_keep_an_execution_is_stored_unless_it_was_made_at_the
     await anext(again)
     for stream in (first, again):
         await stream.aclose()
-    run = core.runner.live(execution_id)
+    run = core.runner.find_live(execution_id)
     assert run is not None
-    assert run.stop_reason is None
+    assert run.cause is None
     (recovery,) = await recovered_from(store, core)
     assert recovery.is_keep_requested is not begins_kept
 
@@ -240,7 +240,7 @@ async def test_the_wish_to_keep_an_execution_is_stored_unless_it_was_made_at_the
 async def recovered_from(store: MemoryExecutionStore, core: Core) -> Sequence[Recovery]:
     """Return what another process would take over if this one gave its leases back."""
     lease = core.runner._lease
-    await store.renew(replace(lease, seconds=0), core.runner._fences())
+    await store.renew(replace(lease, seconds=0), core.runner.runs.read_fences())
     found = await store.recover(Lease(owner="other", seconds=60), limit=9)
     await core.runner.stop()
     return found
@@ -253,7 +253,7 @@ async def test_a_unary_call_whose_execution_was_taken_over_is_told_so(registry: 
     call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="quick")))
     await store.created.wait()
     execution = (await core.reasoning.list_executions(ALICE)).executions[0]
-    run = core.runner.live(execution.execution_id)
+    run = core.runner.find_live(execution.execution_id)
     assert run is not None
     run.log.close(LeaseLostError("taken"))
     with pytest.raises(ModelFailedError, match="another one took the execution over, after tokens were spent"):
@@ -300,7 +300,7 @@ async def test_a_unary_call_is_answered_though_its_log_was_refused_when_the_answ
     await strategy.answered.wait()
     await store.created.wait()
     execution = (await core.reasoning.list_executions(ALICE)).executions[0]
-    run = core.runner.live(execution.execution_id)
+    run = core.runner.find_live(execution.execution_id)
     assert run is not None
     run.log.close(InternalError("refused"))
     strategy.may_end.set()

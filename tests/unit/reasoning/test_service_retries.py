@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasond_server.runs.run import Stop
+from reasond_server.runs.phase import Trigger
 from reasond_server.types import ExecutionState, FinishReason, Task
 from tests.simulation.virtual import VirtualLoop
 from tests.unit.reasoning.company import ALICE, LIMITS, Company, Forgetful, leave_after, task_of
@@ -177,12 +177,12 @@ async def test_a_call_under_way_is_spared_as_well_in_a_run_that_was_taken_over(
     call = asyncio.create_task(leave_after(2.5, first.execute(ALICE, task, request_id="r1")))
     await asyncio.sleep(2.2)
     (execution,) = (await first.list_executions(ALICE)).executions
-    run = company.runners[0].live(execution.execution_id)
+    run = company.runners[0].find_live(execution.execution_id)
     assert run is not None
-    run.stop(Stop.HANDED_OVER)
+    run.stop(Trigger.HAND_OVER)
     await call
     second = company.service()
-    await company.runners[1]._upkeep.round()
+    await company.runners[1]._recoverer.upkeep.round()
     if comes_back:
         await leave_after(LIMITS.reattach_s + 2.5, second.execute(ALICE, task, request_id="r1"))
     await asyncio.sleep(90)

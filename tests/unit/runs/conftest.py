@@ -23,8 +23,9 @@ from reasond_server.llm.model import (
     TokenCounter,
 )
 from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.runs.run import Assignment
+from reasond_server.reasoning.strategy_work import Assignment, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.runs.work import WorkRequest
 from reasond_server.strategies.strategy import (
     Outcome,
     ReasoningStrategy,
@@ -193,31 +194,26 @@ async def runner(store: MemoryExecutionStore, model: EchoModel, time: ManualCloc
 
 
 @pytest.fixture
-def assign() -> Callable[..., Assignment]:
+def assign(time: ManualClock) -> Callable[..., ReasoningWork]:
     def make(
         script: Script | None = None,
         *,
         query: str = "why?",
+        agent: str | None = None,
+        strategy: ReasoningStrategy[StrategyConfig] | None = None,
         budget: Budget | None = None,
-        request_id: str = "",
-        digest: str = "",
-        keep_running: bool = True,
-        time_limit_s: float | None = None,
-        is_unary: bool = False,
-    ) -> Assignment:
-        return Assignment(
-            tenant="acme",
-            task=Task(query=query, budget=budget or Budget()),
-            strategy=Scripted(script or Script()),
+        **request: Any,
+    ) -> ReasoningWork:
+        task = Task(query=query, agent=agent, budget=budget or Budget())
+        assignment = Assignment(
+            task=task,
+            strategy=strategy or Scripted(script or Script()),
             strategy_source=StrategySource.REQUEST,
             config=StrategyConfig(),
             shown_config={},
-            request_id=request_id,
-            digest=digest,
-            keep_running=keep_running,
-            time_limit_s=time_limit_s,
-            is_unary=is_unary,
         )
+        asked = WorkRequest(**{"tenant": "acme", "keep_running": True, **request}, budget=task.budget)
+        return ReasoningWork(assignment=assignment, request=asked, clock=time.clock())
 
     return make
 

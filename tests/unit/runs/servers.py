@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import StoreUnavailableError, StrategyNotFoundError
 from reasond_server.llm.traced_model import trace_model
 from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.following import Follower
-from reasond_server.runs.run import Assignment
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
 from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
@@ -22,7 +22,7 @@ from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted
 if TYPE_CHECKING:
     from reasond_server.telemetry.spans import Tracing
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 
 
 LIMITS = RunnerLimits(max_concurrent=3, retention_s=60, lease_s=15, reattach_s=30)
@@ -61,7 +61,7 @@ class Servers:
             model=called,
             clock=clock,
             limits=limits,
-            find_strategy=self._find,
+            kinds=[ReasoningKind(clock=clock, find_strategy=self._find)],
             tracing=self.tracing,
             observer=observer,
         )
@@ -73,8 +73,8 @@ class Servers:
             raise StrategyNotFoundError(f"Strategy not found: {name!r}")
         return self.strategy
 
-    def assignment(self, script: Script | None = None, **keys: object) -> Assignment:
-        return replace(self._assign(script, **keys), strategy=Replayable(script or Script()))
+    def assignment(self, script: Script | None = None, **keys: object) -> ReasoningWork:
+        return self._assign(script, **{"strategy": Replayable(script or Script()), **keys})
 
     def follower(self, runner: Runner, heartbeat_interval_s: float = 30) -> Follower:
         return Follower(
@@ -87,9 +87,9 @@ class Servers:
 
     async def die(self, runner: Runner) -> None:
         """End as a process does that is killed: nothing more is written."""
-        tasks = [runner._runs[name].driver for name in runner._runs]
-        for name in tuple(runner._runs):
-            runner._runs[name].log.close(StoreUnavailableError("dead"))
+        tasks = [runner.runs.by_id[name].driver for name in runner.runs.by_id]
+        for name in tuple(runner.runs.by_id):
+            runner.runs.by_id[name].log.close(StoreUnavailableError("dead"))
         for task in tasks:
             assert task is not None
             task.cancel()
@@ -106,7 +106,7 @@ async def held_after(servers: Servers, runner: Runner, model: EchoModel, steps: 
         words=("one", "two", "six"), before_step=lambda index: model.gate.clear() if index == steps else None
     )
     execution = await runner.start(servers.assignment(script, **keys))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await model.waited.wait()
     await run.log.flush()
@@ -114,16 +114,16 @@ async def held_after(servers: Servers, runner: Runner, model: EchoModel, steps: 
 
 
 async def end_of(runner: Runner, execution: Execution) -> None:
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     if run is not None:
-        await run.ended()
+        await run.wait_for_end()
 
 
 async def recovered(servers: Servers, execution: Execution, **keys: object) -> tuple[Result, EchoModel, list[object]]:
     """Let another process take the execution over and return its result, the model that it called, and the log."""
     model = EchoModel()
     other = servers.server(model, replace(LIMITS, **keys))  # type: ignore[arg-type]  # fields of the limits
-    await other._upkeep.round()
+    await other._recoverer.upkeep.round()
     await end_of(other, execution)
     for runner in servers.runners:
         await runner._writer.aclose(within_s=5)

@@ -15,14 +15,14 @@ from reasond_server.errors import ModelTimeoutError, ReasondError, StoreFullErro
 from reasond_server.llm.model import ChatRequest, Message, Role, Text
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Append, Lease, Renewal
+from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.following import Follower
-from reasond_server.runs.run import Assignment
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConfig, StrategyEvent, Wrote
 from reasond_server.types import Budget, CustomMetrics, Execution, ExecutionState, FinishReason, Heartbeat, Result, Task
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted, in_virtual_time, passed_s
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 LIMITS = RunnerLimits(max_concurrent=3, retention_s=60, unwinding_s=2)
 
 
@@ -83,9 +83,9 @@ def runner_on(store: MemoryExecutionStore, model: EchoModel | None = None, limit
 
 
 async def end_of(store: MemoryExecutionStore, runner: Runner, execution: Execution) -> Result | None:
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
-    await run.ended()
+    await run.wait_for_end()
     last = (await store.read("acme", execution.execution_id))[-1].event
     return last if isinstance(last, Result) else None
 
@@ -105,14 +105,14 @@ async def test_a_store_that_stays_full_does_not_keep_a_run_for_ever(assign: Assi
     store = TroubledStore(full=99)
     runner = runner_on(store)
     execution = await runner.start(assign())
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
-    concluded = await run.conclusion()
+    concluded = await run.wait_for_result()
     assert concluded is not None
     assert concluded.answer == "one two"
     assert await end_of(store, runner, execution) is None
     assert passed_s() == pytest.approx(0.5 + 2.0 + 8.0)
-    assert runner.live(execution.execution_id) is None
+    assert runner.find_live(execution.execution_id) is None
 
 
 @in_virtual_time
@@ -137,8 +137,8 @@ async def test_a_strategy_that_does_not_stop_is_left_behind_and_its_run_ends(
     store = TroubledStore()
     runner = runner_on(store)
     strategy = Stubborn()
-    execution = await runner.start(replace(assign(time_limit_s=limit_s), strategy=strategy))
-    run = runner.live(execution.execution_id)
+    execution = await runner.start(assign(time_limit_s=limit_s, strategy=strategy))
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await asyncio.sleep(0.1)
     if limit_s is None:
@@ -238,7 +238,7 @@ def cancel_own_task_soon() -> None:
 async def test_a_strategy_that_cancels_its_own_task_fails_and_is_written_down(assign: Assign) -> None:
     store = TroubledStore()
     runner = runner_on(store)
-    execution = await runner.start(replace(assign(), strategy=Ending(before=cancel_own_task)))
+    execution = await runner.start(assign(strategy=Ending(before=cancel_own_task)))
     result = await end_of(store, runner, execution)
     assert result is not None
     assert result.error is not None
@@ -250,7 +250,7 @@ async def test_a_strategy_that_cancels_its_own_task_fails_and_is_written_down(as
 async def test_a_strategy_that_cancels_its_own_task_and_then_gives_its_outcome_is_written_down(assign: Assign) -> None:
     store = TroubledStore(full=1)
     runner = runner_on(store)
-    execution = await runner.start(replace(assign(), strategy=Late()))
+    execution = await runner.start(assign(strategy=Late()))
     result = await end_of(store, runner, execution)
     assert result is not None
     assert (result.answer, result.finish_reason) == ("done", FinishReason.ANSWERED)
@@ -260,7 +260,7 @@ def test_a_loop_that_ends_with_a_run_at_work_does_not_wait_for_its_store(assign:
     async def leave() -> None:
         store = TroubledStore()
         script = Script(waits_for=asyncio.Event())
-        await runner_on(store).start(replace(assign(script), request_id="r"))
+        await runner_on(store).start(assign(script, request_id="r"))
         await asyncio.sleep(0)
         store.is_down = True
 
@@ -274,7 +274,7 @@ async def test_a_strategy_that_fails_when_its_time_is_over_has_run_out_of_time(
 ) -> None:
     store = TroubledStore()
     runner = runner_on(store)
-    execution = await runner.start(replace(assign(time_limit_s=5.0), strategy=Sore(error)))
+    execution = await runner.start(assign(time_limit_s=5.0, strategy=Sore(error)))
     result = await end_of(store, runner, execution)
     assert result is not None
     assert result.error is not None
@@ -286,16 +286,16 @@ async def test_a_strategy_that_fails_when_its_time_is_over_has_run_out_of_time(
 async def test_a_strategy_whose_task_is_cancelled_after_its_outcome_has_ended_with_it(assign: Assign) -> None:
     store = TroubledStore()
     runner = runner_on(store)
-    execution = await runner.start(replace(assign(), strategy=Ending(before=cancel_own_task_soon)))
-    run = runner.live(execution.execution_id)
+    execution = await runner.start(assign(strategy=Ending(before=cancel_own_task_soon)))
+    run = runner.find_live(execution.execution_id)
     assert run is not None
-    result = await run.conclusion()
+    result = await run.wait_for_result()
     assert result is not None
     assert result.answer == "done"
-    await run.ended()
+    await run.wait_for_end()
     await run.log.wait_for_commit()
     assert (await store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
-    assert (runner.load.running, runner.live(execution.execution_id)) == (0, None)
+    assert (runner.load.running, runner.find_live(execution.execution_id)) == (0, None)
 
 
 @pytest.mark.parametrize(("most_cuts", "is_left_behind"), [(1, False), (2, True)])
@@ -306,8 +306,8 @@ async def test_a_strategy_has_a_while_to_clean_up_after_its_outcome_and_again_on
     store = TroubledStore()
     runner = runner_on(store)
     strategy = Ending(after=lambda: strategy.cuts < most_cuts)
-    execution = await runner.start(replace(assign(), strategy=strategy))
-    run = runner.live(execution.execution_id)
+    execution = await runner.start(assign(strategy=strategy))
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await asyncio.sleep(1)
     run.cancel()
@@ -323,7 +323,7 @@ async def test_a_strategy_whose_outcome_is_refused_has_no_longer_to_clean_up(ass
     store = TroubledStore()
     runner = runner_on(store)
     strategy = Ending(after=lambda: strategy.cuts < 1, reason=FinishReason.FAILED)
-    result = await end_of(store, runner, await runner.start(replace(assign(), strategy=strategy)))
+    result = await end_of(store, runner, await runner.start(assign(strategy=strategy)))
     assert result is not None
     assert result.error is not None
     assert (result.error.reason, result.warnings) == ("INTERNAL", ("the echo model only repeats",))
@@ -335,7 +335,7 @@ async def test_a_strategy_that_is_stopped_at_its_step_has_no_longer_to_clean_up(
     store = MemoryExecutionStore(max_executions=9, max_bytes=10**7, now=ManualClock().now, monotonic=bool)
     runner = runner_on(store)
     strategy = Slow(Script())
-    execution = await runner.start(replace(assign(), strategy=strategy))
+    execution = await runner.start(assign(strategy=strategy))
     await runner.drain(grace_s=1000)
     assert (await store.find("acme", execution.execution_id)).state is ExecutionState.CANCELLED
     assert passed_s() == pytest.approx(810 + 2.0)
@@ -349,10 +349,10 @@ async def test_what_a_run_was_made_of_goes_with_it(assign: Assign) -> None:
     gc.disable()
     try:
         execution = await runner.start(assign())
-        run = runner.live(execution.execution_id)
+        run = runner.find_live(execution.execution_id)
         assert run is not None
-        model = weakref.ref(run.model)
-        await run.ended()
+        model = weakref.ref(run.accounts.model)
+        await run.wait_for_end()
         del run
         await asyncio.sleep(1)
         assert model() is None
@@ -373,11 +373,11 @@ async def test_a_run_whose_end_cannot_be_written_still_gives_its_place_back(assi
     runner = runner_on(store, limits=NoRetention(max_concurrent=1, retention_s=1))
     for _ in range(2):
         execution = await runner.start(assign())
-        run = runner.live(execution.execution_id)
+        run = runner.find_live(execution.execution_id)
         assert run is not None
-        assert await run.conclusion() is None
-        await run.ended()
-        assert runner.live(execution.execution_id) is None
+        assert await run.wait_for_result() is None
+        await run.wait_for_end()
+        assert runner.find_live(execution.execution_id) is None
 
 
 @in_virtual_time
@@ -386,7 +386,7 @@ async def test_a_server_that_ends_leaves_a_run_at_its_next_step(assign: Assign) 
     runner = runner_on(store, model)
     model.gate.clear()
     script = Script(words=("one", "two", "six"))
-    execution = await runner.start(replace(assign(script), strategy=Again(script)))
+    execution = await runner.start(assign(script, strategy=Again(script)))
     await model.waited.wait()
     asyncio.get_running_loop().call_later(90, model.gate.set)
     await runner.drain(grace_s=100)
@@ -403,16 +403,16 @@ async def test_a_server_ends_in_time_though_its_store_is_down(assign: Assign) ->
     runner = runner_on(store, model)
     model.gate.clear()
     script = Script()
-    started = [await runner.start(assign()), await runner.start(replace(assign(), strategy=Again(script)))]
+    started = [await runner.start(assign()), await runner.start(assign(strategy=Again(script)))]
     await model.waited.wait()
     for execution in started:
-        run = runner.live(execution.execution_id)
+        run = runner.find_live(execution.execution_id)
         assert run is not None
         await run.log.flush()
     store.is_down = True
     await runner.stop()
     assert passed_s() <= 2 * 2.0 + 5.0 + 2.0 + 5.0
-    assert [runner.live(execution.execution_id) for execution in started] == [None, None]
+    assert [runner.find_live(execution.execution_id) for execution in started] == [None, None]
     store.is_down = False
     for execution in started:
         assert (await store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
@@ -455,20 +455,20 @@ async def test_a_call_that_was_open_when_its_run_was_cancelled_is_not_taken_for_
 ) -> None:
     store, strategy, model = TroubledStore(), Interrupted(Script(words=("one", "two"))), EchoModel()
     runner = runner_on(store, model)
-    assignment = replace(assign(request_id="r1", digest="d"), strategy=strategy)
+    assignment = assign(request_id="r1", digest="d", strategy=strategy)
     execution = await runner.start(assignment)
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     strategy.stop = run.cancel
-    await run.ended()
+    await run.wait_for_end()
     assert (await store.find("acme", execution.execution_id)).finish_reason is FinishReason.CANCELLED
     kept = await store.read_checkpoint("acme", execution.execution_id)
     assert [record.key.partition(":")[0] for record in kept.records] == ["model"]
     strategy.stop = lambda: None
     again = await runner.start(assignment)
-    run = runner.live(again.execution_id)
+    run = runner.find_live(again.execution_id)
     assert run is not None
-    await run.ended()
+    await run.wait_for_end()
     assert (await store.find("acme", again.execution_id)).finish_reason is FinishReason.ANSWERED
     assert model.calls == 3
     await runner.stop()

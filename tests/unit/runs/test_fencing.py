@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from reasond_server.errors import StoreUnavailableError
 from reasond_server.logs.leases import MARGIN_SHARE, Tenure
-from reasond_server.runs.run import Run, Stop
+from reasond_server.runs.phase import Trigger
+from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner
 from reasond_server.types import Execution, ExecutionState, Result
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
@@ -170,7 +171,7 @@ async def held(servers: Servers, runner: Runner, model: EchoModel, **keys: objec
     script = Script(words=("one", "two", "six"), before_step=lambda index: model.gate.clear() if index == 1 else None)
     servers.strategy = Replayable(script)
     execution = await runner.start(servers.assignment(script, **keys))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await model.waited.wait()
     await run.log.flush()
@@ -192,8 +193,8 @@ async def test_a_process_that_is_cut_off_closes_what_is_open_when_its_lease_may_
     model.closed.clear()
     await model.closed.wait()
     assert SURE_S - 5.1 <= passed_s() <= 15.0 + 0.1
-    assert run.stop_reason is Stop.FENCED
-    await run.ended()
+    assert run.cause is Trigger.FENCE
+    await run.wait_for_end()
     assert model.calls == 2
     cut_off(servers, None)
     await closed(runner)
@@ -241,7 +242,7 @@ async def test_no_call_begins_while_the_lease_is_in_doubt_and_it_begins_once_it_
     model.gate.set()
     await asyncio.sleep(0.1)
     assert model.calls == 2
-    await runner._upkeep.round()
+    await runner._recoverer.upkeep.round()
     await end_of(runner, execution)
     assert model.calls == 3
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
@@ -255,8 +256,8 @@ async def test_when_the_store_is_back_and_nobody_has_taken_the_run_over_it_goes_
     runner.begin()
     execution, run = await held(servers, runner, model)
     cut_off(servers, runner)
-    await run.ended()
-    assert run.stop_reason is Stop.FENCED
+    await run.wait_for_end()
+    assert run.cause is Trigger.FENCE
     model.gate.set()
     servers.strategy = Replayable(Script(words=("one", "two", "six")))
     cut_off(servers, None)
@@ -273,11 +274,11 @@ async def test_a_tool_at_work_is_not_interrupted(servers: Servers) -> None:
     runner = servers.server(model)
     execution, run = await held(servers, runner, model)
     assert run.journal is not None
-    with run.journal.acting():
+    with run.journal.act():
         await asyncio.sleep(40)
-        assert run.stop_reason is None
-    await run.ended()
-    assert run.stop_reason is Stop.FENCED
+        assert run.cause is None
+    await run.wait_for_end()
+    assert run.cause is Trigger.FENCE
     assert passed_s() < 40 + 2 * MARGIN_S
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
     await closed(runner)

@@ -13,8 +13,8 @@ from reasond_server.errors import (
     Violation,
 )
 from reasond_server.logs.memory import MemoryExecutionStore
+from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.following import Follower, _next_page
-from reasond_server.runs.run import Assignment
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import (
     Execution,
@@ -31,7 +31,7 @@ from reasond_server.types import (
 )
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 
 
 @pytest.fixture
@@ -82,16 +82,16 @@ async def test_deltas_that_come_soon_are_joined_and_the_step_is_not_held_back(
     follower = Follower(store=store, runner=runner, clock=time.clock(), heartbeat_interval_s=30, flush_interval_s=3600)
     released = asyncio.Event()
     execution = await runner.start(assign(Script(words=[""], waits_for=released)))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     async with aclosing(follower.follow(execution, after=0, include_deltas=True)) as events:
         assert isinstance((await anext(events)).event, ExecutionStarted)
-        run.wrote("a")
+        run.subscribers.publish(0, "a")
         assert (await anext(events)).event == TextDelta(iteration_index=0, text="a")
         waiting = asyncio.ensure_future(anext(events))
         for letter in "bcd":
             await asyncio.sleep(0)
-            run.wrote(letter)
+            run.subscribers.publish(0, letter)
         await asyncio.sleep(0)
         assert not waiting.done()
         released.set()
@@ -104,12 +104,12 @@ async def test_without_an_interval_every_delta_goes_at_once(
 ) -> None:
     follower = Follower(store=store, runner=runner, clock=time.clock(), heartbeat_interval_s=30, flush_interval_s=0)
     execution = await runner.start(assign(Script(waits_for=asyncio.Event())))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     async with aclosing(follower.follow(execution, after=0, include_deltas=True)) as events:
         await anext(events)
         for letter in "abc":
-            run.wrote(letter)
+            run.subscribers.publish(0, letter)
             assert (await anext(events)).event == TextDelta(iteration_index=0, text=letter)
 
 
@@ -155,7 +155,7 @@ async def test_the_last_follower_that_leaves_cancels_the_run(
 ) -> None:
     model.gate.clear()
     execution = await runner.start(assign(keep_running=False))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     one, other = (follower.follow(execution, after=0, include_deltas=False) for _ in range(2))
     await anext(one)
@@ -164,7 +164,7 @@ async def test_the_last_follower_that_leaves_cancels_the_run(
     await one.aclose()
     assert not run.is_cancelled
     await other.aclose()
-    await run.ended()
+    await run.wait_for_end()
     assert (await store.find("acme", execution.execution_id)).finish_reason is FinishReason.CANCELLED
     assert model.closed.is_set()
 
@@ -187,7 +187,7 @@ async def test_a_log_that_can_never_end_is_an_error_and_no_endless_wait(
 ) -> None:
     model.gate.clear()
     execution = await runner.start(assign())
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     stream = follower.follow(execution, after=0, include_deltas=False)
     await anext(stream)
@@ -224,9 +224,9 @@ async def ended_on(store: MemoryExecutionStore, assign: Assign, script: Script |
     limits = RunnerLimits(max_concurrent=3, retention_s=60)
     runner = Runner(store=store, model=EchoModel(), clock=ManualClock().clock(), limits=limits)
     execution = await runner.start(assign(script))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
-    await run.ended()
+    await run.wait_for_end()
     return await store.find("acme", execution.execution_id)
 
 
@@ -275,7 +275,7 @@ async def test_a_late_follower_reads_from_the_store_what_its_run_has_let_go_of(a
     script = Script(words=["w"] * 400, before_step=lambda index: model.gate.clear() if index == 399 else None)
     execution = await runner.start(assign(script))
     await model.waited.wait()
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await run.log.flush()
     assert run.log.events.read_after(0) is None
@@ -293,13 +293,13 @@ async def test_text_of_steps_that_a_follower_has_seen_already_is_not_told(assign
     follower = Follower(store=store, runner=runner, clock=clock, heartbeat_interval_s=30, flush_interval_s=0)
     gate = asyncio.Event()
     execution = await runner.start(assign(Script(waits_for=gate)))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await run.log.flush()
     async with aclosing(follower.follow(execution, after=3, include_deltas=True)) as events:
         waiting = asyncio.ensure_future(anext(events))
         await asyncio.sleep(1)
-        run.wrote("of step 0")
+        run.subscribers.publish(0, "of step 0")
         await asyncio.sleep(1)
         assert not waiting.done()
         gate.set()

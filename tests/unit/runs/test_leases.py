@@ -83,7 +83,8 @@ def upkeep(
         lease=Lease(owner="me", seconds=15),
         random=lambda: 1.0,
         monotonic=passed_s if monotonic is None else monotonic,
-        runs=Runs(room=room, told=[] if told is None else told, renewed=[] if renewed is None else renewed),
+        runs=(runs := Runs(room=room, told=[] if told is None else told, renewed=[] if renewed is None else renewed)),
+        heir=runs,
     )
 
 

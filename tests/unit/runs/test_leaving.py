@@ -6,13 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.runs.run import Assignment, Stop
+from reasond_server.reasoning.strategy_work import ReasoningWork
+from reasond_server.runs.phase import STOP_REASONS, Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.types import StrategyMetrics
 from tests.unit.runs.conftest import EchoModel, ManualClock, in_virtual_time
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 
 
 class Told(Unobserved):
@@ -37,17 +38,17 @@ class Told(Unobserved):
         self.lines.append((reason,))
 
 
-async def told_of(assignment: Assignment, *, stop: Stop | None = None) -> list[tuple[object, ...]]:
+async def told_of(assignment: ReasoningWork, *, stop: Trigger | None = None) -> list[tuple[object, ...]]:
     """Return what the observer of a run hears, which is stopped before its first step or not at all."""
     time, told = ManualClock(), Told()
     store = MemoryExecutionStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
     limits = RunnerLimits(max_concurrent=1, retention_s=60)
     runner = Runner(store=store, model=EchoModel(), clock=time.clock(), limits=limits, observer=told)
-    run = runner.live((await runner.start(assignment)).execution_id)
+    run = runner.find_live((await runner.start(assignment)).execution_id)
     assert run is not None
     if stop is not None:
         run.stop(stop)
-    await run.ended()
+    await run.wait_for_end()
     return told.lines
 
 
@@ -56,16 +57,16 @@ async def test_a_run_that_ends_is_told_with_its_reason_and_steps(assign: Assign)
     assert await told_of(assign()) == [("scripted", "answered", 2, True)]
 
 
-@pytest.mark.parametrize("stop", [Stop.LOST, Stop.FENCED, Stop.HANDED_OVER])
+@pytest.mark.parametrize("stop", [Trigger.LOSE, Trigger.FENCE, Trigger.HAND_OVER])
 def test_a_run_that_others_go_on_with_has_no_end_here(
-    assign: Assign, caplog: pytest.LogCaptureFixture, stop: Stop
+    assign: Assign, caplog: pytest.LogCaptureFixture, stop: Trigger
 ) -> None:
     @in_virtual_time
     async def told() -> None:
-        assert await told_of(assign(), stop=stop) == [(stop.value,), ("scripted", "", 0, False)]
+        assert await told_of(assign(), stop=stop) == [(STOP_REASONS[stop],), ("scripted", "", 0, False)]
 
     with caplog.at_level(logging.INFO, "reasond.executions"):
         told()
     assert [(line.getMessage(), vars(line)["stop_reason"]) for line in caplog.records] == [
-        ("execution left to another process", stop.value)
+        ("execution left to another process", STOP_REASONS[stop])
     ]

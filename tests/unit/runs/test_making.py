@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,9 +11,10 @@ from reasond_server.errors import StrategyNotFoundError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Recovery
 from reasond_server.logs.writer import LogWriter
-from reasond_server.runs.making import Maker, failure_of
-from reasond_server.runs.replay.plan import PlanError
-from reasond_server.runs.run import Assignment
+from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
+from reasond_server.runs.live_runs import RunnerLimits
+from reasond_server.runs.making import Maker, going_on_failed
+from reasond_server.runs.plan import PlanError
 from reasond_server.strategies.strategy import ReasoningStrategy
 from reasond_server.types import (
     Execution,
@@ -30,7 +30,7 @@ from reasond_server.types import (
 )
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SPENT = Usage(input_tokens=7, output_tokens=2, model_calls=1)
 
@@ -51,12 +51,13 @@ def maker(strategy: ReasoningStrategy[Any] | None = None, **changes: Any) -> Mak
             raise StrategyNotFoundError(name)
         return strategy
 
+    limits = RunnerLimits(max_concurrent=1, retention_s=9, records_content=changes.pop("records_content", True))
     parts: dict[str, Any] = {
         "model": EchoModel(),
         "clock": time.clock(),
         "writer": LogWriter(store=store, random=lambda: 0.0),
-        "find_strategy": find,
-        "records_content": True,
+        "kinds": {"reasoning": ReasoningKind(clock=time.clock(), find_strategy=find)},
+        "limits": limits,
         "is_durable": True,
     }
     return Maker(**{**parts, **changes})
@@ -78,16 +79,16 @@ def recovery(plan: str, *events: LoggedEvent) -> Recovery:
 
 
 def plan_of(assign: Assign, **keys: Any) -> str:
-    return maker().prepare(replace(assign(**keys), strategy=Again(Script()))).plan
+    return maker().prepare(assign(**keys, strategy=Again(Script()))).plan
 
 
 async def test_a_run_that_left_no_event_begins_its_log(assign: Assign) -> None:
-    run = maker(Again(Script())).revived(recovery(plan_of(assign)))
+    run = maker(Again(Script())).revive(recovery(plan_of(assign)))
     first = run.log.take()
     assert first is not None
     assert (first.version, first.fence) == (0, 2)
     assert [type(entry.event) for entry in first.entries if isinstance(entry, LoggedEvent)] == [ExecutionStarted]
-    assert run.usage == SPENT
+    assert run.accounts.usage == SPENT
 
 
 async def test_of_the_steps_of_an_earlier_life_a_run_holds_digests_and_no_text(assign: Assign) -> None:
@@ -101,15 +102,17 @@ async def test_of_the_steps_of_an_earlier_life_a_run_holds_digests_and_no_text(a
         )
         for number, text in enumerate("aba")
     ]
-    run = maker(Again(Script())).revived(recovery(plan_of(assign), *steps))
-    assert [len(each) for each in run.known] == [16, 16, 16]
-    assert run.known[0] == run.known[2] != run.known[1]
-    assert run.is_replaying
+    run = maker(Again(Script())).revive(recovery(plan_of(assign), *steps))
+    assert isinstance(run.work, ReasoningWork)
+    known = run.work._known
+    assert [len(each) for each in known] == [16, 16, 16]
+    assert known[0] == known[2] != known[1]
+    assert run.work.new_step_count == -3
 
 
 async def test_a_log_that_is_written_off_has_its_beginning_and_its_end(assign: Assign) -> None:
-    error = failure_of(PlanError("the reason"))
-    log = maker().write_off(recovery(plan_of(assign)), error, keep_s=lambda _: timedelta(seconds=9))
+    error = going_on_failed(PlanError("the reason"))
+    log = maker().write_off(recovery(plan_of(assign)), error)
     part = log.take()
     assert part is not None
     started, result = (entry.event for entry in part.entries if isinstance(entry, LoggedEvent))
@@ -134,7 +137,7 @@ async def test_what_cannot_be_made_again_is_told_apart(
 ) -> None:
     plan = json.dumps({**json.loads(plan_of(assign)), "config": config})
     with pytest.raises(PlanError, match=told):
-        maker(strategy).revived(recovery(plan))
+        maker(strategy).revive(recovery(plan))
 
 
 @pytest.mark.parametrize(
@@ -150,6 +153,6 @@ async def test_what_cannot_be_made_again_is_told_apart(
 async def test_a_plan_is_kept_only_where_somebody_can_use_it(
     assign: Assign, changes: dict[str, Any], keys: dict[str, Any], obstacle: str
 ) -> None:
-    prepared = maker(**changes).prepare(replace(assign(**keys), strategy=Again(Script())))
+    prepared = maker(**changes).prepare(assign(**keys, strategy=Again(Script())))
     assert prepared.is_recoverable is not bool(obstacle)
     assert json.loads(prepared.plan).get("reason", "") == obstacle

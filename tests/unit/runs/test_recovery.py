@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reasond_server.errors import DrainingError
-from reasond_server.runs.run import Run
+from reasond_server.runs.run import Subscribers
 from reasond_server.types import (
     ExecutionStarted,
     ExecutionState,
@@ -49,9 +49,9 @@ async def test_nobody_takes_over_what_is_alive(servers: Servers, model: EchoMode
     other = servers.server(EchoModel())
     for _ in range(4):
         servers.time.advance(10)
-        await first._upkeep.round()
-        await other._upkeep.round()
-    assert other.live(execution.execution_id) is None
+        await first._recoverer.upkeep.round()
+        await other._recoverer.upkeep.round()
+    assert other.find_live(execution.execution_id) is None
     model.gate.set()
 
 
@@ -62,9 +62,9 @@ async def test_who_was_taken_for_dead_stops_and_writes_nothing_more(servers: Ser
     servers.time.advance(20)
     result, _, _ = await recovered(servers, execution)
     model.gate.set()
-    await first._upkeep.round()
+    await first._recoverer.upkeep.round()
     await end_of(first, execution)
-    assert first.live(execution.execution_id) is None
+    assert first.find_live(execution.execution_id) is None
     assert (await servers.log(execution))[-1] == result
 
 
@@ -108,7 +108,7 @@ async def test_a_strategy_that_cannot_go_on_ends_as_failed_with_what_it_has(
 async def test_a_strategy_that_is_not_replayable_ends_as_failed(servers: Servers, model: EchoModel) -> None:
     first = servers.server(model)
     model.gate.clear()
-    execution = await first.start(replace(servers.assignment(), strategy=Scripted(Script())))
+    execution = await first.start(servers.assignment(strategy=Scripted(Script())))
     await model.waited.wait()
     await servers.die(first)
     result, _, log = await recovered(servers, execution)
@@ -164,19 +164,19 @@ async def test_a_follower_in_a_third_process_keeps_a_run_alive(servers: Servers,
     following = asyncio.create_task(follow())
     await has_begun.wait()
     other = servers.server(EchoModel(), replace(LIMITS, reattach_s=0.1))
-    await other._upkeep.round()
-    run = other.live(execution.execution_id)
+    await other._recoverer.upkeep.round()
+    run = other.find_live(execution.execution_id)
     assert run is not None
     announced = asyncio.Event()
 
-    class Heard(Run):
+    class Heard(Subscribers):
         __slots__ = ()
 
-        def await_follower(self, *, within_s: float) -> None:
-            super().await_follower(within_s=within_s)
+        def await_one(self, *, within_s: float) -> None:
+            super().await_one(within_s=within_s)
             announced.set()
 
-    run.__class__ = Heard  # to know when it was announced
+    run.subscribers.__class__ = Heard  # to know when it was announced
     for _ in range(20):
         announced.clear()
         await announced.wait()
@@ -196,7 +196,7 @@ async def test_a_follower_here_goes_on_when_its_run_comes_here(servers: Servers,
     events = servers.follower(other).follow(execution, after=1, include_deltas=True)
     async with aclosing(events):
         seen = [await anext(events), await anext(events)]
-        await other._upkeep.round()
+        await other._recoverer.upkeep.round()
         gate.set()
         seen += [event async for event in events]
     logged = [event.sequence for event in seen if not isinstance(event.event, TextDelta)]
@@ -229,10 +229,10 @@ async def test_a_server_that_ends_hands_its_runs_over_and_tells_their_followers(
 async def test_a_retry_of_a_cancelled_run_does_not_pay_again(servers: Servers, model: EchoModel) -> None:
     first = servers.server(model)
     execution = await held_after(servers, first, model, 2, request_id="r1", digest="d")
-    run = first.live(execution.execution_id)
+    run = first.find_live(execution.execution_id)
     assert run is not None
     run.cancel()
-    await run.ended()
+    await run.wait_for_end()
     model.gate.set()
     cancelled = await servers.store.find("acme", execution.execution_id)
     other_model = EchoModel()
@@ -259,7 +259,7 @@ async def test_what_becomes_of_a_run_is_told_by_each_process_that_had_it(servers
     await leaving.stop()
     heir = servers.server(EchoModel(), observer=second)
     servers.time.advance(20)
-    await heir._upkeep.round()
+    await heir._recoverer.upkeep.round()
     await end_of(heir, execution)
     left, ended = values(first), values(second)
     assert left["reasond_executions_left_total handed_over"] == 1
@@ -275,7 +275,7 @@ async def test_a_run_that_cannot_be_gone_on_with_is_told_to_be_written_off(serve
     await servers.die(first)
     servers.strategy, counted = None, metrics()
     other = servers.server(EchoModel(), observer=counted)
-    await other._upkeep.round()
+    await other._recoverer.upkeep.round()
     await end_of(other, execution)
     assert values(counted)["reasond_recoveries_total written_off"] == 1
 
@@ -285,14 +285,14 @@ async def test_a_run_whose_event_loop_ends_without_a_stop_goes_on_elsewhere(serv
     first = servers.server(model)
     first.begin()
     execution = await held_after(servers, first, model, 1)
-    run = first.live(execution.execution_id)
+    run = first.find_live(execution.execution_id)
     assert run is not None
     # What `asyncio.run` does in the end.
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    await run.ended()
+    await run.wait_for_end()
     assert not any(isinstance(event, Result) for event in await servers.log(execution))
     servers.time.advance(20)
     result, other, _ = await recovered(servers, execution)

@@ -1,4 +1,4 @@
-"""Who comes first among those that make the same request, and what a request id stands for in the end."""
+"""Who comes first among those that make the same request, and what a request id is_standing for in the end."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,13 +9,13 @@ import pytest
 from reasond_server.errors import ModelUnavailableError, OverloadedError, StoreUnavailableError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Claim
-from reasond_server.runs.request_ids import RequestIds, stands
-from reasond_server.runs.run import Assignment
+from reasond_server.reasoning.strategy_work import ReasoningWork
+from reasond_server.runs.request_ids import RequestIds, is_standing
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import ExecutionState
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 
 
 class ForeignStore(MemoryExecutionStore):
@@ -50,15 +50,20 @@ async def test_a_turn_that_does_not_come_is_refused_and_can_be_tried_again(
     queue_timeout_s: float, waited_s: float
 ) -> None:
     ids = ids_of(ForeignStore(), queue_timeout_s=queue_timeout_s)
-    async with ids.turn("acme", "r1"):
-        async with ids.turn("acme", "r2"), ids.turn("other", "r1"), ids.turn("acme", ""), ids.turn("acme", ""):
+    async with ids.take_turn("acme", "r1"):
+        async with (
+            ids.take_turn("acme", "r2"),
+            ids.take_turn("other", "r1"),
+            ids.take_turn("acme", ""),
+            ids.take_turn("acme", ""),
+        ):
             assert passed_s() == 0
         with pytest.raises(OverloadedError, match="The same request is being started") as refused:
-            async with ids.turn("acme", "r1"):
+            async with ids.take_turn("acme", "r1"):
                 pass
     assert refused.value.retry_after_s == 1.0
     assert passed_s() == pytest.approx(waited_s)
-    async with ids.turn("acme", "r1"):
+    async with ids.take_turn("acme", "r1"):
         assert passed_s() == pytest.approx(waited_s)
 
 
@@ -67,7 +72,7 @@ async def test_the_same_request_comes_in_one_at_a_time_and_in_order() -> None:
     ids, seen = ids_of(ForeignStore()), list[int]()
 
     async def come(number: int) -> None:
-        async with ids.turn("acme", "r1"):
+        async with ids.take_turn("acme", "r1"):
             seen.append(number)
             await asyncio.sleep(1)
             seen.append(number)
@@ -79,7 +84,7 @@ async def test_the_same_request_comes_in_one_at_a_time_and_in_order() -> None:
 @in_virtual_time
 async def test_a_caller_that_gives_its_turn_up_leaves_nothing_behind() -> None:
     ids = ids_of(ForeignStore())
-    async with ids.turn("acme", "r1"):
+    async with ids.take_turn("acme", "r1"):
         late = asyncio.create_task(_turn(ids))
         await asyncio.sleep(1)
         late.cancel()
@@ -89,7 +94,7 @@ async def test_a_caller_that_gives_its_turn_up_leaves_nothing_behind() -> None:
 
 
 async def _turn(ids: RequestIds) -> None:
-    async with ids.turn("acme", "r1"):
+    async with ids.take_turn("acme", "r1"):
         pass
 
 
@@ -112,31 +117,31 @@ async def test_a_request_that_others_always_begin_and_lose_is_given_up_after_a_w
 
 
 @in_virtual_time
-async def test_a_request_id_that_cannot_be_given_back_stands_for_the_failure(assign: Assign) -> None:
+async def test_a_request_id_that_cannot_be_given_back_is_standing_for_the_failure(assign: Assign) -> None:
     store = ForeignStore(releases=False)
     runner = runner_on(store)
     first = await runner.start(assign(Script(words=(), error=ModelUnavailableError("gone")), request_id="r1"))
-    run = runner.live(first.execution_id)
+    run = runner.find_live(first.execution_id)
     assert run is not None
-    await run.ended()
+    await run.wait_for_end()
     again = await runner.start(assign(request_id="r1"))
     assert (again.execution_id, again.state) == (first.execution_id, ExecutionState.FAILED)
 
 
 @in_virtual_time
-async def test_nothing_stands_behind_an_id_that_nobody_used_or_that_was_deleted(assign: Assign) -> None:
+async def test_nothing_is_standing_behind_an_id_that_nobody_used_or_that_was_deleted(assign: Assign) -> None:
     store = ForeignStore()
     runner = runner_on(store)
-    assert await runner.request_ids.known("acme", "", "d") is None
-    assert await runner.request_ids.known("acme", "r1", "d") is None
+    assert await runner.request_ids.find_known("acme", "", "d") is None
+    assert await runner.request_ids.find_known("acme", "r1", "d") is None
     execution = await runner.start(assign(request_id="r1", digest="d"))
-    known = await runner.request_ids.known("acme", "r1", "d")
-    assert stands(known)
+    known = await runner.request_ids.find_known("acme", "r1", "d")
+    assert is_standing(known)
     await store.delete("acme", execution.execution_id)
     assert (
-        await runner.request_ids.held_by(
+        await runner.request_ids.find_holder(
             Claim(execution_id=execution.execution_id, digest="d"), "acme", request_id="r1", digest="d"
         )
         is None
     )
-    assert await runner.request_ids.predecessor(None) is None
+    assert await runner.request_ids.find_predecessor(None) is None

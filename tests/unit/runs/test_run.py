@@ -7,13 +7,15 @@ import pytest
 
 from reasond_server.errors import InternalError
 from reasond_server.logs.mailbox import Mailbox
-from reasond_server.runs.run import Assignment, Run, Stop
+from reasond_server.reasoning.strategy_work import ReasoningWork
+from reasond_server.runs.phase import Trigger
+from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import FinishReason, TextDelta
 from tests.unit.logs.test_writer import SlowStore
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 
 
 async def begun(store: SlowStore, assign: Assign, *, keep_running: bool = True) -> Run:
@@ -21,7 +23,7 @@ async def begun(store: SlowStore, assign: Assign, *, keep_running: bool = True) 
     limits = RunnerLimits(max_concurrent=3, retention_s=60)
     runner = Runner(store=store, model=EchoModel(), clock=ManualClock().clock(), limits=limits)
     assignment = assign(Script(waits_for=asyncio.Event()), keep_running=keep_running)
-    run = runner.live((await runner.start(assignment)).execution_id)
+    run = runner.find_live((await runner.start(assignment)).execution_id)
     assert run is not None
     return run
 
@@ -46,17 +48,17 @@ async def test_text_is_held_until_the_steps_before_it_are_committed(assign: Assi
     store.gate.clear()
     run = await begun(store, assign)
     mailbox = Mailbox(wants_deltas=True)
-    run.attach(mailbox)
-    run.wrote("a")
-    run.wrote("b")
+    run.subscribers.attach(mailbox)
+    run.subscribers.publish(0, "a")
+    run.subscribers.publish(0, "b")
     assert await taken(mailbox) == [None]
     store.gate.set()
     await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(0, "ab")]
-    run.wrote("c")
+    run.subscribers.publish(0, "c")
     assert await taken(mailbox) == [delta(0, "c")]
     run.cancel()
-    await run.ended()
+    await run.wait_for_end()
 
 
 @in_virtual_time
@@ -65,22 +67,21 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
     store.gate.clear()
     run = await begun(store, assign)
     mailbox = Mailbox(wants_deltas=True)
-    run.attach(mailbox)
-    run.wrote("old")
-    run.step_count = 1
+    run.subscribers.attach(mailbox)
+    run.subscribers.publish(0, "old")
+    run.subscribers.drop_text()
     store.gate.set()
     await run.log.wait_for_commit()
     assert await taken(mailbox) == [None]
     store.gate.clear()
-    run.log.append(run.log.events.read_after(0)[0].event, now=ManualClock().now(), usage=run.usage)  # type: ignore[index]  # it is in memory
-    run.wrote("of step 1")
-    run.step_count = 2
-    run.wrote("of step 2")
+    run.log.append(run.log.events.read_after(0)[0].event, now=ManualClock().now(), usage=run.accounts.usage)  # type: ignore[index]  # it is in memory
+    run.subscribers.publish(1, "of step 1")
+    run.subscribers.publish(2, "of step 2")
     store.gate.set()
     await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(2, "of step 2")]
     run.cancel()
-    await run.ended()
+    await run.wait_for_end()
 
 
 @in_virtual_time
@@ -89,19 +90,19 @@ async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
     store.gate.clear()
     run = await begun(store, assign)
     steps_only, reader = Mailbox(wants_deltas=False), Mailbox(wants_deltas=True)
-    run.attach(steps_only)
-    run.wrote("unread")
-    run.attach(reader)
-    run.wrote("read")
+    run.subscribers.attach(steps_only)
+    run.subscribers.publish(0, "unread")
+    run.subscribers.attach(reader)
+    run.subscribers.publish(0, "read")
     store.gate.set()
     await run.log.wait_for_commit()
     assert await taken(reader) == [None, delta(0, "read")]
-    run.detach(reader)
-    run.wrote("unread again")
+    run.subscribers.detach(reader)
+    run.subscribers.publish(0, "unread again")
     assert await taken(reader) == []
     assert await taken(steps_only) == [None]
     run.cancel()
-    await run.ended()
+    await run.wait_for_end()
 
 
 @in_virtual_time
@@ -110,28 +111,28 @@ async def test_what_is_held_is_bounded(assign: Assign) -> None:
     store.gate.clear()
     run = await begun(store, assign)
     mailbox = Mailbox(wants_deltas=True)
-    run.wrote("nobody follows yet")
-    run.attach(mailbox)
+    run.subscribers.publish(0, "nobody follows yet")
+    run.subscribers.attach(mailbox)
     for text in ("x" * 65_000, "y" * 536, "z"):
-        run.wrote(text)
+        run.subscribers.publish(0, text)
     store.gate.set()
     await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(0, "x" * 65_000 + "y" * 536)]
     run.cancel()
-    await run.ended()
+    await run.wait_for_end()
 
 
 @in_virtual_time
 async def test_who_is_awaited_keeps_a_run_alive_for_as_long_and_no_longer(assign: Assign) -> None:
     run = await begun(SlowStore(), assign, keep_running=False)
-    run.await_follower(within_s=10)
+    run.subscribers.await_one(within_s=10)
     await asyncio.sleep(6)
-    run.await_follower(within_s=10)
+    run.subscribers.await_one(within_s=10)
     mailbox = Mailbox(wants_deltas=False)
-    run.attach(mailbox)
-    run.await_follower(within_s=1)
-    run.detach(mailbox)
-    await run.ended()
+    run.subscribers.attach(mailbox)
+    run.subscribers.await_one(within_s=1)
+    run.subscribers.detach(mailbox)
+    await run.wait_for_end()
     assert run.is_cancelled
     assert passed_s() == pytest.approx(16)
 
@@ -140,22 +141,22 @@ async def test_who_is_awaited_keeps_a_run_alive_for_as_long_and_no_longer(assign
 async def test_a_run_that_is_kept_is_not_stopped_when_the_last_follower_leaves(assign: Assign) -> None:
     run = await begun(SlowStore(), assign, keep_running=False)
     mailbox = Mailbox(wants_deltas=False)
-    run.attach(mailbox)
-    run.await_follower(within_s=1)
-    run.keep()
-    run.detach(mailbox)
+    run.subscribers.attach(mailbox)
+    run.subscribers.await_one(within_s=1)
+    run.subscribers.keep()
+    run.subscribers.detach(mailbox)
     await asyncio.sleep(5)
-    assert run.stop_reason is None
+    assert run.cause is None
     run.cancel()
-    run.stop(Stop.LOST)
-    await run.ended()
-    assert run.stop_reason is Stop.CANCELLED
+    run.stop(Trigger.LOSE)
+    await run.wait_for_end()
+    assert run.cause is Trigger.CANCEL
 
 
 @in_virtual_time
 async def test_what_fails_because_a_run_was_stopped_is_not_why_it_ends(assign: Assign) -> None:
     run = await begun(SlowStore(), assign)
     run.cancel()
-    run.fail(InternalError("too late"))
-    await run.ended()
-    assert run.execution.finish_reason is FinishReason.CANCELLED
+    assert not run.report_end(InternalError("too late"), trigger=Trigger.FAIL)
+    await run.wait_for_end()
+    assert run.log.execution.finish_reason is FinishReason.CANCELLED

@@ -16,7 +16,8 @@ from reasond_server.errors import (
     RequestIdReusedError,
 )
 from reasond_server.logs.memory import MemoryExecutionStore
-from reasond_server.runs.run import Assignment, Stop
+from reasond_server.reasoning.strategy_work import ReasoningWork
+from reasond_server.runs.phase import Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import Outcome, RunContext, StrategyConfig, StrategyEvent
 from reasond_server.types import (
@@ -35,13 +36,13 @@ from reasond_server.types import (
 )
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 
 
 async def log_of(store: MemoryExecutionStore, runner: Runner, execution: Execution) -> list[Event]:
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     if run is not None:
-        await run.ended()
+        await run.wait_for_end()
     logged = await store.read("acme", execution.execution_id)
     assert [event.sequence for event in logged] == list(range(1, len(logged) + 1))
     return [event.event for event in logged]
@@ -126,7 +127,7 @@ async def test_cancelling_closes_the_model_and_keeps_what_was_done(
 ) -> None:
     script = Script(words=("one", "two"), before_step=lambda index: model.gate.clear() if index else None)
     execution = await runner.start(assign(script))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await model.waited.wait()
     run.cancel()
@@ -143,12 +144,12 @@ async def test_a_run_that_is_cancelled_before_its_first_step_still_ends_its_log(
     runner: Runner, store: MemoryExecutionStore, assign: Assign
 ) -> None:
     execution = await runner.start(assign())
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     run.cancel()
     events = await log_of(store, runner, execution)
     assert [type(event) for event in events] == [ExecutionStarted, Result]
-    assert runner.live(execution.execution_id) is None
+    assert runner.find_live(execution.execution_id) is None
 
 
 async def test_no_more_than_the_limit_run_at_once(runner: Runner, assign: Assign, model: EchoModel) -> None:
@@ -196,10 +197,10 @@ async def test_a_request_that_was_cancelled_starts_anew_with_its_id(
     model.gate.clear()
     first = await runner.start(assign(request_id="r1"))
     await model.waited.wait()
-    run = runner.live(first.execution_id)
+    run = runner.find_live(first.execution_id)
     assert run is not None
     run.cancel()
-    await run.ended()
+    await run.wait_for_end()
     model.gate.set()
     again = await runner.start(assign(request_id="r1"))
     assert again.execution_id != first.execution_id
@@ -284,9 +285,9 @@ async def test_what_outlives_the_grace_stops_at_its_next_step(
 ) -> None:
     model.gate.clear()
     execution = await runner.start(assign(Script(words=("a", "b", "c"))))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
-    run.stops_at_step = Stop.CANCELLED
+    run.leaves_at_checkpoint = Trigger.CANCEL
     model.gate.set()
     events = await log_of(store, runner, execution)
     assert [type(event) for event in events] == [ExecutionStarted, Iteration, Result]
@@ -307,12 +308,12 @@ async def test_deleting_a_running_execution_ends_its_run_quietly(
 ) -> None:
     model.gate.clear()
     execution = await runner.start(assign())
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     await store.delete("acme", execution.execution_id)
     model.gate.set()
-    await run.ended()
-    assert runner.live(execution.execution_id) is None
+    await run.wait_for_end()
+    assert runner.find_live(execution.execution_id) is None
 
 
 async def test_the_same_clock_and_model_give_the_same_log_again(model: EchoModel, assign: Assign) -> None:
@@ -342,7 +343,7 @@ async def test_a_run_draws_its_nonces_where_its_ids_come_from(
 ) -> None:
     clock = replace(time.clock(), new_nonce=lambda: "m" * 28)
     runner = Runner(store=store, model=model, clock=clock, limits=RunnerLimits(max_concurrent=1, retention_s=1))
-    events = await log_of(store, runner, await runner.start(replace(assign(), strategy=Marked(Script()))))
+    events = await log_of(store, runner, await runner.start(assign(strategy=Marked(Script()))))
     assert result_of(events).answer == "m" * 28
 
 
@@ -374,7 +375,7 @@ async def test_asking_again_for_a_run_that_is_being_left_starts_anew_once_that_h
     model.gate.clear()
     first = await runner.start(assign(request_id="r1"))
     await model.waited.wait()
-    run = runner.live(first.execution_id)
+    run = runner.find_live(first.execution_id)
     assert run is not None
     run.cancel()
     model.gate.set()

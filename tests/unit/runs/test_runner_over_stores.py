@@ -12,7 +12,8 @@ from reasond_server.errors import (
 from reasond_server.logs.mailbox import Mailbox
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Append, Claim, Lease, Renewal
-from reasond_server.runs.run import Assignment, Stop
+from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import (
     ExecutionState,
@@ -20,7 +21,7 @@ from reasond_server.types import (
 )
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted, in_virtual_time
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., ReasoningWork]
 
 
 class Limping(MemoryExecutionStore):
@@ -71,10 +72,10 @@ def runner_on(store: MemoryExecutionStore, model: EchoModel | None = None, **lim
 async def test_each_tenant_has_a_retention_of_its_own(assign: Assign, tenant: str, kept_s: float) -> None:
     store = Limping()
     runner = runner_on(store, tenant_retention_s={"acme": 5.0})
-    execution = await runner.start(replace(assign(), tenant=tenant))
-    run = runner.live(execution.execution_id)
+    execution = await runner.start(assign(tenant=tenant))
+    run = runner.find_live(execution.execution_id)
     assert run is not None
-    await run.ended()
+    await run.wait_for_end()
     found = await store.find(tenant, execution.execution_id)
     assert found.end_time is not None
     assert found.expire_time is not None
@@ -88,14 +89,14 @@ async def test_a_unary_run_that_cannot_be_written_down_for_a_fault_of_the_store_
     store.failures["create"] = ZeroDivisionError()
     model.gate.clear()
     execution = await runner.start(assign(is_unary=True, keep_running=False))
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
-    result = await run.conclusion()
+    result = await run.wait_for_result()
     assert result is not None
     assert result.error is not None
     assert result.error.message.startswith("The execution could not be written down")
-    await run.ended()
-    assert runner.live(execution.execution_id) is None
+    await run.wait_for_end()
+    assert runner.find_live(execution.execution_id) is None
 
 
 class Slow(Limping):
@@ -118,7 +119,7 @@ async def test_what_is_created_for_a_caller_who_left_meanwhile_is_cancelled_befo
 ) -> None:
     store, model = Slow(), EchoModel()
     runner = runner_on(store, model, max_concurrent=1)
-    starting = asyncio.create_task(runner.start(replace(assign(), strategy=Again(Script()))))
+    starting = asyncio.create_task(runner.start(assign(strategy=Again(Script()))))
     await store.is_creating.wait()
     for _ in range(cancellations):
         starting.cancel()
@@ -127,9 +128,9 @@ async def test_what_is_created_for_a_caller_who_left_meanwhile_is_cancelled_befo
     store.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    (run,) = runner._runs.values()
-    await run.ended()
-    assert (await store.find("acme", run.execution.execution_id)).state is ExecutionState.CANCELLED
+    (run,) = runner.runs.by_id.values()
+    await run.wait_for_end()
+    assert (await store.find("acme", run.log.execution.execution_id)).state is ExecutionState.CANCELLED
     assert model.calls == 0
     assert runner._admission.free_places == 1
 
@@ -145,7 +146,7 @@ async def test_who_leaves_while_a_creation_fails_leaves_nothing_behind(assign: A
     store.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert runner._runs == {}
+    assert runner.runs.by_id == {}
     assert runner._admission.free_places == 1
 
 
@@ -154,24 +155,31 @@ async def test_a_lease_that_cannot_be_given_back_runs_out(assign: Assign) -> Non
     store, model = Limping(), EchoModel()
     runner = runner_on(store, model)
     model.gate.clear()
-    execution = await runner.start(replace(assign(), strategy=Again(Script())))
+    execution = await runner.start(assign(strategy=Again(Script())))
     await model.waited.wait()
     store.failures["renew"] = StoreUnavailableError("gone")
     await runner.stop()
-    assert runner.live(execution.execution_id) is None
+    assert runner.find_live(execution.execution_id) is None
     assert (await store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
     assert await store.recover(Lease(owner="other", seconds=15), limit=9) == []
 
 
 @in_virtual_time
-async def test_a_runner_that_knows_no_strategies_ends_what_others_left(assign: Assign) -> None:
+async def test_a_runner_ends_what_others_left_of_a_kind_that_it_knows_and_leaves_others(
+    assign: Assign,
+) -> None:
     store, model = Limping(), EchoModel()
-    first, other = runner_on(store, model), runner_on(store)
+    first, stranger, other = runner_on(store, model), runner_on(store), runner_on(store)
+    kind = ReasoningKind(clock=ManualClock().clock(), find_strategy=StrategyRegistry([]).get)
+    other._maker._kinds = {kind.kind: kind}
     model.gate.clear()
-    execution = await first.start(replace(assign(), strategy=Again(Script())))
+    execution = await first.start(assign(strategy=Again(Script())))
     await model.waited.wait()
     await first.stop()
-    await other._upkeep.round()
+    await stranger._recoverer.upkeep.round()
+    assert (await store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
+    await store.renew(replace(stranger._lease, seconds=0), {execution.execution_id: 2})
+    await other._recoverer.upkeep.round()
     await other._writer.aclose(within_s=5)
     result = (await store.read("acme", execution.execution_id))[-1].event
     assert isinstance(result, Result)
@@ -183,13 +191,13 @@ async def test_a_runner_that_knows_no_strategies_ends_what_others_left(assign: A
 async def test_who_waits_for_an_execution_hears_of_it_until_it_leaves(assign: Assign) -> None:
     runner = runner_on(Limping())
     one, other = Mailbox(wants_deltas=False), Mailbox(wants_deltas=False)
-    with runner.awaiting("e1", one):
-        with runner.awaiting("e1", other):
-            assert list(runner._waiting["e1"]) == [one, other]
-        assert list(runner._waiting["e1"]) == [one]
-    assert runner._waiting == {}
-    runner._stop("e1", Stop.LOST)
-    runner._keep("e1")
+    with runner.runs.await_run("e1", one):
+        with runner.runs.await_run("e1", other):
+            assert list(runner.runs._waiting["e1"]) == [one, other]
+        assert list(runner.runs._waiting["e1"]) == [one]
+    assert runner.runs._waiting == {}
+    runner.runs.lose("e1")
+    runner.runs.keep("e1")
     assert (await runner.start(assign())).state is ExecutionState.RUNNING
 
 
@@ -211,16 +219,16 @@ async def test_what_a_strategy_left_behind_does_not_end_its_run_before_the_commi
     store = SlowToEnd()
     runner = runner_on(store)
     execution = await runner.start(assign())
-    run = runner.live(execution.execution_id)
+    run = runner.find_live(execution.execution_id)
     assert run is not None
     task = run.driver
     assert task is not None
     await store.asked.wait()
     task.cancel()
     await asyncio.wait([task])
-    assert runner.live(execution.execution_id) is run
+    assert runner.find_live(execution.execution_id) is run
     store.may_go.set()
-    await run.ended()
+    await run.wait_for_end()
     assert isinstance((await store.read("acme", execution.execution_id))[-1].event, Result)
-    assert runner.live(execution.execution_id) is None
+    assert runner.find_live(execution.execution_id) is None
     await runner.stop()

@@ -10,6 +10,7 @@ import pytest
 
 from reasond_server.errors import StoreUnavailableError
 from reasond_server.logs.store import Lease
+from reasond_server.runs.live_runs import LiveRuns
 from reasond_server.stores import Stores, open_stores
 from reasond_server.types import (
     ExecutionState,
@@ -34,7 +35,7 @@ async def test_a_hundred_duplicates_on_two_servers_make_one_run(servers: Servers
         *(runners[n % 2].start(servers.assignment(request_id="r1", digest="d")) for n in range(100))
     )
     assert len({execution.execution_id for execution in started}) == 1
-    assert sum(len(runner._runs) for runner in runners) <= 1
+    assert sum(len(runner.runs.by_id) for runner in runners) <= 1
     await asyncio.gather(*(end_of(runner, started[0]) for runner in runners))
     assert model.calls == 2
 
@@ -44,16 +45,16 @@ async def test_somebody_elses_wish_to_stop_is_heard_at_once_or_with_the_next_ren
 ) -> None:
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
-    run = first.live(execution.execution_id)
+    run = first.find_live(execution.execution_id)
     assert run is not None
     await servers.store.request_cancel("acme", execution.execution_id)
     assert run.is_cancelled
-    await run.ended()
+    await run.wait_for_end()
     model.gate.set()
     model.waited.clear()
     later = await held_after(servers, first, model, 1)
     servers.store._table.find("acme", later.execution_id).is_cancel_requested = True
-    await first._upkeep.round()
+    await first._recoverer.upkeep.round()
     await end_of(first, later)
     assert (await servers.store.find("acme", later.execution_id)).state is ExecutionState.CANCELLED
 
@@ -72,11 +73,11 @@ async def test_a_process_that_was_out_of_touch_is_its_own_heir(servers: Servers,
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._upkeep._runs = replace(first._upkeep._runs, read_fences=dict)  # type: ignore[type-var]  # a dataclass
-    await first._upkeep.round()
+    first._recoverer.upkeep._runs = LiveRuns()
+    await first._recoverer.upkeep.round()
     model.gate.set()
-    while first._tasks:
-        await asyncio.wait(first._tasks)
+    while first._recoverer._tasks:
+        await asyncio.wait(first._recoverer._tasks)
     await end_of(first, execution)
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
 
@@ -85,8 +86,8 @@ async def test_an_heir_that_shuts_down_meanwhile_gives_the_lease_back(servers: S
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._upkeep._runs = replace(first._upkeep._runs, read_fences=dict)  # type: ignore[type-var]  # a dataclass
-    await first._upkeep.round()
+    first._recoverer.upkeep._runs = LiveRuns()
+    await first._recoverer.upkeep.round()
     await first.stop()
     (found,) = await servers.store.recover(Lease(owner="other", seconds=15), limit=9)
     assert found.execution.execution_id == execution.execution_id
@@ -124,18 +125,18 @@ async def test_after_an_outage_nothing_is_taken_over_before_all_had_time_to_rene
     forget, servers.store.forget = servers.store.forget, _unreachable  # type: ignore[method-assign,assignment]  # an outage
     recover, servers.store.recover = servers.store.recover, _unreachable  # type: ignore[method-assign,assignment]  # as above
     with pytest.raises(StoreUnavailableError):
-        await other._upkeep.round()
+        await other._recoverer.upkeep.round()
     servers.store.forget, servers.store.recover = forget, recover  # type: ignore[method-assign]  # its end
     servers.time.advance(20)
-    await other._upkeep.round()
-    assert other.live(execution.execution_id) is None
-    await first._upkeep.round()
-    await other._upkeep.round()
-    assert other.live(execution.execution_id) is None
+    await other._recoverer.upkeep.round()
+    assert other.find_live(execution.execution_id) is None
+    await first._recoverer.upkeep.round()
+    await other._recoverer.upkeep.round()
+    assert other.find_live(execution.execution_id) is None
     for _ in range(2):
         servers.time.advance(10)
-        await other._upkeep.round()
-    assert other.live(execution.execution_id) is not None
+        await other._recoverer.upkeep.round()
+    assert other.find_live(execution.execution_id) is not None
     model.gate.set()
 
 
@@ -188,14 +189,14 @@ async def test_a_run_that_another_process_asked_to_keep_outlives_its_followers(
         await servers.store.request_keep("acme", execution.execution_id)
     else:
         servers.store._table.find("acme", execution.execution_id).is_keep_requested = True
-        await first._upkeep.round()
+        await first._recoverer.upkeep.round()
     async with aclosing(servers.follower(first).follow(execution, after=0, include_deltas=False)) as events:
         await anext(events)
-    run = first.live(execution.execution_id)
+    run = first.find_live(execution.execution_id)
     assert run is not None
     assert not run.is_cancelled
     model.gate.set()
-    await run.ended()
+    await run.wait_for_end()
     assert (await servers.store.find("acme", execution.execution_id)).finish_reason is FinishReason.ANSWERED
 
 
@@ -244,7 +245,7 @@ async def test_a_server_that_ends_leaves_its_runs_to_the_next_one_on_its_file(
     stores = await servers.open()
     other = EchoModel()
     heir = servers.server(other, LIMITS)
-    await heir._upkeep.round()
+    await heir._recoverer.upkeep.round()
     async with aclosing(servers.follower(heir).follow(left, after=2, include_deltas=False)) as events:
         seen = [(event.sequence, event.event) async for event in events]
     result = seen[-1][1]
@@ -261,7 +262,7 @@ async def test_a_server_that_ends_cancels_what_nobody_could_go_on_with(
     stores = await servers.open()
     first = servers.server(model)
     model.gate.clear()
-    execution = await first.start(replace(servers.assignment(), strategy=Scripted(Script())))
+    execution = await first.start(servers.assignment(strategy=Scripted(Script())))
     await model.waited.wait()
     await first.drain(grace_s=0.01)
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.CANCELLED

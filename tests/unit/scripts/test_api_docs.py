@@ -8,7 +8,7 @@ import pytest
 from reasond_server.reasons import Reason
 from scripts.api_docs import FOLDER, pages
 from scripts.error_docs import PATH as ERRORS_PATH
-from scripts.error_docs import content, declared, meanings
+from scripts.error_docs import content, list_declared, meanings
 from scripts.protos import ProtoFile, read
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def files() -> list[ProtoFile]:
 
 @pytest.fixture(scope="module")
 def made(files: list[ProtoFile]) -> dict[Path, str]:
-    return {**pages(files), ERRORS_PATH: content(files, declared())}
+    return {**pages(files), ERRORS_PATH: content(files, list_declared())}
 
 
 def headings(text: str) -> set[str]:
@@ -84,7 +84,7 @@ def test_maps_repeated_optional_and_alternative_fields_are_told_apart(files: lis
 
 
 def test_every_reason_of_the_proto_has_a_row_with_both_codes(files: list[ProtoFile], made: dict[Path, str]) -> None:
-    for row in declared():
+    for row in list_declared():
         [line] = [line for line in made[ERRORS_PATH].splitlines() if line.startswith(f"| `{row.name}` |")]
         assert str(row.jsonrpc_code) in line
         assert meanings(files)[row.name].split(";")[0] in line
@@ -92,9 +92,9 @@ def test_every_reason_of_the_proto_has_a_row_with_both_codes(files: list[ProtoFi
 
 def test_a_reason_without_a_row_in_the_error_table_is_an_error(files: list[ProtoFile]) -> None:
     with pytest.raises(KeyError, match="INTERNAL"):
-        content(files, [row for row in declared() if row.name != "INTERNAL"])
+        content(files, [row for row in list_declared() if row.name != "INTERNAL"])
 
 
 def test_a_row_that_the_proto_does_not_know_is_an_error(files: list[ProtoFile]) -> None:
     with pytest.raises(KeyError, match="NEW_REASON"):
-        content(files, [*declared(), Reason("NEW_REASON", "INTERNAL", remedy="")])
+        content(files, [*list_declared(), Reason("NEW_REASON", "INTERNAL", remedy="")])

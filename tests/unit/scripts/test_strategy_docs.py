@@ -5,36 +5,36 @@ import re
 import pytest
 
 from scripts.pages import ROOT
-from scripts.strategy_docs import PATH, built_in, cost_rows, fill_tables, parameter_rows
+from scripts.strategy_docs import PATH, build_cost_rows, build_parameter_rows, fill_tables, list_built_in
 
 PLACES = "# Page\n\n<!-- table: costs -->\nold\n<!-- end -->\n\nProse.\n\n<!-- table: parameters -->\n<!-- end -->\n"
 GUIDE = (ROOT / PATH).read_text(encoding="utf-8")
-NAMES = [strategy.name for strategy in built_in()]
+NAMES = [strategy.name for strategy in list_built_in()]
 
 
 def test_tables_replace_what_stood_in_their_places_and_nothing_else() -> None:
-    page = fill_tables(PLACES, built_in())
+    page = fill_tables(PLACES, list_built_in())
     assert "old" not in page
     assert "\nProse.\n" in page
     assert "| `chain_of_thought` | `max_tokens` | `4096` | 100 to 32768 |" in page
-    assert fill_tables(page, built_in()) == page
+    assert fill_tables(page, list_built_in()) == page
 
 
 @pytest.mark.parametrize("page", ["# Page\n", PLACES + PLACES])
 def test_a_table_without_exactly_one_place_is_an_error(page: str) -> None:
     with pytest.raises(ValueError, match="has tables for"):
-        fill_tables(page, built_in())
+        fill_tables(page, list_built_in())
 
 
 def test_every_built_in_strategy_states_its_cost_and_every_parameter_its_range_or_choices() -> None:
-    assert len(list(cost_rows(built_in()))) == len(NAMES) >= 5
-    assert not [row for row in cost_rows(built_in()) if row[1] == "not stated" or row[2] == "``"]
-    assert not [row for row in parameter_rows(built_in()) if not row[3] or not row[4]]
+    assert len(list(build_cost_rows(list_built_in()))) == len(NAMES) >= 5
+    assert not [row for row in build_cost_rows(list_built_in()) if row[1] == "not stated" or row[2] == "``"]
+    assert not [row for row in build_parameter_rows(list_built_in()) if not row[3] or not row[4]]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_formula_names_only_parameters_that_its_strategy_has(name: str) -> None:
-    (strategy,) = (each for each in built_in() if each.name == name)
+    (strategy,) = (each for each in list_built_in() if each.name == name)
     known = set(strategy.config_type.model_fields)
     assert set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", strategy.cost_formula)) - {"best_first"} <= known
 

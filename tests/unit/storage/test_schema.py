@@ -14,9 +14,9 @@ from alembic.script import ScriptDirectory
 from reasond_server import storage
 from reasond_server.errors import SettingsError, StoreUnavailableError
 from reasond_server.storage.migrating import upgrade_schema
-from reasond_server.storage.postgres import database_state
+from reasond_server.storage.postgres_pool import read_database_state
 from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
-from reasond_server.storage.sqlite import SqliteFile, file_state
+from reasond_server.storage.sqlite_file import SqliteFile, read_file_state
 from reasond_server.stores import examine_stores, migrate_stores, open_stores
 from tests.unit.logs.stored.conftest import Time
 
@@ -42,8 +42,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine
 def state_of(engine: sa.Engine) -> SchemaState:
     """Return what a server at its start says of the database."""
     if engine.dialect.name == "sqlite":
-        return file_state(Path(engine.url.database or ""))
-    return database_state(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
+        return read_file_state(Path(engine.url.database or ""))
+    return read_database_state(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
 
 
 def test_an_upgrade_from_the_first_revision_keeps_the_data(engine: sa.Engine) -> None:

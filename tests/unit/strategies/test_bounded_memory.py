@@ -15,8 +15,9 @@ import pytest
 from reasond_server.clock import Clock
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text, WrappedModel
-from reasond_server.runs.run import Assignment
+from reasond_server.reasoning.strategy_work import Assignment, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.runs.work import WorkRequest
 from reasond_server.stores import open_stores
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.testing import FunctionModel
@@ -100,24 +101,27 @@ async def traced(runner: Runner, store: ExecutionStore, model: DeepThinker, wind
         carryover_mode=CarryoverMode.HYBRID,
     )
     assignment = Assignment(
-        tenant="acme",
         task=Task(query="What?"),
         strategy=BoundedContext(),
         strategy_source=StrategySource.REQUEST,
         config=config,
         shown_config={},
-        keep_running=True,
+    )
+    work = ReasoningWork(
+        assignment=assignment,
+        request=WorkRequest(tenant="acme", keep_running=True),
+        clock=Clock(now=_now, monotonic=time.monotonic, new_id=str),
     )
     gc.collect()
     tracemalloc.start()
     try:
-        execution = await runner.start(assignment)
-        run = runner.live(execution.execution_id)
+        execution = await runner.start(work)
+        run = runner.find_live(execution.execution_id)
         assert run is not None
         model.log, model.last = run.log, windows
-        await run.ended()
+        await run.wait_for_end()
         model.log = None
-        del run, assignment
+        del run, work
         peak = tracemalloc.get_traced_memory()[1]
         gc.collect()
         left = tracemalloc.get_traced_memory()[0]

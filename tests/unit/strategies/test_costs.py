@@ -15,15 +15,15 @@ from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
 from reasond_server.strategies.tree_of_thought import TreeOfThought
-from reasond_server.testing.hostility import filling, wandering
+from reasond_server.testing.judging import reply_at_length, reply_by_request
 from reasond_server.testing.probing import NotingModel, Probe, Ran
 from reasond_server.types import Task
 
 Replier = Callable[[Any], Any]
 REPLIERS: dict[str, Replier] = {
     "answering": lambda _: "So. <answer>42</answer>",
-    "wandering": wandering,
-    "filling": filling,
+    "reply_by_request": reply_by_request,
+    "reply_at_length": reply_at_length,
 }
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MATERIAL = "The wall has four gates.\n\nThe river runs north of it.\n\n" * 60

@@ -14,8 +14,7 @@ from reasond_server.llm.demo import DemoModel
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Text
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
-from reasond_server.testing.conformance import ModelConformance
-from reasond_server.testing.expectations import ConformanceError
+from reasond_server.testing.conformance import ConformanceError, ModelConformance
 from reasond_server.types import Budget, ToolCall, Usage
 
 if TYPE_CHECKING:

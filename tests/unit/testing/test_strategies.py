@@ -46,7 +46,7 @@ class Twice(ReasoningStrategy[TwiceConfig]):
         metrics = CustomMetrics(data={"asked": 0})
         for number in range(context.config.rounds):
             try:
-                async with aclosing(self.called(self.prompt(task, nonce), context)) as heard:
+                async with aclosing(self.call(self.prompt(task, nonce), context)) as heard:
                     async for piece in heard:
                         if isinstance(piece, Reply):
                             said = (piece.parsed.content or piece.parsed.text).strip()
@@ -66,7 +66,7 @@ class Twice(ReasoningStrategy[TwiceConfig]):
     def prompt(self, task: Task, nonce: str) -> Sequence[Message]:
         return build_prompt(instructions="Answer.", question=task.query, nonce=nonce, material=task.material)
 
-    def called(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
+    def call(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
         window = context.model.context_window or 100_000
         room = window - context.model.counter.count_prompt(messages)
         if room < 1:
@@ -231,7 +231,7 @@ class Forgiving(Twice):
 
 
 class Overflowing(Twice):
-    def called(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
+    def call(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
         return hear(model=context.model, messages=messages, max_tokens=4000, temperature=0.5)
 
 
@@ -241,7 +241,7 @@ class Stubborn(Twice):
     async def run(self, task: Task, context: RunContext[TwiceConfig]) -> AsyncGenerator[StrategyEvent, None]:
         said = ""
         while not said:
-            async with aclosing(self.called(self.prompt(task, context.new_nonce()), context)) as heard:
+            async with aclosing(self.call(self.prompt(task, context.new_nonce()), context)) as heard:
                 async for piece in heard:
                     said = piece.parsed.written if isinstance(piece, Reply) else said
         metrics = CustomMetrics(data={})
@@ -251,12 +251,12 @@ class Stubborn(Twice):
 class Grouping(Twice):
     """Asks in a task group, whose errors are groups of errors."""
 
-    def called(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
-        async def grouped() -> AsyncGenerator[Any, None]:
+    def call(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
+        async def group() -> AsyncGenerator[Any, None]:
             heard: list[Any] = []
 
             async def ask() -> None:
-                async with aclosing(super(Grouping, self).called(messages, context)) as pieces:
+                async with aclosing(super(Grouping, self).call(messages, context)) as pieces:
                     heard.extend([piece async for piece in pieces])
 
             async with asyncio.TaskGroup() as group:
@@ -264,7 +264,7 @@ class Grouping(Twice):
             for piece in heard:
                 yield piece
 
-        return grouped()
+        return group()
 
 
 class Fickle(Twice):
@@ -361,12 +361,12 @@ async def test_a_check_that_takes_too_long_says_so() -> None:
     never = asyncio.Event()
 
     class Waiting(Twice):
-        def called(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
-            async def waited() -> AsyncGenerator[Any, None]:
+        def call(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
+            async def wait_first() -> AsyncGenerator[Any, None]:
                 await never.wait()
                 yield None
 
-            return waited()
+            return wait_first()
 
     with pytest.raises(ConformanceError, match=r"took longer than 0\.05 s"):
         await StrategyConformance(Waiting(), timeout_s=0.05).check("yields_steps_then_one_outcome")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from reasond_server.errors import InternalError, TokenBudgetExhaustedError
-from reasond_server.tools.execution import RunToolbox, ToolLimits, refusal, require_tool
+from reasond_server.tools.execution import RunToolbox, ToolLimits, refuse_call, require_tool
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.tool import ModelledTool, Tool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.types import ToolCall, ToolResult
@@ -260,7 +260,7 @@ async def test_calls_beyond_the_budget_are_refused_before_anything_runs() -> Non
 async def test_calls_of_an_earlier_life_count_and_can_be_read() -> None:
     tools = box(Echo(), max_calls=3)
     tools.restore(call(call_id="c1"), ToolResult(call_id="c1", result_json='{"said":"before"}'))
-    tools.restore(call(call_id="c2"), refusal(call(call_id="c2"), "failed", "no"))
+    tools.restore(call(call_id="c2"), refuse_call(call(call_id="c2"), "failed", "no"))
     read = await tools.call(call('{"handle": "c1"}', name=READ_TOOL_RESULT, call_id="c3"))
     assert json.loads(read.result_json)["text"] == '{"said":"before"}'
     with pytest.raises(TokenBudgetExhaustedError):

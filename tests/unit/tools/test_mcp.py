@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import SettingsError
-from reasond_server.tools.mcp import McpOptions, McpServer, require_mcp, shown_server, tool_name
+from reasond_server.tools.mcp import McpOptions, McpServer, build_tool_name, describe_server, require_mcp
 from reasond_server.tools.tool import ToolFailedError
 
 
 @given(st.text(max_size=120), st.text(max_size=120))
 def test_names_are_what_every_provider_takes_and_stay_apart(one: str, other: str) -> None:
-    names = [tool_name("files", one), tool_name("files", other)]
+    names = [build_tool_name("files", one), build_tool_name("files", other)]
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
     assert (names[0] == names[1]) == (one.encode("utf-8", "replace") == other.encode("utf-8", "replace"))
 
 
 def test_a_plain_name_stays_as_it_is() -> None:
-    assert tool_name("files", "read_file") == "files__read_file"
-    assert tool_name("files", "a.b").startswith("files__a_b_")
+    assert build_tool_name("files", "read_file") == "files__read_file"
+    assert build_tool_name("files", "a.b").startswith("files__a_b_")
 
 
 def test_without_the_package_the_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_without_the_package_the_table_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_secrets_of_a_server_are_not_shown() -> None:
     options = McpOptions(name="files", url="http://h/mcp", headers={"Authorization": "hunter2"}, env={"K": "hunter2"})
-    assert "hunter2" not in repr(options) + shown_server(options)
+    assert "hunter2" not in repr(options) + describe_server(options)
 
 
 async def test_a_server_that_was_not_started_can_be_closed() -> None:
@@ -74,7 +74,7 @@ async def test_after_a_result_that_cannot_be_read_a_connection_stays_only_if_it_
     connections: list[Odd] = []
 
     class OddServer(McpServer):
-        async def _opened(self, stack: object) -> Any:
+        async def _build_client(self, stack: object) -> Any:
             del stack
             connections.append(Odd(is_broken=is_broken))
             return connections[-1]
@@ -84,6 +84,6 @@ async def test_after_a_result_that_cannot_be_read_a_connection_stays_only_if_it_
     with pytest.raises(ToolFailedError, match="cannot be read"):
         await server.call("any", {})
     assert server.is_connected is not is_broken
-    await server.connected()
+    await server.wait_connected()
     assert len(connections) == 1 + is_broken
     await server.aclose()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 import pytest
 
-from reasond_server.tools.mcp_values import arguments_validator, described, value_of
+from reasond_server.tools.mcp_values import build_validator, describe_tool, value_of
 from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def test_an_error_is_told_with_its_text() -> None:
 
 def test_a_tool_without_a_description_is_told_by_title_or_name() -> None:
     schema: dict[str, Any] = {"type": "object"}
-    assert described(types.Tool(name="n", description=" a\n b ", input_schema=schema)) == "a b"
-    assert described(types.Tool(name="n", title="t", input_schema=schema)) == "t"
-    assert described(types.Tool(name="n", input_schema=schema)) == "n"
+    assert describe_tool(types.Tool(name="n", description=" a\n b ", input_schema=schema)) == "a b"
+    assert describe_tool(types.Tool(name="n", title="t", input_schema=schema)) == "t"
+    assert describe_tool(types.Tool(name="n", input_schema=schema)) == "n"
 
 
 def found(schema: dict[str, Any], arguments: dict[str, Any]) -> Sequence[str]:
-    return [f"{one.field}: {one.description}" for one in arguments_validator(schema)(arguments)]
+    return [f"{one.field}: {one.description}" for one in build_validator(schema)(arguments)]
 
 
 def test_wrong_arguments_are_told_by_path_value_and_what_would_be_right() -> None:

@@ -11,9 +11,9 @@ from reasond_server.tools.results import (
     ResultMemory,
     arguments_of,
     cut_to_bytes,
-    json_text,
-    pointed_at,
-    preview,
+    resolve_pointer,
+    to_json_text,
+    to_preview,
 )
 
 JSON = st.recursive(
@@ -25,7 +25,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_a_result_keeps_its_value_and_shows_every_character(value: object) -> None:
-    text = json_text(value)
+    text = to_json_text(value)
     encodable = json.loads(json.dumps(value).encode("utf-8", "replace").decode())
     if "\\ud" not in json.dumps(value):
         assert json.loads(text) == encodable
@@ -34,28 +34,28 @@ def test_a_result_keeps_its_value_and_shows_every_character(value: object) -> No
 
 
 def test_characters_that_cannot_be_seen_stand_as_escapes() -> None:
-    assert json_text("a\x7f") == '"a\\u007f"'
-    assert json_text("a\u202eb\U000e0041\x00") == '"a\\u202eb\\udb40\\udc41\\u0000"'
-    assert json.loads(json_text("a\u202eb\U000e0041")) == "a\u202eb\U000e0041"
-    assert json_text("\ud800") == '"?"'
+    assert to_json_text("a\x7f") == '"a\\u007f"'
+    assert to_json_text("a\u202eb\U000e0041\x00") == '"a\\u202eb\\udb40\\udc41\\u0000"'
+    assert json.loads(to_json_text("a\u202eb\U000e0041")) == "a\u202eb\U000e0041"
+    assert to_json_text("\ud800") == '"?"'
 
 
 @pytest.mark.parametrize("value", [{1}, float("nan"), object(), {(1, 2): 3}])
 def test_what_json_does_not_know_is_refused(value: object) -> None:
     with pytest.raises(NotJsonError):
-        json_text(value)
+        to_json_text(value)
 
 
 @given(st.text(min_size=1), st.integers(512, 4_096))
 def test_a_preview_is_valid_json_and_bounded(text: str, most: int) -> None:
-    shown = preview(json_text(text * 200), handle="c1", most_bytes=most)
+    shown = to_preview(to_json_text(text * 200), handle="c1", most_bytes=most)
     json.loads(shown)
     assert len(shown.encode()) <= most * 4 + 400
 
 
 def test_a_short_result_is_shown_whole_unless_it_is_only_a_part() -> None:
-    assert preview('{"a":1}', handle="c1", most_bytes=512) == '{"a":1}'
-    assert json.loads(preview('{"a":1', handle="c1", most_bytes=512, is_cut=True))["handle"] == "c1"
+    assert to_preview('{"a":1}', handle="c1", most_bytes=512) == '{"a":1}'
+    assert json.loads(to_preview('{"a":1', handle="c1", most_bytes=512, is_cut=True))["handle"] == "c1"
 
 
 @given(st.text(), st.integers(0, 50))
@@ -85,7 +85,7 @@ def test_the_oldest_results_are_forgotten_first() -> None:
     [("", {"a": [1, {"b/c": "~"}]}), ("/a/0", 1), ("/a/1/b~1c", "~"), ("/a", [1, {"b/c": "~"}])],
 )
 def test_a_json_pointer_finds_its_place(pointer: str, value: object) -> None:
-    assert pointed_at('{"a":[1,{"b/c":"~"}]}', pointer) == value
+    assert resolve_pointer('{"a":[1,{"b/c":"~"}]}', pointer) == value
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_a_json_pointer_finds_its_place(pointer: str, value: object) -> None:
 )
 def test_a_json_pointer_that_leads_nowhere_says_how_far_it_went(pointer: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        pointed_at('{"a":[1]}', pointer)
+        resolve_pointer('{"a":[1]}', pointer)
     with pytest.raises(ValueError, match="no whole JSON"):
-        pointed_at('{"a":', pointer)
+        resolve_pointer('{"a":', pointer)
 
 
 @given(st.text())

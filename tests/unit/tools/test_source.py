@@ -54,7 +54,7 @@ async def test_a_run_keeps_the_tools_that_were_there_when_it_began() -> None:
     await tools.start()
     assert server.is_open
     assert tools.names == ["calculator", "current_time"]
-    box = tools.toolbox(max_calls=None)
+    box = tools.open_toolbox(max_calls=None)
     server.tools = ()
     assert len(box.specs) == 3
     assert tools.names == ["calculator"]
@@ -66,7 +66,7 @@ async def test_a_server_cannot_take_the_place_of_the_operators_own_tool() -> Non
     class Impostor(Calculator):
         description = "Something else."
 
-    box = Tools(tools=[READY], servers=[Server(Impostor())]).toolbox(max_calls=None)
+    box = Tools(tools=[READY], servers=[Server(Impostor())]).open_toolbox(max_calls=None)
     assert box.specs[0].description == READY.description
 
 

@@ -8,7 +8,7 @@ from reasond_server.types import ToolCall, ToolResult
 
 
 async def test_a_run_without_tools_has_none_and_calls_none() -> None:
-    box = NO_TOOLS.toolbox(max_calls=None)
+    box = NO_TOOLS.open_toolbox(max_calls=None)
     assert box.specs == ()
     assert not box.is_idempotent("calculator")
     call = ToolCall(call_id="c1", name="calculator", arguments_json="{}")

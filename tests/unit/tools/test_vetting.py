@@ -69,9 +69,9 @@ def test_an_ipv4_address_inside_an_ipv6_one_is_judged_as_itself(address: ipaddre
     ],
 )
 def test_an_allowed_url_is_taken_apart(url: str, host: str, port: int, path: str) -> None:
-    target = POLICY.target(url)
+    target = POLICY.vet_url(url)
     assert (target.scheme, target.host, target.port, target.path) == ("https", host, port, path)
-    assert POLICY.target(target.url) == target
+    assert POLICY.vet_url(target.url) == target
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_an_allowed_url_is_taken_apart(url: str, host: str, port: int, path: str
 )
 def test_what_is_not_allowed_by_name_is_refused(url: str, told: str) -> None:
     with pytest.raises(RefusedAddressError) as caught:
-        POLICY.target(url)
+        POLICY.vet_url(url)
     assert told in str(caught.value)
 
 
@@ -116,16 +116,16 @@ async def test_one_address_that_is_private_spoils_all_and_the_name_is_asked_for_
         asked.append((host, port))
         return answers
 
-    target = POLICY.target("https://api.example.com/")
+    target = POLICY.vet_url("https://api.example.com/")
     answers: Sequence[str] = ("8.8.8.8", "8.8.8.8", "1.1.1.1")
-    assert list(await POLICY.addresses(target, resolve)) == ["8.8.8.8", "1.1.1.1"]
+    assert list(await POLICY.vet_addresses(target, resolve)) == ["8.8.8.8", "1.1.1.1"]
     for bad in (("8.8.8.8", "127.0.0.1"), ("::1",), ("fe80::1%2",)):
         answers = bad
         with pytest.raises(RefusedAddressError, match="may not be connected to"):
-            await POLICY.addresses(target, resolve)
+            await POLICY.vet_addresses(target, resolve)
     answers = ()
     with pytest.raises(RefusedAddressError, match="has no address"):
-        await POLICY.addresses(target, resolve)
+        await POLICY.vet_addresses(target, resolve)
     assert asked == [("api.example.com", 443)] * 5
 
 
@@ -134,6 +134,6 @@ async def test_an_address_as_host_is_not_resolved_and_still_looked_at() -> None:
         raise AssertionError
 
     policy = AddressPolicy(allow_hosts=("127.0.0.1", "8.8.8.8"))
-    assert list(await policy.addresses(policy.target("https://8.8.8.8/"), resolve)) == ["8.8.8.8"]
+    assert list(await policy.vet_addresses(policy.vet_url("https://8.8.8.8/"), resolve)) == ["8.8.8.8"]
     with pytest.raises(RefusedAddressError):
-        await policy.addresses(policy.target("https://127.0.0.1/"), resolve)
+        await policy.vet_addresses(policy.vet_url("https://127.0.0.1/"), resolve)

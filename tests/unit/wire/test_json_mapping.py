@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
+from reasond_server.agents.agent_service import CardView
 from reasond_server.agents.directory import RegisteredAgent
-from reasond_server.agents.service import CardView
 from reasond_server.reasoning.service import StrategyInfo
 from reasond_server.types import (
     BoundedContextMetrics,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from reasond_server.logs.store import Append, Lease, Recovery
     from reasond_server.logs.stored.rows import PartRow
-    from reasond_server.storage.postgres import PgConnection, PostgresPool
+    from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
     from reasond_server.types import Execution
 
 _CHANNEL = "reasond_executions"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from reasond_server.logs.store import Append, Lease, Recovery
     from reasond_server.logs.stored.rows import PartRow
-    from reasond_server.storage.sqlite import SqliteFile
+    from reasond_server.storage.sqlite_file import SqliteFile
     from reasond_server.types import Execution
 
 _CREATE = """

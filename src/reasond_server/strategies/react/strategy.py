@@ -17,7 +17,7 @@ from reasond_server.strategies.react.config import ReactConfig
 from reasond_server.strategies.react.conversation import Conversation, WireIds
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, fit_offer, handle_of
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
-from reasond_server.tools.execution import refusal
+from reasond_server.tools.execution import refuse_call
 from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, ToolCall
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import Message, ToolSpec
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task, ToolResult
+
+_MAX_CORRECTIONS: Final = 2
+_MAX_EMPTY_REPLIES: Final = 2
+# A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
+_BYTES_PER_TOKEN: Final = 4
 
 
 class React(ReasoningStrategy[ReactConfig]):
@@ -103,12 +108,6 @@ def _pick_visible(fragments: Sequence[Fragment]) -> Sequence[str]:
     """Return what the caller may see as it is written, which calls are not; what comes of one event in one text."""
     texts = [one.text for one in fragments if one.kind is not TagKind.ACTION]
     return ("".join(texts),) if texts else ()
-
-
-_MAX_CORRECTIONS: Final = 2
-_MAX_EMPTY_REPLIES: Final = 2
-# A token has rarely more bytes than this; metering reserves by bytes where nothing counts exactly.
-_BYTES_PER_TOKEN: Final = 4
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,7 +241,7 @@ class ReactRun:
             thought = reply.parsed.thinking.strip() or thought
         refused = [(self.tool_use.mint(call), "the run had to answer, and makes no more calls") for call in reply.calls]
         step = self._build_step(
-            thought, tuple((call, refusal(call, "not_called", why)) for call, why in refused), is_answered
+            thought, tuple((call, refuse_call(call, "not_called", why)) for call, why in refused), is_answered
         )
         return step, self.build_outcome(answer, reason, *warnings)
 
@@ -294,7 +293,7 @@ class ReactRun:
 
     def _refuse_calls(self, reply: Reply, calls: Sequence[ToolCall]) -> Step:
         """Refuse the calls of a run that has no tools."""
-        results = [refusal(call, "not_allowed", "tools may not be called in this run") for call in calls]
+        results = [refuse_call(call, "not_allowed", "tools may not be called in this run") for call in calls]
         step = self._correct(reply, "There are no tools in this run. " + words.NOTHING_WRITTEN)
         detail = ReactStep(thought=_thought_of(reply), actions=tuple(calls), observations=tuple(results))
         return Step(detail=detail, answer_found=step.answer_found, metrics=step.metrics)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.prompts import bound_specs
-from reasond_server.tools.execution import refusal
+from reasond_server.tools.execution import refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.results import arguments_of
 from reasond_server.types import FinishReason, ToolCall
@@ -42,6 +42,10 @@ _VALUES: Final = frozenset({"enum", "const", "required"})
 _SHORTENED: Final = " (Its arguments are told in short: a call that they do not fit is answered with what is wrong.)"
 _SHORT_DESCRIPTION: Final = 200
 _BARE: Final = 3
+
+_MAX_SAME_CALLS: Final = 2
+_MAX_TOOL_NAME: Final = 128
+_NONE_LEFT: Final = "no calls are left; answer from what you know"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,11 +197,6 @@ def _refuse_tools(shown: Sequence[_ShownTool], most: int) -> ContextExhaustedErr
     )
 
 
-_MAX_SAME_CALLS: Final = 2
-_MAX_TOOL_NAME: Final = 128
-_NONE_LEFT: Final = "no calls are left; answer from what you know"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDemand:
     """Why the next model call must answer, and how the run ends if it does not mark an answer."""
@@ -257,19 +256,19 @@ class ToolUse:
 
     def _find_refusal(self, call: ToolCall, times: int) -> ToolResult | None:
         if self.stop is not None:
-            return refusal(call, "not_called", _NONE_LEFT)
+            return refuse_call(call, "not_called", _NONE_LEFT)
         if times < _MAX_SAME_CALLS:
             return None
         warning = "The model made the same call a third time; it was refused, and the run had to answer."
         self._stop = AnswerDemand(finish_reason=FinishReason.MAX_ITERATIONS, warning=warning)
-        return refusal(call, "repeated", f"the same call was made {_MAX_SAME_CALLS} times before; use its result")
+        return refuse_call(call, "repeated", f"the same call was made {_MAX_SAME_CALLS} times before; use its result")
 
     async def _call(self, call: ToolCall) -> ToolResult:
         try:
             return await self.tools.call(call)
         except TokenBudgetExhaustedError as error:
             self._stop = AnswerDemand(finish_reason=FinishReason.BUDGET_EXHAUSTED, warning=error.full_message)
-            return refusal(call, "not_called", _NONE_LEFT)
+            return refuse_call(call, "not_called", _NONE_LEFT)
 
 
 def handle_of(call: ToolCall) -> str:

@@ -53,6 +53,10 @@ _ANSWER = (
 )
 _CLIPPED = "…"
 
+# Tags of a fence and its nonce, counted generously.
+FENCE_TOKENS: Final = 96
+_MARGIN_TOKENS: Final = 64
+
 
 class TreePrompts:
     """The prompts of one run.
@@ -110,11 +114,6 @@ class TreePrompts:
             return notes
         room = self.notes_tokens - self._counter.count_text(_CLIPPED)
         return _CLIPPED + self._counter.tail(notes, room)
-
-
-# Tags of a fence and its nonce, counted generously.
-FENCE_TOKENS: Final = 96
-_MARGIN_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
+UNKNOWN_SCORE: Final = 0.5
+_SOLVED_SCORE: Final = 0.9
+_LEAST_SCORE: Final = 0.05
+_PATIENCE: Final = 8
+_CALLS_AT_ONCE: Final = 8
+_STEP_MARK_TOKENS: Final = 16
+
 
 class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
     """Search over partial solutions: propose k = branching thoughts, judge them, go on from the best.
@@ -138,9 +145,6 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
         async with aclosing(run.write_answer()) as closing:
             async for event in closing:
                 yield event
-
-
-UNKNOWN_SCORE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +277,6 @@ def _describe_silence(reply: Reply) -> str:
         )
     flaw = "was cut off before its answer" if reply.parsed.text.strip() else "had to answer and wrote nothing"
     return f"The last call {flaw}."
-
-
-_SOLVED_SCORE: Final = 0.9
-_LEAST_SCORE: Final = 0.05
-_PATIENCE: Final = 8
-_CALLS_AT_ONCE: Final = 8
-_STEP_MARK_TOKENS: Final = 16
 
 
 async def prepare_run(task: Task, context: RunContext[TreeOfThoughtConfig]) -> TreeRun:

@@ -28,6 +28,38 @@ if TYPE_CHECKING:
     from reasond_server.search.tree import Node
     from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
 
+_MARK = re.compile(
+    r"^[ \t]{0,8}[*#>-]{0,4}[ \t]{0,2}thought[ \t]{0,2}#?\d{1,3}[ \t*]{0,4}[:.)-][ \t*]{0,4}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
+_RATIO = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)\s{0,3}/\s{0,3}(\d{1,4})\b")
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s{0,3}%")
+_NUMBER = re.compile(r"(?<![\w.,])-?\d{1,9}(?:\.\d{1,9})?(?![\w]|[.,]\d)")
+_WORD = re.compile(r"[a-z']+")
+_PAIR = re.compile(r"(?<![\w.])#?(\d{1,3})[ \t*]{0,3}(?:[:=]|->)[ \t*]{0,3}(\d{1,2}(?:\.\d{1,6})?)(?![\w.]|/)")
+_WORDS: Final = {
+    "sure": 1.0,
+    "certain": 1.0,
+    "correct": 1.0,
+    "yes": 1.0,
+    "likely": 0.7,
+    "plausible": 0.7,
+    "possible": 0.5,
+    "maybe": 0.5,
+    "unsure": 0.5,
+    "unlikely": 0.2,
+    "doubtful": 0.2,
+    "impossible": 0.0,
+    "incorrect": 0.0,
+    "wrong": 0.0,
+    "no": 0.0,
+}
+_NEGATIONS: Final = frozenset({"not", "isn't", "never", "cannot", "can't", "hardly"})
+_MOST_POINTS: Final = 10
+# What a plain vote says of those it was not for: not that they are worthless.
+_LOSER_SCORE: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeThought:
@@ -171,39 +203,6 @@ def _key_of(path: Sequence[str], thought: TreeThought) -> str:
 
 def _cost_of(reply: Reply) -> Cost:
     return Cost(model_calls=1, tokens=reply.usage.total_tokens)
-
-
-_MARK = re.compile(
-    r"^[ \t]{0,8}[*#>-]{0,4}[ \t]{0,2}thought[ \t]{0,2}#?\d{1,3}[ \t*]{0,4}[:.)-][ \t*]{0,4}",
-    re.IGNORECASE | re.MULTILINE,
-)
-_NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
-_RATIO = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)\s{0,3}/\s{0,3}(\d{1,4})\b")
-_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s{0,3}%")
-_NUMBER = re.compile(r"(?<![\w.,])-?\d{1,9}(?:\.\d{1,9})?(?![\w]|[.,]\d)")
-_WORD = re.compile(r"[a-z']+")
-_PAIR = re.compile(r"(?<![\w.])#?(\d{1,3})[ \t*]{0,3}(?:[:=]|->)[ \t*]{0,3}(\d{1,2}(?:\.\d{1,6})?)(?![\w.]|/)")
-_WORDS: Final = {
-    "sure": 1.0,
-    "certain": 1.0,
-    "correct": 1.0,
-    "yes": 1.0,
-    "likely": 0.7,
-    "plausible": 0.7,
-    "possible": 0.5,
-    "maybe": 0.5,
-    "unsure": 0.5,
-    "unlikely": 0.2,
-    "doubtful": 0.2,
-    "impossible": 0.0,
-    "incorrect": 0.0,
-    "wrong": 0.0,
-    "no": 0.0,
-}
-_NEGATIONS: Final = frozenset({"not", "isn't", "never", "cannot", "can't", "hardly"})
-_MOST_POINTS: Final = 10
-# What a plain vote says of those it was not for: not that they are worthless.
-_LOSER_SCORE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import pytest
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError
 from reasond_server.logs.store import Change, Lease
-from reasond_server.storage.postgres import PostgresPool
+from reasond_server.storage.postgres_pool import PostgresPool
 from reasond_server.stores import examine_stores, migrate_stores
 from reasond_server.types import ExecutionState
 from tests.engines.postgres import PostgresServer, running_postgres

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psycopg
@@ -10,7 +10,8 @@ import pytest
 
 from reasond_server.errors import ExecutionNotFoundError, InternalError
 from reasond_server.logs.store import ExecutionStore, Lease, Record, Recovery
-from reasond_server.runs.replay.plan import Plan, encode_plan
+from reasond_server.reasoning.strategy_work import ReasoningKind
+from reasond_server.runs.plan import Plan, encode_plan
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import ExecutionState, FinishReason, Result, StrategySource, Task
 from tests.stores.logs import HandWrittenLog, started, step
@@ -19,9 +20,8 @@ from tests.unit.runs.conftest import EchoModel, ManualClock, Script
 from tests.unit.runs.servers import Replayable
 
 SECRET = "hush"
-PLAN = encode_plan(
-    Plan(task=Task(query="why?"), strategy="replayable", source=StrategySource.REQUEST, config={}, nonce="n" * 28)
-)
+WORK = {"task": asdict(Task(query="why?")), "strategy": "replayable", "source": StrategySource.REQUEST, "config": {}}
+PLAN = encode_plan(Plan(work=WORK, nonce="n" * 28))
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,16 @@ async def test_a_damaged_log_ends_as_failed_with_what_is_left_of_it(
     await breakable.pass_time(20)
     model = EchoModel()
     model.gate.clear()
+    clock = ManualClock().clock()
     runner = Runner(
         store=breakable.store,
         model=model,
-        clock=ManualClock().clock(),
+        clock=clock,
         limits=RunnerLimits(max_concurrent=3, retention_s=60),
-        find_strategy=lambda _name: Replayable(Script()),
+        kinds=[ReasoningKind(clock=clock, find_strategy=lambda _name: Replayable(Script()))],
     )
-    await runner._upkeep.round()
-    assert runner.live(other.execution.execution_id) is not None, "one that is whole goes on"
+    await runner._recoverer.upkeep.round()
+    assert runner.find_live(other.execution.execution_id) is not None, "one that is whole goes on"
     await runner.stop()
     found = await breakable.store.find(*log.name)
     assert (found.state, found.finish_reason, found.last_sequence) == (ExecutionState.FAILED, FinishReason.FAILED, 4)

@@ -153,7 +153,7 @@ async def test_a_long_prompt_is_built_and_counted_beside_the_event_loop() -> Non
 
 
 async def test_the_demo_model_has_the_calculator_work_it_out() -> None:
-    box = Tools(tools=[Calculator()]).toolbox(max_calls=None)
+    box = Tools(tools=[Calculator()]).open_toolbox(max_calls=None)
     steps, outcome = await run(DemoModel(), box, query="What is 12.5% of 640?")
     assert json.loads(steps[0].observations[0].result_json)["result"] == 80
     assert outcome.answer == "80"

@@ -147,7 +147,7 @@ def test_whatever_a_schema_says_a_tool_stays_within_its_bound_and_no_call_is_new
 
 
 def calling(*, most: int = 3, is_budgets: bool = False, allowed: int | None = None) -> ToolUse:
-    toolbox = Tools(tools=[Calculator()]).toolbox(max_calls=allowed)
+    toolbox = Tools(tools=[Calculator()]).open_toolbox(max_calls=allowed)
     return ToolUse(tools=toolbox, most=most, is_budgets=is_budgets)
 
 

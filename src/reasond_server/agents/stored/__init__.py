@@ -1,1 +1,0 @@
-"""The directory of agents in a database."""

@@ -1,0 +1,235 @@
+"""The directory of agents in the database of the event logs, over SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pydantic_core
+
+from reasond_server.agents.cards import etag_of
+from reasond_server.agents.directory import (
+    AgentPage,
+    RegisteredAgent,
+    build_full_error,
+    build_next_token,
+    build_not_found_error,
+    is_agent_id,
+    read_list_bounds,
+    require_etag,
+)
+from reasond_server.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from reasond_server.agents.cards import ParsedCard
+    from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
+    from reasond_server.storage.sqlite_file import SqliteFile
+
+_VERSION = 1
+_TRIES = 3
+_ALIVE = "(expire_time IS NULL OR expire_time > :now)"
+_FIND = f"SELECT body FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND {_ALIVE}"  # noqa: S608 - ours
+_PAGE = f"""
+SELECT body FROM agents WHERE tenant = :tenant AND agent_id > :after AND {_ALIVE} ORDER BY agent_id LIMIT :size
+"""  # noqa: S608 - ours
+_COUNT = f"SELECT count(*) FROM agents WHERE {_ALIVE}"  # noqa: S608 - ours
+# A statement whose caller read an older state changes nothing; the caller reads again.
+_INSERT = """
+INSERT INTO agents (tenant, agent_id, etag, body, expire_time) VALUES (:tenant, :agent_id, :etag, :body, :expire_time)
+ON CONFLICT (tenant, agent_id) DO UPDATE SET etag = excluded.etag, body = excluded.body,
+    expire_time = excluded.expire_time WHERE agents.expire_time <= :now
+RETURNING agent_id
+"""
+_UPDATE = """
+UPDATE agents SET etag = :etag, body = :body, expire_time = :expire_time
+WHERE tenant = :tenant AND agent_id = :agent_id AND etag = :known RETURNING agent_id
+"""
+_DELETE = "DELETE FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND etag = :known RETURNING agent_id"
+_DROP_EXPIRED = "DELETE FROM agents WHERE expire_time <= :now RETURNING agent_id"
+
+
+class AgentRows(Protocol):
+    """Access to the table; parameters are written `:name`."""
+
+    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """Return the rows that a query finds."""
+        ...
+
+    async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """Run a statement in a transaction of its own and return its rows."""
+        ...
+
+
+class SqliteAgentRows:
+    """Rows in a `SqliteFile`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """See AgentRows."""
+        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
+
+    async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """See AgentRows."""
+        return await self._file.write(
+            lambda connection: connection.execute(statement, dict(values)).fetchall(), then=lambda _rows: None
+        )
+
+
+class PostgresAgentRows:
+    """Rows behind a `PostgresPool`."""
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+
+    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """See AgentRows."""
+        return await self._fetch(statement, values, repeats=True)
+
+    async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """See AgentRows."""
+        return await self._fetch(statement, values, repeats=False)
+
+    async def _fetch(self, statement: str, values: Mapping[str, object], *, repeats: bool) -> Sequence[Sequence[Any]]:
+        async def job(connection: PgConnection) -> Sequence[Sequence[Any]]:
+            return await (await connection.execute(_to_psycopg(statement), values)).fetchall()
+
+        return await self._pool.run(job, repeats=repeats)
+
+
+class StoredAgentDirectory:
+    """An AgentDirectory over `rows`; `now` returns the time in UTC.
+
+    It holds at most `max_agents` agents of all tenants; several processes that register at the same moment can
+    exceed that by as many as they are.
+    """
+
+    def __init__(self, *, rows: AgentRows, max_agents: int, now: Callable[[], datetime]) -> None:
+        self._rows = rows
+        self._max_agents = max_agents
+        self._now = now
+
+    async def register(
+        self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
+    ) -> RegisteredAgent:
+        """See AgentDirectory."""
+        for _ in range(_TRIES):
+            now = self._now()
+            known = await self._find(tenant, agent_id)
+            if etag:
+                require_etag(known, agent_id, etag)
+            if known is None:
+                await self._make_room(now)
+            agent = _build_agent(parsed, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s)
+            values = {
+                "tenant": tenant,
+                "agent_id": agent_id,
+                "etag": agent.etag,
+                "body": _encode(agent),
+                "expire_time": agent.expire_time.timestamp() if agent.expire_time else None,
+                "now": now.timestamp(),
+                "known": known.etag if known else "",
+            }
+            if await self._rows.change(_UPDATE if known else _INSERT, values):
+                return agent
+        raise InternalError("an agent changed whenever it was to be registered")
+
+    async def get(self, *, tenant: str, agent_id: str) -> RegisteredAgent:
+        """See AgentDirectory."""
+        agent = await self._find(tenant, agent_id)
+        if agent is None:
+            raise build_not_found_error(agent_id)
+        return agent
+
+    async def list(
+        self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
+    ) -> AgentPage:
+        """See AgentDirectory."""
+        size, after = read_list_bounds(page_size, page_token, capabilities)
+        wanted, found = set(capabilities), list[RegisteredAgent]()
+        while len(found) <= size:
+            values = {"tenant": tenant, "after": after, "now": self._now().timestamp(), "size": size + 1}
+            agents = [_decode(body) for (body,) in await self._rows.select(_PAGE, values)]
+            found += [agent for agent in agents if wanted.issubset(agent.capabilities)]
+            if len(agents) <= size:
+                break
+            after = agents[-1].agent_id
+        return AgentPage(agents=tuple(found[:size]), next_page_token=build_next_token(found, size, capabilities))
+
+    async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
+        """See AgentDirectory."""
+        for _ in range(_TRIES):
+            known = await self.get(tenant=tenant, agent_id=agent_id)
+            if etag:
+                require_etag(known, agent_id, etag)
+            values = {"tenant": tenant, "agent_id": agent_id, "known": known.etag}
+            if await self._rows.change(_DELETE, values):
+                return
+        raise InternalError("an agent changed whenever it was to be deleted")
+
+    async def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
+        """Return the agent; None if there is none or it has lapsed."""
+        if not is_agent_id(agent_id):
+            return None
+        values = {"tenant": tenant, "agent_id": agent_id, "now": self._now().timestamp()}
+        rows = await self._rows.select(_FIND, values)
+        return _decode(rows[0][0]) if rows else None
+
+    async def _make_room(self, now: datetime) -> None:
+        """Refuse another agent if the directory is full; delete lapsed agents."""
+        values = {"now": now.timestamp()}
+        ((count,),) = await self._rows.select(_COUNT, values)
+        if count >= self._max_agents:
+            raise build_full_error(self._max_agents)
+        await self._rows.change(_DROP_EXPIRED, values)
+
+
+def _build_agent(
+    parsed: ParsedCard, *, tenant: str, agent_id: str, known: RegisteredAgent | None, now: datetime, ttl_s: float | None
+) -> RegisteredAgent:
+    return RegisteredAgent(
+        tenant=tenant,
+        agent_id=agent_id,
+        card=parsed.card,
+        card_json=parsed.card_json,
+        capabilities=tuple(parsed.capabilities),
+        strategies=tuple(parsed.strategies),
+        supported_methods=tuple(parsed.supported_methods),
+        strategy_config=parsed.strategy_config,
+        # Chance in the tag makes a card that is registered again get a new tag.
+        etag=etag_of(f"{uuid.uuid4().hex}\n{parsed.card_json}"),
+        create_time=known.create_time if known else now,
+        update_time=now,
+        expire_time=None if ttl_s is None else now + timedelta(seconds=ttl_s),
+    )
+
+
+def _encode(agent: RegisteredAgent) -> str:
+    return pydantic_core.to_json({"v": _VERSION, "agent": agent}).decode()
+
+
+def _decode(text: str) -> RegisteredAgent:
+    row = pydantic_core.from_json(text)
+    if row["v"] != _VERSION:
+        raise InternalError(
+            f"a stored agent has version {row['v']}, this release reads {_VERSION}",
+            remedy="Run the release that wrote it, or a later one.",
+        )
+    agent: dict[str, Any] = row["agent"]
+    for name in ("create_time", "update_time", "expire_time"):
+        agent[name] = agent[name] and datetime.fromisoformat(agent[name]).astimezone(UTC)
+    for name in ("capabilities", "strategies", "supported_methods"):
+        agent[name] = tuple(agent[name])
+    return RegisteredAgent(**agent)
+
+
+@cache
+def _to_psycopg(statement: str) -> bytes:
+    """Return `statement` with its `:name` parameters in psycopg's form."""
+    return re.sub(r":([a-z_]+)", r"%(\1)s", statement).encode()

@@ -1,0 +1,107 @@
+"""`reasond backends check`: what a model server really does, and the TOML that says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from reasond_server.backends import read_backend_options
+from reasond_server.cli.config_commands import source_of
+from reasond_server.cli.outcome import CommandError, ExitCode, warn
+from reasond_server.cli.terminal import one_line, printable, write
+from reasond_server.config import choose_provider, load
+from reasond_server.config.reference import toml_value
+from reasond_server.errors import ModelError, ModelUnavailableError, PermissionMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from reasond_server.llm.openai.backend_options import BackendOptions
+    from reasond_server.llm.openai.probes import Report
+
+_EVIDENCE_WIDTH = 100
+
+
+def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s: float, as_json: bool) -> ExitCode:
+    """Probe the backend `name` ("" for [llm] itself) and print what holds; OK if its profile says the same.
+
+    Raises:
+        SettingsError: the configuration is wrong, or has no such backend.
+        CommandError: the backend cannot be probed.
+    """
+    loaded = load(config, environ)
+    if not name and choose_provider(loaded.settings, environ) == "demo":
+        raise CommandError(
+            "The embedded demo model answers, and there is no server to examine",
+            remedy='Set provider = "openai" and model in [llm], or name one of [llm.backends].',
+            code=ExitCode.BAD_REQUEST,
+        )
+    options = read_backend_options(loaded.settings, environ, name)
+    # Imported here: aiohttp takes time that other commands need not pay.
+    from reasond_server.llm.openai.probes import probe  # noqa: PLC0415 - see above
+
+    try:
+        report = asyncio.run(probe(options, limit_s=limit_s))
+    except ModelUnavailableError as error:
+        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.UNREACHABLE) from error
+    except PermissionMissingError as error:
+        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.NOT_ALLOWED) from error
+    except ModelError as error:
+        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.MODEL) from error
+    llm = loaded.settings.llm
+    toml = toml_of(options, report, (llm.backends[name] if name else llm).capabilities)
+    if as_json:
+        write(json.dumps(as_plain(options, report, toml), indent=2, ensure_ascii=False))
+    else:
+        write(f"{options.model} at {options.base_url} ({source_of(loaded)})\n")
+        write("\n".join(lines_of(options, report, toml)))
+    for warning in report.warnings:
+        warn(warning)
+    return ExitCode.MODEL if toml else ExitCode.OK
+
+
+def toml_of(options: BackendOptions, report: Report, configured: Mapping[str, object]) -> str:
+    """Return what config.toml should say, `configured` capabilities included; empty where nothing is to be changed."""
+    section = "llm" if options.name == "llm" else f"llm.backends.{options.name}"
+    lines = []
+    if report.base.name != options.profile.name:
+        lines += [f"[{section}]", f"profile = {toml_value(report.base.name)}"]
+    if report.changes:
+        lines += [""] * bool(lines) + [f"[{section}.capabilities]"]
+        lines += [f"{name} = {toml_value(value)}" for name, value in {**configured, **report.changes}.items()]
+    return "\n".join(lines)
+
+
+def as_plain(options: BackendOptions, report: Report, toml: str) -> dict[str, object]:
+    """Return `report` as plain data."""
+    return {
+        "backend": options.name,
+        "model": options.model,
+        "base_url": options.base_url,
+        "profile": report.base.name,
+        "fits": not toml,
+        "findings": [
+            {"subject": finding.subject, "holds": finding.holds, "evidence": finding.evidence}
+            for finding in report.findings
+        ],
+        "changes": report.changes,
+        "toml": toml,
+        "warnings": list(report.warnings),
+    }
+
+
+def lines_of(options: BackendOptions, report: Report, toml: str) -> Iterator[str]:
+    """Yield the table of what holds, and below it what to paste."""
+    rows = [("examined", "holds", "seen")]
+    rows += [(one.subject, one.holds, one_line(one.evidence, _EVIDENCE_WIDTH)) for one in report.findings]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    for subject, holds, seen in rows:
+        yield f"{subject:<{widths[0]}}  {holds:<{widths[1]}}  {seen}".rstrip()
+    yield ""
+    if not toml:
+        yield f"The profile {report.base.name} says the same; nothing is to be changed."
+        return
+    yield f"# Other than the profile {options.profile.name} says; put this into config.toml:"
+    yield printable(toml)

@@ -1,0 +1,311 @@
+"""A run as text: a line for each step, then how it ended and what it cost. Nothing is printed here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.cli.terminal import columns, one_line, printable
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+
+    from reasond import (
+        BoundedContextStep,
+        ExecutionStarted,
+        Iteration,
+        Metrics,
+        ReactStep,
+        Reasoning,
+        Sample,
+        Savings,
+        ToolResult,
+        TreeStep,
+    )
+
+_BAR_WIDTH = 8
+_NOTE_WIDTH = 120
+_INDENT = "    "
+_NOTHING_NEW = "nothing new"
+_BLOCKS = ("█", "░")
+_ASCII = ("#", "-")
+_SOURCES = MappingProxyType(
+    {"REQUEST": "as asked", "AGENT": "chosen by the agent", "SYSTEM": "the default of this server"}
+)
+_SAMPLE_WIDTH: Final = 48
+_LEAST_SHARE: Final = 12
+_MOST_PARSED: Final = 10_000
+_NANOS: Final = 1e9
+_SHOWN_ANSWERS: Final = 3
+_ANSWER_WIDTH: Final = 24
+
+
+@dataclass(slots=True, kw_only=True)
+class RunLines:
+    """Remembers of a run what the line of the next step needs."""
+
+    strategy: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    readings: int = 0
+    notes: frozenset[str] = frozenset()
+    votes: Counter[str] = field(default_factory=Counter)
+    is_ascii: bool = False
+
+    def start(self, started: ExecutionStarted) -> str:
+        """Take over how the run is configured, and return the line that says so."""
+        self.strategy = started.strategy
+        self.config = json.loads(started.config_json or "{}")
+        source = word_of(started, "strategy_source")
+        window = self.config.get("chunk_size")
+        size = f", windows of {window:,} tokens" if isinstance(window, int) else ""
+        chosen = _SOURCES.get(source, source.lower())
+        return f"{printable(started.strategy)} ({chosen}), model {printable(started.model)}{size}"
+
+    def lines(self, step: Iteration, *, width: int | None = None) -> list[str]:
+        """Return the line of `step`: which of how many, window, tokens, time, what came of it.
+
+        What came of it stands on a line of its own where both do not fit `width` columns, and is left out if it
+        was nothing. None is as wide as it takes.
+        """
+        usage = step.usage
+        tokens = f"in {usage.input_tokens:>6,}  out {usage.output_tokens:>5,}"
+        parts = [f"{self._place(step):<12}", *self._window(step), tokens, f"{seconds(span_of(step.elapsed)):>7}"]
+        figures, note = "  ".join(parts), self._note(step, width)
+        if not note:
+            return [figures]
+        if width is None or columns(figures) + 2 + columns(note) <= width:
+            return [f"{figures}  {note}"]
+        if note == _NOTHING_NEW:
+            return [figures]
+        return [figures, _INDENT + one_line(note, max(width - len(_INDENT), 1))]
+
+    def _place(self, step: Iteration) -> str:
+        """Return which step of how many it is; reading is counted apart."""
+        reading = step.bounded_context.reading
+        if step.bounded_context.HasField("reading"):
+            self.readings += 1
+            return f"read {reading.segment}/{reading.segment_count}"
+        number = step.index - self.readings + 1
+        if step.WhichOneof("detail") == "tree":
+            return f"node {number}"
+        word, limit = ("sample", "samples") if step.WhichOneof("detail") == "sample" else ("step", "max_iterations")
+        most = self.config.get(limit, 1 if self.strategy == "chain_of_thought" else None)
+        return f"{word} {number}/{most}" if most else f"{word} {number}"
+
+    def _window(self, step: Iteration) -> list[str]:
+        """Return how full the window was, nothing for steps without one."""
+        size = self.config.get("chunk_size")
+        if step.WhichOneof("detail") != "bounded_context" or not isinstance(size, int):
+            return []
+        used = step.bounded_context.window_tokens
+        sign = "" if step.bounded_context.is_window_exact else "~"
+        return [f"{bar(used / size, is_ascii=self.is_ascii)} {sign + format(used, ','):>6}/{size:,}"]
+
+    def _note(self, step: Iteration, width: int | None) -> str:
+        """Return what came of the step, by its kind; of a window that read, what was newly noted."""
+        if step.bounded_context.HasField("reading") and not step.answer_found:
+            noted = self._newly_noted(step.bounded_context.carryover)
+            return "; ".join(part for part in (describe_carryover(step.bounded_context), noted) if part)
+        if step.WhichOneof("detail") == "sample":
+            self.votes[step.sample.normalized_answer] += 1
+        room = _NOTE_WIDTH if width is None else min(max(width - len(_INDENT), 1), _NOTE_WIDTH)
+        return note_of(step, votes=self.votes[step.sample.normalized_answer], width=room)
+
+    def _newly_noted(self, carryover: str) -> str:
+        """Return the last line of `carryover` that was not in the one before."""
+        lines = [line.strip() for line in carryover.splitlines() if line.strip()]
+        new = [line for line in lines if line not in self.notes]
+        self.notes = frozenset(lines)
+        return one_line(f"noted: {new[-1]}", _NOTE_WIDTH) if new else _NOTHING_NEW
+
+
+def bar(share: float, *, is_ascii: bool = False) -> str:
+    """Return a bar of eight characters that is full to `share` (0.0-1.0)."""
+    full, empty = _ASCII if is_ascii else _BLOCKS
+    filled = round(min(max(share, 0.0), 1.0) * _BAR_WIDTH)
+    return full * filled + empty * (_BAR_WIDTH - filled)
+
+
+def note_of(step: Iteration, *, votes: int, width: int) -> str:
+    """Return what came of `step` on one line of at most `width` columns; `votes` are those of its answer so far."""
+    kind = step.WhichOneof("detail")
+    if kind == "react":
+        text = _cycle(step.react, width)
+    elif kind == "tree":
+        text = _node(step.tree)
+    elif kind == "sample":
+        text = _sample(step.sample, votes)
+    elif kind == "bounded_context":
+        parts = (describe_carryover(step.bounded_context), _first_line(step.bounded_context.text))
+        text = "; ".join(part for part in parts if part)
+    else:
+        text = _first_line(step.thought.text)
+    mark = "answer found; " if step.answer_found else ""
+    return one_line(f"{mark}{text}".rstrip("; "), width)
+
+
+def describe_carryover(window: BoundedContextStep) -> str:
+    """Return how a window's progress was compressed, and what was lost; nothing where it made no carryover."""
+    if not window.HasField("carryover_report"):
+        return ""
+    report = window.carryover_report
+    text = f"notes {report.before_tokens:,}->{report.after_tokens:,}"
+    if report.dropped:
+        text += f", dropped {', '.join(f'{one.tokens:,} of {one_line(one.part, 12)}' for one in report.dropped[:4])}"
+    return f"{text}, fell back: {one_line(report.fallback_reason, 60)}" if report.fallback_reason else text
+
+
+def _cycle(cycle: ReactStep, width: int) -> str:
+    """Return thought, first action and its observation; each has at least its share of the line."""
+    thought = _first_line(cycle.thought)
+    if not cycle.actions:
+        return thought
+    call, results = cycle.actions[0], cycle.observations[:1]
+    more = f" (+{len(cycle.actions) - 1} more)" if len(cycle.actions) > 1 else ""
+    share = max((width - columns(more)) // 3, _LEAST_SHARE)
+    seen = "".join(f" -> {'error: ' if one.is_error else ''}{_result(one, share)}" for one in results)
+    action = one_line(f"{call.tool}({call.arguments_json})", share)
+    room = max(width - columns(action) - columns(seen) - columns(more) - len(" | "), _LEAST_SHARE)
+    return f"{one_line(thought, room)} | {action}{seen}{more}" if thought else f"{action}{seen}{more}"
+
+
+def _result(result: ToolResult, width: int) -> str:
+    """Return a result: a text without the quotes of JSON, of an object the `result` that it names, else all of it."""
+    text = result.result_json
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(text) if len(text) <= _MOST_PARSED else None
+        value = value.get("result", value) if isinstance(value, dict) else value
+        text = str(value) if isinstance(value, str | int | float) else text
+    return one_line(text, width)
+
+
+def _node(node: TreeStep) -> str:
+    """Return depth, score and fate of a node, then its answer or its thought."""
+    fate = ", pruned" if node.is_pruned else ""
+    text = f"= {node.answer}" if node.answer else _first_line(node.thought)
+    return f"depth {node.depth}, score {node.score:.2f}{fate}; {text}"
+
+
+def _sample(sample: Sample, votes: int) -> str:
+    """Return the answer of a sample and how many gave the same so far."""
+    if not sample.normalized_answer:
+        return f"no answer; {_first_line(sample.text)}"
+    return f"{one_line(sample.answer, _SAMPLE_WIDTH)} ({votes} vote{'' if votes == 1 else 's'})"
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")
+
+
+def span_of(duration: Duration) -> float:
+    """Return `duration` in seconds."""
+    return duration.seconds + duration.nanos / _NANOS
+
+
+def seconds(span_s: float) -> str:
+    """Return a time for a person: milliseconds below one second, else seconds."""
+    if span_s < 1:
+        return f"{span_s * 1000:.0f} ms"
+    return f"{span_s:.1f} s"
+
+
+def finish_reason_of(result: Reasoning) -> str:
+    """Return how the run ended, without the prefix of the enum."""
+    return word_of(result, "finish_reason")
+
+
+def word_of(message: Any, name: str) -> str:  # noqa: ANN401 - any message with an enum of that name
+    """Return the name of the enum field `name` without its prefix."""
+    enum = message.DESCRIPTOR.fields_by_name[name].enum_type
+    value = enum.values_by_number.get(getattr(message, name))
+    prefix = str(enum.values_by_number[0].name).removesuffix("UNSPECIFIED")
+    return str(value.name).removeprefix(prefix) if value else "UNKNOWN"
+
+
+def summary(result: Reasoning) -> list[str]:
+    """Return the lines that follow an answer: how it ended, tokens, time, and what its strategy reports."""
+    usage, metrics = result.metrics.usage, result.metrics
+    tokens = f"{metrics.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out)"
+    ending = finish_reason_of(result).lower().replace("_", " ")
+    calls = _count(usage.model_calls, "model call")
+    return [f"{ending}; {calls}, {tokens}, {seconds(span_of(metrics.execution_time))}", *_specific(metrics)]
+
+
+def _specific(metrics: Metrics) -> list[str]:
+    match metrics.WhichOneof("strategy_specific"):
+        case "bounded_context":
+            return _bounded_context(metrics)
+        case "react":
+            return [_react(metrics)]
+        case "tree_of_thought":
+            return [_tree_of_thought(metrics)]
+        case "self_consistency":
+            return [_self_consistency(metrics)]
+    return []
+
+
+def _bounded_context(metrics: Metrics) -> list[str]:
+    figures = metrics.bounded_context
+    count = "counted" if figures.is_window_exact else "estimated"
+    own = f"; {_count(figures.carryover_calls, 'call')} for carryovers alone" if figures.carryover_calls else ""
+    saved: dict[str, list[str]] = {}
+    for name in ("savings", "reprompt_savings"):
+        if figures.HasField(name):
+            one = getattr(figures, name)
+            saved.setdefault(_describe_savings(one), []).append(_baseline(one))
+    # Both are the same where the text was read and nothing was asked twice.
+    lines = [f"against {', or '.join(baselines)}: {pct}" for pct, baselines in saved.items()]
+    return [f"largest window: {figures.peak_window_tokens:,} tokens, {count}{own}", *lines]
+
+
+def _describe_savings(saved: Savings) -> str:
+    return (
+        f"attention {_less(saved.attention_pct)}, cache reads {_less(saved.kv_read_pct)}, "
+        f"largest context {_less(saved.peak_context_pct)}, tokens {_less(saved.tokens_pct)}"
+    )
+
+
+def _react(metrics: Metrics) -> str:
+    figures = metrics.react
+    failed = f" ({figures.failed_tool_calls} failed)" if figures.failed_tool_calls else ""
+    line = f"{_count(figures.total_iterations, 'cycle')}, {_count(figures.tool_calls, 'tool call')}{failed}"
+    if figures.corrections:
+        line += f", {_count(figures.corrections, 'correction')}"
+    return f"{line}, {figures.masked_observations} masked" if figures.masked_observations else line
+
+
+def _tree_of_thought(metrics: Metrics) -> str:
+    figures = metrics.tree_of_thought
+    return (
+        f"{_count(figures.nodes_evaluated, 'node')} judged, {figures.nodes_pruned} pruned, "
+        f"{figures.nodes_duplicate} duplicate, depth {figures.depth_reached}, best score {figures.best_score:.2f}"
+    )
+
+
+def _self_consistency(metrics: Metrics) -> str:
+    figures = metrics.self_consistency
+    votes = [f"{one.votes} for {one_line(one.answer, _ANSWER_WIDTH)}" for one in figures.votes[:_SHOWN_ANSWERS]]
+    more = [f"{len(figures.votes) - _SHOWN_ANSWERS} other answers"] if len(figures.votes) > _SHOWN_ANSWERS else []
+    line = f"{_count(figures.samples, 'sample')}: {', '.join([*votes, *more]) or 'no votes'}"
+    line += f"; margin {figures.margin * 100:.0f} %"
+    if figures.is_stopped_early:
+        line += ", decided early"
+    return f"{line}, no answer had votes enough" if figures.is_abstained else line
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _baseline(saved: Savings) -> str:
+    word = word_of(saved, "baseline").lower()
+    return {"single_pass": "one call that holds everything", "reprompt": "calls that resend everything"}.get(word, word)
+
+
+def _less(saved_pct: float) -> str:
+    """Return a saving as the change that a reader sees: what was saved is less."""
+    return f"{0.0 - round(saved_pct, 1):+.1f} %"

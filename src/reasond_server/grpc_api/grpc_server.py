@@ -1,0 +1,204 @@
+"""The gRPC server: its listeners, interceptors and services put together, started, drained and stopped.
+
+Services are added as generic handlers: grpc.aio waits for the next call with one task for each method that is
+registered by name, and makes all those tasks wait anew for every call. Generic handlers share one waiting task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
+
+from reasond_server.addresses import is_loopback
+from reasond_server.errors import SettingsError, shown
+from reasond_server.grpc_api.authentication import Authentication
+from reasond_server.grpc_api.guard import ErrorGuard
+from reasond_server.grpc_api.handlers import GenericRegistry
+from reasond_server.grpc_api.listening import (
+    CertificateReloader,
+    bind_tcp,
+    bind_unix,
+    channel_arguments,
+    require_address,
+)
+from reasond_server.grpc_api.message_codec import Codec
+from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.wire.certificates import TlsFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from reasond_server.access.peers import Peers
+    from reasond_server.access.permissions import Operation
+    from reasond_server.grpc_api.handlers import GrpcService
+    from reasond_server.grpc_api.listening import GrpcOptions
+    from reasond_server.grpc_api.standard_services import HealthServicer
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import Tracing
+    from reasond_server.types import Principal
+
+
+# How long what was cut may take to clean up; what never ends must not keep the process alive.
+_UNWINDING_S: Final = 5.0
+_log = logging.getLogger("reasond.grpc")
+
+
+class GrpcServer:
+    """Serves the core over gRPC.
+
+    `authenticate` turns a bearer token into a principal and `require` refuses one that lacks the permission
+    for an operation of one of the `services`. Readiness is reported through `health`.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: GrpcOptions,
+        services: Sequence[GrpcService],
+        health: HealthServicer,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        peers: Peers | None = None,
+        require: Callable[[Principal, Operation], None],
+        new_call_id: Callable[[], str],
+        observer: CallObserver = UNOBSERVED,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._options = options
+        self._services = services
+        self._health = health
+        self._guard = ErrorGuard(new_call_id=new_call_id, observer=observer, tracing=tracing)
+        self._codec = Codec(max_send_bytes=options.max_send_bytes)
+        self._authentication = Authentication(
+            authenticate=authenticate,
+            require=require,
+            operations={path: each for one in services for path, each in one.declaration.operations.items()},
+            peers=peers,
+        )
+        self._servers: list[grpc.aio.Server] = []
+        self._port = 0
+        self._admin_port = 0
+
+    @property
+    def health(self) -> HealthServicer:
+        """Where readiness is reported."""
+        return self._health
+
+    @property
+    def in_flight(self) -> int:
+        """The RPCs in progress."""
+        return len(self._guard.running)
+
+    @property
+    def port(self) -> int:
+        """The TCP port of the services; 0 where they listen on a Unix socket only, or not yet."""
+        return self._port
+
+    @property
+    def admin_port(self) -> int:
+        """The TCP port of the admin listener; 0 where there is none."""
+        return self._admin_port
+
+    async def start(self) -> None:
+        """Bind all listeners and serve. Health stays NOT_SERVING until `health.set_ready`.
+
+        Raises:
+            SettingsError: an address cannot be bound, TLS files cannot be used, or a package is missing.
+        """
+        try:
+            self._bind()
+            if self._options.admin_address:
+                self._bind_admin()
+        except SettingsError:
+            await self._start_all()
+            await self.stop(grace_s=0)
+            raise
+        await self._start_all()
+
+    def begin_drain(self) -> None:
+        """Report NOT_SERVING and end every Watch; calls are still taken, the core decides about new work."""
+        self._health.begin_drain()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, wait at most `grace_s` seconds for those in progress, then cut them.
+
+        Returns after the last handler has unwound, which grpc itself does not wait for. What does not end then is left
+        behind: nothing that peers do may keep the process alive.
+        """
+        self.begin_drain()
+        servers, self._servers = self._servers, []
+        stopping = [asyncio.ensure_future(server.stop(grace_s)) for server in servers]
+        if stopping:
+            ended, left = await asyncio.wait(stopping, timeout=grace_s + _UNWINDING_S)
+            for each in ended:
+                each.result()
+            if left:
+                _log.error("gRPC does not stop; it is left behind")
+        if self._guard.running:
+            await asyncio.wait(self._guard.running, timeout=_UNWINDING_S)
+
+    async def _start_all(self) -> None:
+        """Start what was bound; after a failed start as well, because grpc frees only ports that were started."""
+        for server in self._servers:
+            await server.start()
+
+    def _new_server(self, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=interceptors, options=channel_arguments(self._options))
+        self._servers.append(server)
+        return server
+
+    def _bind(self) -> None:
+        options = self._options
+        if not options.grpc_address and not options.grpc_unix_socket:
+            raise SettingsError("gRPC has nowhere to listen", remedy="Set [server] grpc_address or grpc_unix_socket.")
+        server = self._new_server(self._guard, self._authentication, self._codec)
+        registry = GenericRegistry(server)
+        for service in self._services:
+            service.register(registry)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
+        if options.reflection:
+            names = [service.declaration.name for service in self._services]
+            add_reflection(registry, (*names, HEALTH_SERVICE))
+        # First what is refused by looking at it: a port that was open for a moment would have taken calls.
+        if options.grpc_unix_socket:
+            bind_unix(server, Path(options.grpc_unix_socket))
+        if options.grpc_address:
+            credentials = self._credentials()
+            self._port = bind_tcp(server, options.grpc_address, credentials=credentials, setting="grpc_address")
+
+    def _credentials(self) -> grpc.ServerCredentials | None:
+        """Return the TLS credentials; None where TLS is off or ends at a proxy."""
+        options = self._options
+        if options.tls != "files":
+            return None
+        files = TlsFiles(
+            certificate=options.tls_certificate, private_key=options.tls_private_key, client_ca=options.tls_client_ca
+        )
+        return CertificateReloader(files).credentials()
+
+    def _bind_admin(self) -> None:
+        """Open the listener for channelz, which shows every connection and therefore stays on this machine."""
+        address = self._options.admin_address
+        require_address(address, setting="admin_address")
+        if not is_loopback(address):
+            raise SettingsError(
+                f"The admin listener {shown(address)} is not on a loopback address, and has no authentication",
+                remedy="Set [server] admin_address to '127.0.0.1:port' or leave it empty.",
+            )
+        if find_spec("grpc_channelz") is None:
+            raise SettingsError(
+                "The admin listener needs grpcio-channelz, which is not installed",
+                remedy="Install reasond-server[channelz], or leave [server] admin_address empty.",
+            )
+        from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]  # noqa: PLC0415 - optional, untyped
+
+        server = self._new_server(self._guard, self._codec)
+        channelz.add_channelz_servicer(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self._admin_port = bind_tcp(server, address, credentials=None, setting="admin_address")

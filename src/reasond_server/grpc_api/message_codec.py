@@ -1,0 +1,128 @@
+"""The innermost interceptor: reads requests and writes responses where the error guard sees what goes wrong.
+
+Left to grpc.aio, a request that cannot be parsed is answered by the text of a foreign exception, and a
+response over the send limit by a status without details.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.message import DecodeError
+
+from reasond_server.errors import InvalidRequestError
+from reasond_server.grpc_api.handlers import behaviour_of, runner_of, with_behaviour
+from reasond_server.grpc_api.unfolding import may_unfold, require_few_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from google.protobuf.descriptor import Descriptor
+
+    from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler
+
+
+class Codec(grpc.aio.ServerInterceptor):
+    """Parses and serializes messages; `max_send_bytes` bounds one response message."""
+
+    def __init__(self, *, max_send_bytes: int) -> None:
+        self._max_send_bytes = max_send_bytes
+        self._coded: dict[tuple[str, Handler], Handler] = {}
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
+        """Return the method's handler with its codec inside the guard, put together once."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        coded = self._coded.get((method, handler))
+        if coded is None:
+            decode = _decoding(handler.request_deserializer, method)
+            coded = _with_codec(handler, decode, self._encoding(handler.response_serializer))
+            self._coded[method, handler] = coded
+        return coded
+
+    def _encoding(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
+        """Return `encode` with the send limit.
+
+        The function raises InvalidRequestError: the caller can ask for less.
+        """
+
+        def encode_within_limit(message: Any) -> bytes:  # noqa: ANN401 - any message
+            raw: bytes = encode(message) if encode else message
+            if len(raw) > self._max_send_bytes:
+                raise InvalidRequestError(
+                    f"the response holds {len(raw)} bytes, over the limit of {self._max_send_bytes} for one message",
+                    remedy="Ask for less (trace_view, page_size), or have [server] max_send_bytes raised.",
+                    metadata={"limit_provided": str(len(raw)), "limit_allowed": str(self._max_send_bytes)},
+                )
+            return raw
+
+        return encode_within_limit
+
+
+def _with_codec(handler: Handler, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Handler:
+    """Return `handler` with single messages coded inside its behaviour, streamed ones by grpc.aio as they pass."""
+    behaviour = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
+    if not handler.request_streaming and not handler.response_streaming:
+        behaviour = _add_codec(behaviour, decode, encode)
+    elif not handler.request_streaming:
+        behaviour = _add_decoder(behaviour, decode)
+    elif not handler.response_streaming:
+        behaviour = _add_encoder(behaviour, encode)
+    return with_behaviour(
+        handler,
+        behaviour,
+        decode=decode if handler.request_streaming else None,
+        encode=encode if handler.response_streaming else None,
+    )
+
+
+def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
+    """Return `decode` so that what cannot be parsed, or unfolds to too much, is the caller's mistake, in our words."""
+
+    def decode_or_refuse(raw: bytes) -> Any:  # noqa: ANN401 - any message
+        if may_unfold(raw):
+            require_few_fields(raw, _input_of(method))
+        try:
+            return decode(raw) if decode else raw
+        except DecodeError:
+            message = f"Request validation failed: the {len(raw)} bytes of the request are not a message of this method"
+            raise InvalidRequestError(
+                message, remedy="Check the message type, that texts are UTF-8, and that objects nest at most 16 deep."
+            ) from None
+
+    return decode_or_refuse
+
+
+def _input_of(method: str) -> Descriptor | None:
+    """Return the message that `method` (`/service/name`) takes; None where no proto tells."""
+    try:
+        return descriptor_pool.Default().FindMethodByName(method.removeprefix("/").replace("/", ".")).input_type
+    except KeyError:
+        return None
+
+
+def _add_codec(behaviour: Behaviour, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Behaviour:
+    async def serve(raw: bytes, context: Context) -> bytes:
+        return encode(await behaviour(decode(raw), context))
+
+    return serve
+
+
+def _add_decoder(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behaviour:
+    async def serve(raw: bytes, context: Context) -> object:
+        return await behaviour(decode(raw), context)
+
+    return serve
+
+
+def _add_encoder(behaviour: Behaviour, encode: Callable[[Any], bytes]) -> Behaviour:
+    async def serve(request: object, context: Context) -> bytes:
+        return encode(await behaviour(request, context))
+
+    return serve

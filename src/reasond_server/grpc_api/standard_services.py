@@ -1,0 +1,178 @@
+"""The standard services: health per service and for the server as a whole (""), reflection as v1 and v1alpha.
+
+Health is written here because grpcio-health-checking's own servicer starts as SERVING, holds a lock while it writes
+to a watcher, and has a Watch that never ends, which holds the server's stop up for its whole grace. Reflection under
+the name v1 is what grpcio-reflection lacks.
+"""
+# ruff: noqa: N802 - the names of the methods are those of grpc.health.v1
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
+from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # shipped without py.typed
+    reflection,
+    reflection_pb2,
+    reflection_pb2_grpc,
+)
+
+from reasond_server.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reasond_server.grpc_api.handlers import Context, GenericRegistry
+
+
+HEALTH_SERVICE: Final = "grpc.health.v1.Health"
+_Response = health_pb2.HealthCheckResponse
+
+
+STANDARD_METHODS: Final = (
+    "grpc.health.v1.Health/Check",
+    "grpc.health.v1.Health/List",
+    "grpc.health.v1.Health/Watch",
+    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
+"""Every RPC of the standard services as its path says it, without the slash before it."""
+
+
+class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the base class is untyped
+    """Answers Check, Watch and List: NOT_SERVING until `set_ready`, and for good after `begin_drain`."""
+
+    def __init__(self, *, services: Iterable[str]) -> None:
+        self._is_ready = dict.fromkeys(("", *services), False)
+        self._is_draining = False
+        self._changed = asyncio.Event()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server is on its way out."""
+        return self._is_draining
+
+    def set_ready(self, *, is_ready: bool = True, service: str | None = None) -> None:
+        """Report one service, or all of them and the server, as ready or not; nothing changes in a drain."""
+        if self._is_draining:
+            return
+        for name in self._is_ready if service is None else (service,):
+            self._is_ready[name] = is_ready
+        self._announce()
+
+    def begin_drain(self) -> None:
+        """Report NOT_SERVING from now on and let every Watch end, so that the server can stop."""
+        self._is_draining = True
+        self._is_ready = dict.fromkeys(self._is_ready, False)
+        self._announce()
+
+    async def Check(self, request: Any, context: Context) -> Any:  # noqa: ANN401 - messages of an untyped package
+        """Return the status of a service; NOT_FOUND for one that is not here."""
+        if request.service not in self._is_ready:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {shown(request.service)}")
+        return _Response(status=self._status(request.service))
+
+    async def List(self, request: Any, context: Context) -> Any:  # noqa: ANN401 - messages of an untyped package
+        """Return the status of every service."""
+        del request, context
+        statuses = {name: _Response(status=self._status(name)) for name in self._is_ready}
+        return health_pb2.HealthListResponse(statuses=statuses)
+
+    async def Watch(self, request: Any, context: Context) -> None:  # noqa: ANN401 - messages of an untyped package
+        """Write the status now and whenever it changes, until the server drains."""
+        last = None
+        while True:
+            # The event is taken before the status is read: a change in between wakes the wait at once.
+            changed, is_last = self._changed, self._is_draining
+            status = self._status(request.service)
+            if status != last:
+                await context.write(_Response(status=status))
+                last = status
+            if is_last:
+                return
+            await changed.wait()
+
+    def _status(self, service: str) -> int:
+        is_ready = self._is_ready.get(service)
+        if is_ready is None:
+            return int(_Response.SERVICE_UNKNOWN)
+        return int(_Response.SERVING if is_ready else _Response.NOT_SERVING)
+
+    def _announce(self) -> None:
+        """Wake the watchers; each writes for itself, so that a stalled one holds up nobody."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+V1_SERVICE: Final = "grpc.reflection.v1.ServerReflection"
+V1ALPHA_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
+_V1_FILE: Final = "grpc/reflection/v1/reflection.proto"
+
+
+def add_reflection(server: GenericRegistry, services: Iterable[str]) -> None:
+    """Let clients ask `server` for the protos of `services` and of reflection itself."""
+    names = (*services, V1_SERVICE, V1ALPHA_SERVICE)
+    servicer = reflection.aio.ReflectionServicer(names, pool=_Pools(_v1_pool()))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(V1_SERVICE, {"ServerReflectionInfo": handler}),)
+    )
+
+
+def _v1_pool() -> descriptor_pool.DescriptorPool:
+    """Return a pool with the file of v1, whose messages are those of v1alpha under another package."""
+    alpha = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
+    text = text_format.MessageToString(alpha).replace("grpc.reflection.v1alpha", "grpc.reflection.v1")
+    file = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    file.name = _V1_FILE
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+def _file_of_member(pool: Any, symbol: str) -> Any:  # noqa: ANN401 - pools and files come untyped
+    """Return the file of the method or the value of an enum called `symbol`, which pools do not look for."""
+    owner, _, name = symbol.rpartition(".")
+    for find, members in ((pool.FindServiceByName, "methods_by_name"), (pool.FindEnumTypeByName, "values_by_name")):
+        with suppress(KeyError):
+            found = find(owner)
+            if name in getattr(found, members):
+                return found.file
+    raise KeyError(symbol)
+
+
+class _Pools:
+    """The default pool, then one more; the file of v1 stays out of the process-wide pool of all packages."""
+
+    def __init__(self, second: descriptor_pool.DescriptorPool) -> None:
+        self._first: Any = descriptor_pool.Default()
+        self._second = second
+
+    def FindFileByName(self, name: str) -> Any:  # noqa: ANN401 - the interface of a pool
+        """Return a file by its path."""
+        try:
+            return self._first.FindFileByName(name)
+        except KeyError:
+            return self._second.FindFileByName(name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: ANN401 - the interface of a pool
+        """Return the file that declares a symbol, which may be a method or a value of an enum as well."""
+        for pool in (self._first, self._second):
+            for find in (pool.FindFileContainingSymbol, partial(_file_of_member, pool)):
+                with suppress(KeyError):
+                    return find(symbol)
+        raise KeyError(symbol)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the rest of the interface
+        return getattr(self._first, name)

@@ -1,0 +1,159 @@
+"""The ASGI application: what is served at which address, the agent card, health and readiness among it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.http_api.endpoint import JsonRpcEndpoint
+from reasond_server.http_api.exchange import exchange_of, send_answer
+from reasond_server.http_api.intake import Intake
+from reasond_server.http_api.jsonrpc import MAX_BATCH
+from reasond_server.http_api.jsonrpc_calls import Gate
+from reasond_server.http_api.metrics_page import METRICS_PATH
+from reasond_server.http_api.reception import Addresses, Reception
+from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint
+from reasond_server.telemetry.observers import UNOBSERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from reasond_server.access.agent_secrets import AgentTokens
+    from reasond_server.access.peers import Peers
+    from reasond_server.access.permissions import Operation
+    from reasond_server.agents.agent_service import CardView
+    from reasond_server.http_api.exchange import ASGIApp, Receive, Scope, Send
+    from reasond_server.http_api.jsonrpc_calls import Methods
+    from reasond_server.http_api.metrics_page import MetricsPage
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.spans import Tracing
+    from reasond_server.types import Principal
+
+
+JSONRPC_PATH: Final = "/api/v1/jsonrpc"
+CARD_PATH: Final = "/.well-known/agent-card.json"
+PATHS: Final = (JSONRPC_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TOKEN_PATH)
+"""All that may be served."""
+
+_HELD_BODIES: Final = 16
+_TOKEN_BODY_BYTES: Final = 8 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What is accepted. Bodies in progress together hold at most 16 times `max_body_bytes`."""
+
+    max_body_bytes: int = 8 * 1024 * 1024
+    max_batch: int = MAX_BATCH
+    max_requests: int = 1000
+    body_timeout_s: float = 30.0
+
+
+class HttpApp(Reception):
+    """The application.
+
+    `methods` are those of all services, `card` returns what is public about the server. `authenticate` turns a token
+    into a principal and `require` refuses one that lacks the permission for an operation. Health is neither limited
+    nor authenticated. `metrics` are served where they are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        methods: Methods,
+        card: Callable[[], CardView],
+        authenticate: Callable[[str], Awaitable[Principal]],
+        require: Callable[[Principal, Operation], None],
+        is_ready: Callable[[], bool],
+        new_call_id: Callable[[], str],
+        limits: HttpLimits,
+        agent_tokens: AgentTokens | None = None,
+        peers: Peers | None = None,
+        observer: CallObserver = UNOBSERVED,
+        metrics: MetricsPage | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        rpc = JsonRpcEndpoint(
+            methods=methods,
+            gate=Gate(authenticate=authenticate, require=require, peers=peers),
+            intake=Intake(
+                max_body_bytes=limits.max_body_bytes,
+                max_held_bytes=_HELD_BODIES * limits.max_body_bytes,
+                max_requests=limits.max_requests,
+                body_timeout_s=limits.body_timeout_s,
+            ),
+            max_batch=limits.max_batch,
+            observer=observer,
+        )
+        pages: dict[str, ASGIApp] = {
+            CARD_PATH: AgentCardPage(card),
+            "/healthz": HealthPage(),
+            "/readyz": ReadinessPage(is_ready),
+            **({} if metrics is None else {METRICS_PATH: metrics}),
+        }
+        endpoints: dict[str, ASGIApp] = {JSONRPC_PATH: rpc}
+        if agent_tokens is not None:
+            endpoints[TOKEN_PATH] = TokenEndpoint(
+                issuer=agent_tokens,
+                intake=Intake(
+                    max_body_bytes=_TOKEN_BODY_BYTES,
+                    max_held_bytes=_HELD_BODIES * _TOKEN_BODY_BYTES,
+                    max_requests=_HELD_BODIES,
+                    body_timeout_s=limits.body_timeout_s,
+                ),
+                observer=observer,
+            )
+        addresses = Addresses(pages=pages, endpoints=endpoints)
+        super().__init__(addresses.find, new_call_id=new_call_id, observer=observer, tracing=tracing)
+
+
+_CARD_AGE_S: Final = 300
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class AgentCardPage:
+    """This server's A2A card, with a strong ETag over its bytes; `card` returns the current one."""
+
+    def __init__(self, card: Callable[[], CardView]) -> None:
+        self._card = card
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the card, or say that the client has it."""
+        del receive
+        view = self._card()
+        etag = f'"{view.etag}"'
+        headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
+        if _matches(exchange_of(scope).headers.getlist(b"if-none-match"), etag):
+            await send_answer(send, 304, headers=headers)
+        else:
+            await send_answer(send, 200, view.card_json.encode(), headers=headers)
+
+
+class HealthPage:
+    """Says 200 as long as the event loop lives."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send that all is well."""
+        del scope, receive
+        await send_answer(send, 200, b'{"status":"ok"}', headers=[_NO_STORE])
+
+
+class ReadinessPage:
+    """Says 200 while `is_ready` does, else 503, so that load balancers send nothing new."""
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send whether new work is welcome."""
+        del scope, receive
+        if self._is_ready():
+            await send_answer(send, 200, b'{"status":"ready"}', headers=[_NO_STORE])
+        else:
+            await send_answer(send, 503, b'{"status":"not ready"}', headers=[_NO_STORE])
+
+
+def _matches(if_none_match: list[str], etag: str) -> bool:
+    """Return whether the client's copy is current (RFC 9110, section 13.1.2: weak comparison)."""
+    tags = {tag.strip().removeprefix("W/") for value in if_none_match for tag in value.split(",")}
+    return bool(tags & {"*", etag})

@@ -1,0 +1,240 @@
+"""The HTTP listener: uvicorn with httptools in the loop of its caller, and its TLS from files that may change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+from reasond_server.errors import SettingsError, shown
+from reasond_server.http_api.connections import BoundedProtocol, ConnectionLimits
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Generator
+
+    from reasond_server.http_api.exchange import ASGIApp
+    from reasond_server.wire.certificates import Stamp, TlsFiles
+
+
+_BACKLOG: Final = 1024
+_ROUND_S: Final = 1.0
+
+
+class HttpServer:
+    """Serves `app` on `host` and `port` (0 picks a free one), with TLS where `tls` is given.
+
+    `setting` names the key that says where, for errors; `on_slow` hears of clients that are cut off because they do
+    not read. With `reuse_port` other processes may listen there too.
+    """
+
+    def __init__(
+        self,
+        *,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        tls: TlsFiles | None = None,
+        limits: ConnectionLimits | None = None,
+        setting: str = "[server] http_address",
+        on_slow: Callable[[], None] = lambda: None,
+        reuse_port: bool = False,
+    ) -> None:
+        self._setting = setting
+        self._on_slow = on_slow
+        self._reuse_port = reuse_port
+        self._app = app
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._limits = limits or ConnectionLimits()
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port; once started the one that is listened on."""
+        return self._port
+
+    async def start(self) -> None:
+        """Begin to listen; connections are accepted when this returns.
+
+        Raises:
+            SettingsError: the address cannot be listened on, or the TLS files cannot be used.
+        """
+        context = FollowingContext(self._tls).context() if self._tls else None
+        listener = await self._bind()
+        self._port = listener.getsockname()[1]
+        self._server = _Server(self._config(context))
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        is_bound = asyncio.create_task(self._server.is_bound.wait())
+        await asyncio.wait({self._serving, is_bound}, return_when=asyncio.FIRST_COMPLETED)
+        if not is_bound.done():  # pragma: no cover - the socket is bound already, so nothing is left to fail
+            is_bound.cancel()
+            await self._serving
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept nothing more, let requests in progress end for `grace_s` seconds, then cancel them.
+
+        May be called again with a shorter grace while it waits.
+        """
+        if self._server is None or self._serving is None:
+            return
+        self._server.begin_end()
+        _, pending = await asyncio.wait({self._serving}, timeout=grace_s)
+        if pending:
+            await self._server.end_now()
+        await self._serving
+
+    async def _bind(self) -> socket.socket:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+            )
+            return _listener(found[0][0], found[0][4], reuse_port=self._reuse_port)
+        except OSError as error:
+            raise SettingsError(
+                f"Cannot listen on {shown(f'{self._host}:{self._port}')} for HTTP",
+                remedy="Another process may use the port, or the host is not of this machine: change "
+                f"{self._setting}, or use port 0 to pick a free one.",
+            ) from error
+
+    def _config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
+        protocol: Any = partial(BoundedProtocol, limits=self._limits, on_slow=self._on_slow)
+        return uvicorn.Config(
+            self._app,
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=self._limits.keep_alive_s,
+            ssl_context_factory=None if context is None else lambda _config, _default: context,
+        )
+
+
+def _listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> socket.socket:
+    """Return a bound socket.
+
+    It says that it speaks TCP, because asyncio sets TCP_NODELAY only then: without, headers and body, written
+    apart, cost 40 ms together.
+    """
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            # "[::]" would take IPv4 along on some systems and not on others.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server as a guest: signals are its host's, and its host ends it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_bound = asyncio.Event()
+        self._is_ending = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        self.is_bound.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals alone."""
+        yield
+
+    async def main_loop(self) -> None:
+        """Wait for the end and keep the Date header current; uvicorn would look ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_ending.wait(), _ROUND_S)
+
+    def begin_end(self) -> None:
+        """Stop listening as soon as the loop comes round."""
+        self.should_exit = True
+        self._is_ending.set()
+
+    async def end_now(self) -> None:
+        """Cancel what is in progress, wait until it has ended, and cut its connections."""
+        self.force_exit = True
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+_log = logging.getLogger("reasond.http")
+
+
+class FollowingContext:
+    """A TLS context that follows its files: looked at before every handshake; broken new files keep the old ones."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamp: Stamp = ()
+        self._current: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context to listen with.
+
+        Raises:
+            SettingsError: the files cannot be used as they are now.
+        """
+        try:
+            self._stamp = self._files.stamp()
+            listening = self._load()
+        except (OSError, ValueError) as error:
+            names = ", ".join(shown(str(path)) for path in self._files.paths)
+            raise SettingsError(
+                f"The TLS files {names} cannot be used",
+                remedy="Check [server] tls_certificate, tls_private_key and tls_client_ca: PEM files that fit "
+                "together, the key without a password.",
+            ) from error
+        self._current = listening
+        # OpenSSL asks it in every handshake, also without a server name: the one place to change certificates
+        # under an open listener.
+        listening.sni_callback = self._choose
+        return listening
+
+    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _listening: ssl.SSLContext) -> None:
+        """Give a connection that is being set up the newest certificate."""
+        self._reload()
+        if self._current is not None:
+            connection.context = self._current
+
+    def _reload(self) -> None:
+        try:
+            stamp = self._files.stamp()
+            if stamp == self._stamp:
+                return
+            self._current = self._load()
+        except (OSError, ValueError):
+            _log.exception("changed TLS files cannot be used, the old ones stay")
+            return
+        self._stamp = stamp
+        _log.info("TLS files reloaded")
+
+    def _load(self) -> ssl.SSLContext:
+        context = self._files.context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context

@@ -1,0 +1,402 @@
+"""The JSON-RPC methods that services bring, and one call of a method from its params to its answer.
+
+The order of a call never changes: the method exists, params are named, the token is verified, the permission is
+there, and only then are the other params looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.access import audit
+from reasond_server.access.peers import Peers
+from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
+from reasond_server.errors import (
+    InternalError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    ReasondError,
+    TokenInvalidError,
+    Violation,
+    shown,
+)
+from reasond_server.http_api.params import read_params
+from reasond_server.reasons import INTERNAL_MESSAGE
+from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.scope import note_caller
+from reasond_server.violations import suggest_nearest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from reasond_server.access.permissions import Operation
+    from reasond_server.http_api.exchange import Exchange
+    from reasond_server.http_api.jsonrpc import RpcParams
+    from reasond_server.http_api.params import Params
+    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.types import Principal, StreamEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """How a method answers with events: what its caller must be allowed, and what yields them.
+
+    `open` takes the caller, the parameters, and the place to resume at; None starts anew.
+    """
+
+    operation: Operation
+    open: Callable[[Principal, Any, Cursor | None], AsyncGenerator[StreamEvent, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One method: what its caller must be allowed, what it takes and what it does."""
+
+    operation: Operation
+    params: type[Params]
+    run: Callable[[Principal, Any], Awaitable[dict[str, Any]]]
+    streaming: Streaming | None = None
+
+
+class Methods:
+    """The methods of all services by name.
+
+    `read_partial` returns what an execution that failed has left for its caller; it raises where that is gone.
+    """
+
+    def __init__(
+        self,
+        tables: Iterable[Mapping[str, Method]],
+        *,
+        read_partial: Callable[[Principal, str], Awaitable[dict[str, Any]]],
+    ) -> None:
+        self._methods = {name: method for table in tables for name, method in table.items()}
+        self.read_partial = read_partial
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of all methods."""
+        return self._methods.keys()
+
+    def get(self, name: str) -> Method | None:
+        """Return the method called `name`, if there is one."""
+        return self._methods.get(name)
+
+
+# Eighteen digits stay below the largest sequence number that the protos can hold.
+_CURSOR: Final = re.compile(r"([A-Za-z0-9_-]{1,128}):(0|[1-9][0-9]{0,17})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """A place in the log of an execution: the last event that the client has seen."""
+
+    execution_id: str
+    after_sequence: int
+
+
+def read_cursor(last_event_id: str) -> Cursor:
+    """Return the place that the header Last-Event-ID names.
+
+    Raises:
+        InvalidRequestError: it is not the id of an event.
+    """
+    match = _CURSOR.fullmatch(last_event_id)
+    if match is None:
+        description = f"must be <execution_id>:<sequence>, got {shown(last_event_id)}"
+        raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=description))
+    return Cursor(execution_id=match[1], after_sequence=int(match[2]))
+
+
+def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
+    """Return the token of a call, empty where there is none, and `params` without it.
+
+    `authorization` are the values of that header.
+
+    Raises:
+        TokenInvalidError: there are several that differ, or one that is not a token at all.
+    """
+    if "auth_token" not in params:
+        return parse_bearer_token(authorization), params
+    rest = {name: value for name, value in params.items() if name != "auth_token"}
+    given = params["auth_token"]
+    if given is not None and not isinstance(given, str):
+        raise TokenInvalidError("Authentication failed: 'auth_token' must be a string")
+    from_header = parse_bearer_token(authorization)
+    if given and from_header and given != from_header:
+        raise TokenInvalidError(
+            "Authentication failed: 'auth_token' in params and the Authorization header differ",
+            remedy="Send one of them, or the same token in both.",
+        )
+    return given or from_header, rest
+
+
+def error_object(error: ReasondError, *, call_id: str, partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return `error` as `{code, message, data}`; `partial` is the result that a failed execution left.
+
+    `data` is {reason, grpc_code, request_id, remedy?, retry_after_ms?, violations?, partial?}; `remedy` is there
+    only where the message does not say it (`Reason.is_bare`). A fault of the server tells its request id alone.
+    """
+    reason = error.declaration
+    data: dict[str, Any] = {"reason": reason.name, "grpc_code": reason.grpc_status, "request_id": call_id}
+    if reason.name == "INTERNAL":
+        message = INTERNAL_MESSAGE
+    else:
+        message = error.message if reason.is_bare else error.full_message
+        data |= _advice(error, is_bare=reason.is_bare)
+    if partial is not None:
+        data["partial"] = dict(partial)
+    return {"code": reason.jsonrpc_code, "message": message, "data": data}
+
+
+def failure_of(error: BaseException) -> ReasondError:
+    """Return `error` as one of ours: what is foreign becomes a fault that keeps it as its cause.
+
+    Raises:
+        asyncio.CancelledError: the caller's own task is being cancelled; a stray one is a fault like others.
+    """
+    if isinstance(error, ReasondError):
+        return error
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
+    fault = InternalError("unexpected error in the method")
+    fault.__cause__ = error
+    return fault
+
+
+def _advice(error: ReasondError, *, is_bare: bool) -> dict[str, Any]:
+    """Return what helps the caller to do better."""
+    advice: dict[str, Any] = {}
+    if is_bare and error.remedy:
+        advice["remedy"] = error.remedy
+    if error.retry_after_s is not None:
+        advice["retry_after_ms"] = max(0, round(error.retry_after_s * 1000))
+    if error.violations:
+        advice["violations"] = [
+            {"field": violation.field, "description": violation.description} for violation in error.violations
+        ]
+    return advice
+
+
+TRANSPORT: Final = "jsonrpc"
+_log = logging.getLogger("reasond.http")
+
+
+class Gate:
+    """Who may call what: `authenticate` turns a token into a principal, `require` refuses operations."""
+
+    def __init__(
+        self,
+        *,
+        authenticate: Callable[[str], Awaitable[Principal]],
+        require: Callable[[Principal, Operation], None],
+        peers: Peers | None = None,
+    ) -> None:
+        self._authenticate = authenticate
+        self._require = require
+        self._peers = peers or Peers()
+
+    async def look_at_header(self, exchange: Exchange) -> None:
+        """Verify the token in the header, if there is one, before anything is read that a stranger may have sent.
+
+        Raises:
+            AccessError: it is not valid; that stands in the audit log.
+        """
+        try:
+            token = parse_bearer_token(exchange.headers.getlist(b"authorization"))
+            if token:
+                await self._authenticate(token)
+        except ReasondError as error:
+            audit.log_denied(audit.UNREAD, error, call_id=exchange.call_id)
+            raise
+
+    async def admit(
+        self, params: Mapping[str, Any], operation: Operation, exchange: Exchange
+    ) -> tuple[Principal, Mapping[str, Any]]:
+        """Return who calls, by the token or else by the client certificate, and the params without the token.
+
+        What is refused here stands in the audit log.
+
+        Raises:
+            AccessError: there is no token, it is not valid, or does not grant `operation`.
+        """
+        principal: Principal | None = None
+        try:
+            token, arguments = take_token(params, exchange.headers.getlist(b"authorization"))
+            principal = await self._authenticate(token) if token else self._peers.recognise(exchange.peer_uris)
+            if principal is None:
+                raise build_missing_token_error()
+            exchange.subject = principal.subject
+            self._require(principal, operation)
+        except ReasondError as error:
+            audit.log_denied(operation, error, principal=principal, call_id=exchange.call_id)
+            raise
+        note_caller()
+        return principal, arguments
+
+
+class Calls:
+    """The calls of one HTTP request; the handler behind `jsonrpc.dispatch`."""
+
+    def __init__(
+        self, *, methods: Methods, gate: Gate, exchange: Exchange, observer: CallObserver = UNOBSERVED
+    ) -> None:
+        self._methods = methods
+        self._gate = gate
+        self._exchange = exchange
+        self._observer = observer
+
+    def call(self, method: str, params: RpcParams) -> Awaitable[Mapping[str, Any]]:
+        """Run one call to its end; return the member of its answer."""
+        return self.open(method).answer(params)
+
+    def open(self, method: str) -> Call:
+        """Return a call of `method` that has not begun."""
+        return Call(
+            name=method, methods=self._methods, gate=self._gate, exchange=self._exchange, observer=self._observer
+        )
+
+    def refuse(self, error: ReasondError) -> Mapping[str, Any]:
+        """Return the error object for what is not a call at all."""
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
+        return note_failure(error, self._exchange, "jsonrpc")
+
+
+class Call:
+    """One call. It learns who calls on the way, because what a failed run left is for its owner only."""
+
+    def __init__(
+        self, *, name: str, methods: Methods, gate: Gate, exchange: Exchange, observer: CallObserver = UNOBSERVED
+    ) -> None:
+        self._observer = observer
+        self._name = name
+        self._methods = methods
+        self._gate = gate
+        self._exchange = exchange
+        self._principal: Principal | None = None
+        self._decision: audit.Decision | None = None
+
+    async def answer(self, params: RpcParams) -> Mapping[str, Any]:
+        """Run the call; return `{"result": ...}` or `{"error": ...}`."""
+        code, since_s, failure = "CANCELLED", time.monotonic(), None
+        try:
+            method = self._method()
+            principal, arguments = await self._admit(method.operation, params)
+            answer = {"result": await method.run(principal, read_params(method.params, arguments))}
+            code = "OK"
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
+            failure = failure_of(error)
+            code = failure.declaration.grpc_status
+            return {"error": await self.explain(failure)}
+        finally:
+            self._note_end(code, since_s)
+            # It leads back to this frame: the params would stay until the collector comes round.
+            del failure
+        return answer
+
+    async def events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the events of the execution that the call starts, or of the one that `last_event_id` names.
+
+        A client that connects again may send the call that it began with: what it asked is not asked again.
+
+        Raises:
+            ReasondError: the call was refused, or the run failed.
+        """
+        code, since_s = "CANCELLED", time.monotonic()
+        self._observer.stream_opened(TRANSPORT)
+        try:
+            async with aclosing(self._events(params, last_event_id)) as events:
+                async for event in events:
+                    yield event
+            code = "OK"
+        except Exception as error:
+            code = self._report_failure(error)
+            raise
+        finally:
+            self._observer.stream_closed(TRANSPORT)
+            self._note_end(code, since_s)
+
+    async def _events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[StreamEvent, None]:
+        method = self._method()
+        streaming = method.streaming
+        if streaming is None:
+            raise InternalError(f"the method {self._name!r} has no events")
+        principal, arguments = await self._admit(streaming.operation, params)
+        wanted = read_params(method.params, arguments)
+        cursor = None if last_event_id is None else read_cursor(last_event_id)
+        events = streaming.open(principal, wanted, cursor)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def explain(self, error: ReasondError) -> dict[str, Any]:
+        """Return the error object for how the call failed, with what the run had done if it was one."""
+        self._decide(error)
+        partial = None
+        if error.execution_id and self._principal is not None:
+            partial = await self._left_by(self._principal, error.execution_id)
+        self._observer.call_failed(TRANSPORT, error.declaration.name)
+        return note_failure(error, self._exchange, self._name, partial=partial)
+
+    def _report_failure(self, error: Exception) -> str:
+        """Return the code of how the call failed, which the audit log is told of."""
+        failure = failure_of(error)
+        self._decide(failure)
+        return failure.declaration.grpc_status
+
+    def _decide(self, error: ReasondError) -> None:
+        """Let the audit log say how the call failed, once somebody was let in."""
+        if self._decision is not None:
+            self._decision.end(error)
+
+    def _note_end(self, code: str, since_s: float) -> None:
+        """Note that the call is over; whoever was let in and left before the end was allowed what was asked."""
+        if self._decision is not None:
+            self._decision.allow()
+        self._observer.call_ended(TRANSPORT, self._name, code, time.monotonic() - since_s)
+
+    def _method(self) -> Method:
+        """Return the method that is called."""
+        method = self._methods.get(self._name)
+        if method is None:
+            # What the caller wrote is not repeated in the access log.
+            self._exchange.methods.append("unknown")
+            hint = suggest_nearest(self._name, self._methods.names)
+            raise MethodNotFoundError(f"Method not found: {shown(self._name)}{hint}")
+        self._exchange.methods.append(self._name)
+        return method
+
+    async def _admit(self, operation: Operation, params: RpcParams) -> tuple[Principal, Mapping[str, Any]]:
+        """Return who calls, and the params without the token; that they may is a decision that has begun."""
+        if isinstance(params, list):
+            raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
+        principal, arguments = await self._gate.admit(params, operation, self._exchange)
+        self._principal = principal
+        self._decision = audit.begin(operation, principal=principal, call_id=self._exchange.call_id)
+        return principal, arguments
+
+    async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
+        """Return the partial result of an execution; None where it is no longer kept."""
+        try:
+            return await self._methods.read_partial(principal, execution_id)
+        except ReasondError:
+            return None
+
+
+def note_failure(
+    error: ReasondError, exchange: Exchange, name: str, *, partial: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return `error` as an error object; note it for the access log, and write a fault with its traceback."""
+    shown_error = error_object(error, call_id=exchange.call_id, partial=partial)
+    exchange.code = shown_error["code"]
+    exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault
+    if exchange.reason == "INTERNAL":
+        _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.call_id})
+    return shown_error

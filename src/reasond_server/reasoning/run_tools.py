@@ -1,0 +1,158 @@
+"""The tools of one run: each call is an effect, which is on record before it begins and never made twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import ReasondError, ToolOutcomeUnknownError, shown
+from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, error_row, read_error, read_row
+from reasond_server.telemetry.propagation import OutgoingTrace
+from reasond_server.telemetry.redaction import shorten
+from reasond_server.telemetry.spans import EXECUTE_TOOL
+from reasond_server.types import ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ToolSpec
+    from reasond_server.runs.effects import Effect, Effects
+    from reasond_server.runs.run_trace import RunTrace
+    from reasond_server.telemetry.spans import Attributes, Tracing
+    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.types import ToolCall
+
+
+class JournaledToolbox:
+    """The tools of a run: a call that has begun is on record before it has an effect."""
+
+    def __init__(self, *, toolbox: Toolbox, effects: Effects) -> None:
+        self._toolbox = toolbox
+        self._effects = effects
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools that may be called."""
+        return self._toolbox.specs
+
+    def is_idempotent(self, name: str) -> bool:
+        """Return what the tool says."""
+        return self._toolbox.is_idempotent(name)
+
+    def restore(self, call: ToolCall, result: ToolResult) -> None:
+        """Take a call that was made in an earlier life of the run."""
+        self._toolbox.restore(call, result)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Execute `call`, or return what came of it when the run made it before.
+
+        Raises:
+            ToolOutcomeUnknownError: it had begun when a process died, and must not be made twice.
+            ReasondError: as the tools say, or said.
+        """
+        digest = digest_of_texts(call.call_id, call.name, call.arguments_json)
+        effect = self._effects.begin("tool", digest, is_idempotent=self.is_idempotent(call.name))
+        try:
+            async with effect:
+                return await self._call_once(call, effect)
+        except ToolOutcomeUnknownError:
+            raise _unknown_outcome(call) from None
+
+    async def _call_once(self, call: ToolCall, effect: Effect) -> ToolResult:
+        if effect.recorded is not None:
+            return self._restore(call, effect.recorded)
+        try:
+            outcome = await self._toolbox.call(call)
+        except ReasondError as error:
+            await effect.complete(encode_result(error))
+            raise
+        await effect.complete(encode_result(outcome))
+        return outcome
+
+    def _restore(self, call: ToolCall, recorded: str) -> ToolResult:
+        outcome = decode_result(recorded)
+        if isinstance(outcome, ReasondError):
+            raise outcome
+        self._toolbox.restore(call, outcome)
+        return outcome
+
+
+class TracedToolbox:
+    """The tools of a run, with a span for each call that is really made."""
+
+    def __init__(self, *, toolbox: Toolbox, trace: RunTrace, tracing: Tracing) -> None:
+        self._toolbox = toolbox
+        self._trace = trace
+        self._tracing = tracing
+        self._names = frozenset(spec.name for spec in toolbox.specs)
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools that may be called."""
+        return self._toolbox.specs
+
+    def is_idempotent(self, name: str) -> bool:
+        """Return what the tool says."""
+        return self._toolbox.is_idempotent(name)
+
+    def restore(self, call: ToolCall, result: ToolResult) -> None:
+        """Take a call that was made in an earlier life of the run."""
+        self._toolbox.restore(call, result)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Execute `call` within a span. Raises as the tools do."""
+        tracing = self._tracing
+        # A name that the model invented is content, and there is no end of them.
+        name = call.name if call.name in self._names else "unknown"
+        span = tracing.part(f"{EXECUTE_TOOL} {name}", self._attributes(call, name), parent=self._trace.open())
+        try:
+            with OutgoingTrace(span.context if tracing.tells_tools else None):
+                result = await self._toolbox.call(call)
+            if result.is_error:
+                span.fail("tool_error")
+            if tracing.has_content:
+                span.set({"gen_ai.tool.call.result": shorten(result.result_json)})
+        except Exception as error:
+            span.fail(getattr(error, "reason", "INTERNAL"))
+            raise
+        else:
+            return result
+        finally:
+            span.end()
+
+    def _attributes(self, call: ToolCall, name: str) -> Attributes:
+        attributes: Attributes = {
+            "gen_ai.operation.name": EXECUTE_TOOL,
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": call.call_id[:128],
+            "openinference.span.kind": "TOOL",
+        }
+        if self._tracing.has_content:
+            attributes["gen_ai.tool.call.arguments"] = shorten(call.arguments_json)
+        return attributes
+
+
+def encode_result(result: ToolResult | ReasondError) -> str:
+    """Return what came of a tool call as JSON text."""
+    if isinstance(result, ReasondError):
+        return json.dumps({"v": VERSION, "error": error_row(result)}, separators=(",", ":"))
+    return json.dumps({"v": VERSION, "result": asdict(result)}, separators=(",", ":"))
+
+
+def decode_result(body: str) -> ToolResult | ReasondError:
+    """Return what came of the tool call in `body`.
+
+    Raises:
+        ReplayError: another version of this program wrote it.
+    """
+    row = read_row(body)
+    return read_error(row["error"]) if "error" in row else ToolResult(**row["result"])
+
+
+def _unknown_outcome(call: ToolCall) -> ToolOutcomeUnknownError:
+    return ToolOutcomeUnknownError(
+        f"The server went down while the tool {shown(call.name)} was at work; whether it did its part is not known",
+        remedy="See for yourself, then ask again; what was done until then is kept.",
+        metadata={"tool": call.name, "call_id": call.call_id},
+    )

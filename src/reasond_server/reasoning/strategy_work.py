@@ -1,0 +1,367 @@
+"""Reasoning as a kind of work: a strategy works on a task, and its steps become the events of a log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from reasond_server.errors import InternalError, ReasondError
+from reasond_server.logs.stored.codec import detail_digest
+from reasond_server.reasoning.payloads import require_outcome, require_step, require_wrote
+from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
+from reasond_server.runs.driving import make_carriable
+from reasond_server.runs.phase import Phase, Trigger
+from reasond_server.runs.plan import PlanError, foreign_plan, nonces
+from reasond_server.runs.recorded_calls import ReplayError
+from reasond_server.runs.run_journal import JournaledModel
+from reasond_server.runs.work import RunEnding, WorkRequest
+from reasond_server.strategies.strategy import RunContext, Step, Wrote
+from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.types import (
+    Budget,
+    ExecutionStarted,
+    FinishReason,
+    Iteration,
+    Metrics,
+    Result,
+    StrategySource,
+    Task,
+)
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reasond_server.clock import Clock
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.logs.store import Recovery
+    from reasond_server.runs.plan import Plan
+    from reasond_server.runs.run import Run
+    from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
+    from reasond_server.tools.toolbox import Toolbox, ToolSource
+    from reasond_server.types import Event, Execution, ExecutionFailure, Json, StrategyMetrics, Usage
+
+REASONING: Final = "reasoning"
+"""The kind of work that strategies do."""
+_EVENTS_PER_TURN: Final = 16
+
+
+@value
+class Assignment:
+    """Which strategy works on which task, and how: everything is chosen and checked.
+
+    Attributes:
+        strategy_source: who chose the strategy.
+        shown_config: the configuration as callers are told it.
+    """
+
+    task: Task
+    strategy: ReasoningStrategy[Any]
+    strategy_source: StrategySource
+    config: StrategyConfig
+    shown_config: Json
+
+
+class ReasoningKind:
+    """Makes the work of strategies: new, or again from what another process left behind.
+
+    `find_strategy` returns a strategy by name and raises where there is none. `tools` are those that runs may call.
+    """
+
+    kind: str = REASONING
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        tools: ToolSource = NO_TOOLS,
+        find_strategy: Callable[[str], ReasoningStrategy[Any]],
+    ) -> None:
+        self._clock = clock
+        self._tools = tools
+        self._find_strategy = find_strategy
+
+    def create(self, assignment: Assignment, request: WorkRequest) -> ReasoningWork:
+        """Return new work."""
+        return ReasoningWork(assignment=assignment, request=request, clock=self._clock, tools=self._tools)
+
+    def revive(self, plan: Plan, recovery: Recovery) -> ReasoningWork:
+        """Return the work that makes the same calls again, and the steps that are logged.
+
+        Raises:
+            PlanError: the strategy is not there any more, does not take its configuration, or cannot do the same again.
+        """
+        return ReasoningWork(
+            assignment=self._read_assignment(plan.work),
+            request=plan.to_request(recovery.execution, budget=_read_budget(plan.work)),
+            clock=self._clock,
+            tools=self._tools,
+            known=[
+                detail_digest(logged.event.detail) for logged in recovery.events if isinstance(logged.event, Iteration)
+            ],
+        )
+
+    def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
+        """Return the result of an execution that nobody can go on with, after its first event if that is missing."""
+        execution = recovery.execution
+        last = recovery.events[-1].create_time if recovery.events else execution.create_time
+        result = Result(
+            execution_id=execution.execution_id,
+            answer="",
+            strategy_used=execution.strategy,
+            strategy_source=execution.strategy_source,
+            finish_reason=FinishReason.FAILED,
+            metrics=Metrics(usage=execution.usage, execution_time_s=(last - execution.create_time).total_seconds()),
+            warnings=tuple(warnings),
+            model=execution.model,
+            error=failure,
+        )
+        return [result] if execution.last_sequence else [_start_of(execution, {}), result]
+
+    def _read_assignment(self, row: Json) -> Assignment:
+        if row.keys() != {"task", "strategy", "source", "config"}:
+            raise foreign_plan()
+        name, shown_config = row["strategy"], row["config"]
+        try:
+            strategy = self._find_strategy(name)
+        except ReasondError:
+            raise PlanError(f"the strategy {name!r} is not enabled here any more") from None
+        if not strategy.is_replayable:
+            raise PlanError(f"the strategy {name!r} cannot go on from its steps")
+        try:
+            config = strategy.config_type.model_validate_json(json.dumps(shown_config))
+        except ValidationError:
+            raise PlanError(f"the strategy {name!r} does not take its configuration any more") from None
+        return Assignment(
+            task=_read_task(row["task"]),
+            strategy=strategy,
+            strategy_source=_read_source(row["source"]),
+            config=config,
+            shown_config=shown_config,
+        )
+
+
+class ReasoningWork:
+    """One strategy at work on one task; see `runs.work.Work`.
+
+    `known` are digests of the steps that are logged from earlier lives: they are made again and compared.
+    """
+
+    __slots__ = (
+        "_assignment",
+        "_clock",
+        "_known",
+        "_tools",
+        "agent",
+        "kind",
+        "metrics",
+        "name",
+        "request",
+        "source",
+        "step_count",
+    )
+
+    def __init__(
+        self,
+        *,
+        assignment: Assignment,
+        request: WorkRequest,
+        clock: Clock,
+        tools: ToolSource = NO_TOOLS,
+        known: Sequence[bytes] = (),
+    ) -> None:
+        self.kind = REASONING
+        self.name = assignment.strategy.name
+        self.source = assignment.strategy_source
+        self.agent = assignment.task.agent or ""
+        self.request = request
+        self.step_count = 0
+        self.metrics: StrategyMetrics | None = None
+        self._assignment = assignment
+        self._clock = clock
+        self._tools = tools
+        self._known = known
+
+    @property
+    def new_step_count(self) -> int:
+        """Steps that are not logged from an earlier life."""
+        return self.step_count - len(self._known)
+
+    @property
+    def obstacle(self) -> str:
+        """Why no other process could go on, in words; empty where one can."""
+        return (
+            "" if self._assignment.strategy.is_replayable else f"the strategy {self.name!r} cannot go on from its steps"
+        )
+
+    def describe(self) -> Json:
+        """Return the task, the strategy and its configuration."""
+        return {
+            "task": asdict(self._assignment.task),
+            "strategy": self.name,
+            "source": self.source,
+            "config": self._assignment.shown_config,
+        }
+
+    def begin(self, run: Run) -> Event:
+        """Return the first event."""
+        return _start_of(run.identity, self._assignment.shown_config)
+
+    async def work(self, run: Run) -> None:
+        """Run the strategy, log its steps as they complete, and report its outcome before it cleans up."""
+        model, monotonic = run.accounts.model, self._clock.monotonic
+        spent, since, turn = model.usage, monotonic(), 0
+        events = self._assignment.strategy.run(self._assignment.task, self._build_context(run))
+        try:
+            async for event in events:
+                if run.phase is not Phase.WORKING:
+                    return
+                if isinstance(event, Wrote):
+                    text = require_wrote(event, strategy=self.name).text
+                    if self.step_count >= len(self._known):
+                        run.subscribers.publish(self.step_count, text)
+                elif isinstance(event, Step):
+                    used, now = model.usage, monotonic()
+                    self._append_step(run, event, used=used - spent, elapsed_s=now - since)
+                    if not run.log.has_room:
+                        await run.log.wait_for_room()
+                    spent, since = used, now
+                    if run.reach_checkpoint():
+                        return
+                else:
+                    self._report_outcome(run, event)
+                    return
+                turn += 1
+                # A strategy that never waits for anything would keep all others from working.
+                if not turn % _EVENTS_PER_TURN:
+                    await asyncio.sleep(0)
+        except ReasondError as error:
+            run.report_end(make_carriable(error), trigger=Trigger.FAIL)
+            raise
+        finally:
+            await events.aclose()
+        raise InternalError(f"strategy {self.name!r} ended without an outcome")
+
+    def conclude(self, run: Run, ending: RunEnding) -> Result:
+        """Return the result."""
+        accounts, execution = run.accounts, run.identity
+        return Result(
+            execution_id=execution.execution_id,
+            answer=ending.answer,
+            strategy_used=execution.strategy,
+            strategy_source=execution.strategy_source,
+            finish_reason=ending.finish_reason,
+            metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
+            warnings=(*accounts.warnings, *ending.warnings),
+            model=execution.model,
+            error=ending.to_failure(),
+        )
+
+    def _report_outcome(self, run: Run, outcome: Outcome) -> None:
+        """Report how the strategy ended by itself."""
+        checked = require_outcome(outcome, strategy=self.name, before=self.metrics)
+        self.metrics = checked.metrics
+        if self.step_count < len(self._known):
+            raise _differs(f"it ended after {self.step_count} of {len(self._known)} steps that it had made before")
+        run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
+
+    def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
+        """Append the step, unless it is logged from an earlier life of the run.
+
+        Raises:
+            ReplayError: another step is logged in its place.
+            InternalError: it cannot be kept.
+        """
+        detail, self.metrics = require_step(step, strategy=self.name, before=self.metrics)
+        index = self.step_count
+        if index < len(self._known):
+            if detail_digest(detail) != self._known[index]:
+                raise _differs(f"its step {index} is another one than before")
+            self.step_count += 1
+            run.trace.end_step()
+            return
+        iteration = Iteration(
+            index=index, answer_found=step.answer_found, usage=used, elapsed_s=elapsed_s, detail=detail
+        )
+        self.step_count += 1
+        if run.trace.tracing is not None:
+            run.trace.end_step(
+                {
+                    "reasond.step.index": index,
+                    "reasond.step.answer_found": step.answer_found,
+                    "gen_ai.usage.input_tokens": used.input_tokens,
+                    "gen_ai.usage.output_tokens": used.output_tokens,
+                }
+            )
+        run.append(iteration, now=self._clock.now())
+
+    def _build_context(self, run: Run) -> RunContext[Any]:
+        model: ChatModel = run.accounts.model
+        if run.journal is not None:
+            model = JournaledModel(model=run.accounts.model, journal=run.journal)
+        return RunContext(
+            config=self._assignment.config,
+            model=model,
+            tools=self._build_toolbox(run),
+            monotonic=self._clock.monotonic,
+            new_nonce=nonces(run.nonce),
+        )
+
+    def _build_toolbox(self, run: Run) -> Toolbox:
+        """Return the tools of the run; none where its configuration does not use them, whatever its strategy does."""
+        if not self._assignment.config.uses_tools:
+            return NO_TOOLS
+        toolbox = self._tools.open_toolbox(max_calls=self.request.budget.max_tool_calls)
+        if not toolbox.specs:
+            return toolbox
+        if run.trace.tracing is not None:
+            toolbox = TracedToolbox(toolbox=toolbox, trace=run.trace, tracing=run.trace.tracing)
+        return JournaledToolbox(toolbox=toolbox, effects=run.effects)
+
+
+def ending_of_outcome(outcome: Outcome, *, is_clamped: bool) -> RunEnding:
+    """Return the ending that the strategy itself brought about; `is_clamped`: the budget had shortened a call."""
+    reason, warnings = outcome.finish_reason, tuple(outcome.warnings)
+    if reason is FinishReason.TRUNCATED and is_clamped:
+        reason = FinishReason.BUDGET_EXHAUSTED
+        warnings += ("The token budget cut the last model call short.",)
+    return RunEnding(finish_reason=reason, answer=outcome.answer, warnings=warnings)
+
+
+def _start_of(execution: Execution, config: Json) -> ExecutionStarted:
+    return ExecutionStarted(
+        strategy=execution.strategy, strategy_source=execution.strategy_source, model=execution.model, config=config
+    )
+
+
+def _read_task(row: Any) -> Task:  # noqa: ANN401 - JSON of any version
+    try:
+        capabilities = tuple(row["agent_capabilities"])
+        return Task(**{**row, "agent_capabilities": capabilities, "budget": Budget(**row["budget"])})
+    except (KeyError, TypeError):
+        raise foreign_plan() from None
+
+
+def _read_budget(row: Json) -> Budget:
+    try:
+        return Budget(**row["task"]["budget"])
+    except (KeyError, TypeError):
+        raise foreign_plan() from None
+
+
+def _read_source(text: Any) -> StrategySource:  # noqa: ANN401 - JSON of any version
+    try:
+        return StrategySource(text)
+    except ValueError:
+        raise foreign_plan() from None
+
+
+def _differs(how: str) -> ReplayError:
+    return ReplayError(
+        f"The server that worked on this execution went down, and going on failed: {how}",
+        remedy="What was done until then is kept. Start the task again.",
+    )

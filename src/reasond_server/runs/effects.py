@@ -1,0 +1,163 @@
+"""What a run does that must not happen twice: each effect is on record before it begins, and after it has ended."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from reasond_server.errors import InternalError, ToolOutcomeUnknownError, shown
+from reasond_server.runs.run_journal import RESULT, STARTED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Self
+
+    from reasond_server.runs.run_journal import RunJournal
+
+
+class Effects:
+    """The effects of one run; without a `journal` none is kept, because nobody goes on with the run.
+
+    `nonce` is the first of the run: with the tenant it makes the idempotency keys, which are the same in every life of
+    the run, and in an execution that takes over the records of this one. `wait_for_lease` waits while the process
+    cannot be sure that no other one is at work on the run.
+    """
+
+    __slots__ = ("_count", "_journal", "_nonce", "_tenant", "_wait_for_lease")
+
+    def __init__(
+        self,
+        *,
+        nonce: str,
+        tenant: str,
+        journal: RunJournal | None,
+        wait_for_lease: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._nonce = nonce
+        self._tenant = tenant
+        self._journal = journal
+        self._wait_for_lease = wait_for_lease
+        self._count = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an effect has begun, in this life of the run or an earlier one."""
+        return self._count > 0 if self._journal is None else self._journal.has_effects
+
+    def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
+        """Return the effect that begins where its context is entered; the order of these calls numbers alike ones.
+
+        `kind` is a word without a colon, and `digest` tells apart what is done. Both are kept, so neither may be
+        content.
+
+        Raises:
+            InternalError: the run is over.
+        """
+        self.require_open()
+        self._count += 1
+        occurrence = f"{digest}:{self._count}" if self._journal is None else self._journal.next_effect(kind, digest)
+        return Effect(
+            effects=self, journal=self._journal, kind=kind, occurrence=occurrence, is_idempotent=is_idempotent
+        )
+
+    def derive_key(self, occurrence: str) -> str:
+        """Return the idempotency key of an effect: 64 hexadecimal digits that nobody can guess."""
+        return hmac.digest(self._nonce.encode(), f"{self._tenant}\0{occurrence}".encode(), hashlib.sha256).hex()
+
+    def require_open(self) -> None:
+        """Refuse to begin anything once the run is over: a task that its work left behind may be what calls here.
+
+        Raises:
+            InternalError: it is.
+        """
+        if self._journal is not None and self._journal.is_closed:
+            raise InternalError("the run is over and calls no more tools")
+
+    async def wait_for_right(self) -> None:
+        """Wait until no other process can be at work on the run. Raises as `require_open`."""
+        if self._wait_for_lease is not None:
+            await self._wait_for_lease()
+        self.require_open()
+
+
+class Effect:
+    """One effect, as an asynchronous context: what is in it happens once, whatever dies.
+
+    Where an earlier life completed it, `recorded` is the text that `complete` was given then, and nothing is to be
+    done. Else it is on record as begun once the context is entered, and `complete` keeps what came of it. Left without
+    that it stays begun: the next life does an idempotent one again, and fails with any other.
+
+    Attributes:
+        recorded: what came of it in an earlier life; None where it is to be done now.
+    """
+
+    __slots__ = ("_act", "_effects", "_is_idempotent", "_journal", "_kind", "_occurrence", "_open", "recorded")
+
+    def __init__(
+        self, effects: Effects, journal: RunJournal | None, *, kind: str, occurrence: str, is_idempotent: bool
+    ) -> None:
+        self._effects = effects
+        self._journal = journal
+        self._kind = kind
+        self._occurrence = occurrence
+        self._is_idempotent = is_idempotent
+        self._open = ExitStack()
+        self._act = ExitStack()
+        self.recorded: str | None = None
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key by which another system can tell that it is asked the same again."""
+        return self._effects.derive_key(f"{self._kind}:{self._occurrence}")
+
+    async def __aenter__(self) -> Self:
+        """Begin, or find what is on record.
+
+        Raises:
+            ToolOutcomeUnknownError: it was begun in an earlier life, is not idempotent, and nobody knows what came of
+                it.
+            InternalError: the run is over.
+        """
+        if self._journal is None:
+            await self._effects.wait_for_right()
+            return self
+        self.recorded = self._journal.take(f"{self._kind}{RESULT}:{self._occurrence}")
+        if self.recorded is not None:
+            self._journal.recalled += 1
+            return self
+        await self._journal.wait_for_turn()
+        self._open.enter_context(self._journal.open_call())
+        try:
+            await self._keep_start(self._journal)
+        except BaseException:
+            self._open.close()
+            raise
+        self._act.enter_context(self._journal.act())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Leave it as it is on record."""
+        self._act.close()
+        self._open.close()
+
+    async def complete(self, body: str) -> None:
+        """Keep `body`, JSON text, as what came of it; return once that is committed."""
+        # Whoever waits for a commit does nothing any more that could not be stopped.
+        self._act.close()
+        if self._journal is not None and self.recorded is None:
+            await self._journal.keep_safely(f"{self._kind}{RESULT}:{self._occurrence}", body)
+
+    async def _keep_start(self, journal: RunJournal) -> None:
+        key = f"{self._kind}{STARTED}:{self._occurrence}"
+        if journal.take(key) is None:
+            await self._effects.wait_for_right()
+            await journal.keep_safely(key, "{}")
+        elif not self._is_idempotent:
+            raise ToolOutcomeUnknownError(
+                f"The server went down during an effect of kind {shown(self._kind)}; whether it happened is not known",
+                remedy="See for yourself, then ask again; what was done until then is kept.",
+            )
+        # Once more: the commit may have taken long.
+        await self._effects.wait_for_right()

@@ -1,0 +1,230 @@
+"""What is kept of a completed call, as JSON: enough to answer the same call again without making it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import InternalError, ReasondError, error_of
+from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
+from reasond_server.types import ToolCall, Usage, UsageSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ChatRequest, Message, ModelEvent
+
+VERSION = 1
+
+
+class ReplayError(InternalError):
+    """A run that was gone on with did not do the same again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """A model call: its events, text joined, what it was charged with, and how it ended.
+
+    The last event is `Finished`, or `error` is set, or the strategy closed the call where the events end. `is_clamped`
+    tells that the budget had shortened a call by then.
+    """
+
+    events: Sequence[ModelEvent]
+    usage: Usage
+    error: ReasondError | None = None
+    is_clamped: bool = False
+
+
+class AnswerParts:
+    """Collects the events of a call, text in one piece."""
+
+    def __init__(self) -> None:
+        self._done: list[ModelEvent] = []
+        self._kind: type[Text | ReasoningText] | None = None
+        self._pieces: list[str] = []
+
+    def add(self, event: ModelEvent) -> None:
+        """Add `event`."""
+        if isinstance(event, Text | ReasoningText):
+            if self._kind is not type(event):
+                self._join_text()
+                self._kind = type(event)
+            self._pieces.append(event.text)
+        else:
+            self._join_text()
+            self._done.append(event)
+
+    def join(self) -> Sequence[ModelEvent]:
+        """Return what was added."""
+        self._join_text()
+        return tuple(self._done)
+
+    def _join_text(self) -> None:
+        if self._kind is not None:
+            self._done.append(self._kind(text="".join(self._pieces)))
+            self._kind, self._pieces = None, []
+
+
+def encode_call(call: RecordedCall) -> str:
+    """Return `call` as JSON text."""
+    row: dict[str, Any] = {
+        "v": VERSION,
+        "events": [_event_row(event) for event in call.events],
+        "usage": _usage_row(call.usage),
+    }
+    if call.error is not None:
+        row["error"] = error_row(call.error)
+    if call.is_clamped:
+        row["clamped"] = True
+    return _write_row(row)
+
+
+def decode_call(body: str) -> RecordedCall:
+    """Return the call that `body` holds.
+
+    Raises:
+        ReplayError: another version of this program wrote it.
+    """
+    row = read_row(body)
+    return RecordedCall(
+        events=tuple(_event_of(each) for each in row["events"]),
+        usage=_usage_of(row["usage"]),
+        error=read_error(row["error"]) if "error" in row else None,
+        is_clamped=row.get("clamped", False),
+    )
+
+
+def usage_in(body: str) -> Usage:
+    """Return what the call in `body` was charged with; nothing where it is no model call.
+
+    Raises:
+        ReplayError: it is no record of a call.
+    """
+    try:
+        row: dict[str, Any] = json.loads(body)
+        spent = row.get("usage")
+        return Usage() if spent is None else _usage_of(spent)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ReplayError("the record of a call cannot be read") from None
+
+
+def encode_count(count: int | None) -> str:
+    """Return the answer to a question for an exact count."""
+    return _write_row({"v": VERSION, "count": count})
+
+
+def decode_count(body: str) -> int | None:
+    """Return the answer that `body` holds. Raises as `decode_call`."""
+    count: int | None = read_row(body)["count"]
+    return count
+
+
+def digest_of_request(request: ChatRequest) -> str:
+    """Return what two requests share only if they ask a model for the same; the time that is left does not count."""
+    rest = {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "stop": [*request.stop],
+        "tools": [asdict(tool) for tool in request.tools],
+        "tool_choice": request.tool_choice,
+        "json_schema": request.json_schema,
+        "seed": request.seed,
+    }
+    if request.label:
+        rest["label"] = request.label
+    return digest_of_texts(*_texts_of(request.messages), json.dumps(rest, sort_keys=True, default=dict))
+
+
+def digest_of_messages(messages: Sequence[Message]) -> str:
+    """Return what two prompts share only if they are the same."""
+    return digest_of_texts(*_texts_of(messages))
+
+
+def digest_of_texts(*texts: str) -> str:
+    """Return 128 bits that tell these texts from all others."""
+    parts = [f"{_size_of(text)}:{text}" for text in texts]
+    return hashlib.blake2b("".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _size_of(text: str) -> int:
+    """Return the bytes of `text` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _texts_of(messages: Sequence[Message]) -> list[str]:
+    texts: list[str] = []
+    for message in messages:
+        if not (message.tool_calls or message.tool_call_id or message.reasoning):
+            # What json.dumps would make of it; histories are long, and nearly all of their messages are plain.
+            texts += (message.content, f'["{message.role}", "", "", []]')
+            continue
+        calls = [[call.call_id, call.name, call.arguments_json] for call in message.tool_calls]
+        marks = [message.role, message.tool_call_id, message.reasoning, calls]
+        texts += (message.content, json.dumps(marks))
+    return texts
+
+
+def _event_row(event: ModelEvent) -> list[Any]:
+    if isinstance(event, Text):
+        return ["text", event.text]
+    if isinstance(event, ReasoningText):
+        return ["reasoning", event.text]
+    if isinstance(event, ToolCall):
+        return ["call", event.call_id, event.name, event.arguments_json]
+    return ["finished", event.reason, event.matched_stop, [*event.warnings], _usage_row(event.usage)]
+
+
+def _event_of(row: Sequence[Any]) -> ModelEvent:
+    kind, first, *rest = row
+    if kind == "text":
+        return Text(text=first)
+    if kind == "reasoning":
+        return ReasoningText(text=first)
+    if kind == "call":
+        return ToolCall(call_id=first, name=rest[0], arguments_json=rest[1])
+    return Finished(reason=ModelFinish(first), matched_stop=rest[0], warnings=tuple(rest[1]), usage=_usage_of(rest[2]))
+
+
+def _usage_row(usage: Usage) -> dict[str, Any]:
+    # What asdict returns, without its copies.
+    return {name: getattr(usage, name) for name in usage.__slots__}
+
+
+def _usage_of(row: dict[str, Any]) -> Usage:
+    return Usage(**{**row, "source": UsageSource(row["source"])})
+
+
+def error_row(error: ReasondError) -> dict[str, Any]:
+    """Return what is kept of an error."""
+    return {
+        "reason": error.reason,
+        "message": error.message,
+        "remedy": error.remedy,
+        "metadata": error.metadata,
+        "retry_after_s": error.retry_after_s,
+    }
+
+
+def read_error(row: dict[str, Any]) -> ReasondError:
+    """Return the error that `error_row` made `row` of."""
+    error = error_of(row["reason"], row["message"])
+    error.remedy, error.metadata, error.retry_after_s = row["remedy"], row["metadata"], row["retry_after_s"]
+    return error
+
+
+def read_row(body: str) -> dict[str, Any]:
+    """Return the object in the `body` of a record.
+
+    Raises:
+        ReplayError: another version of this program wrote it.
+    """
+    row: dict[str, Any] = json.loads(body)
+    if row.get("v") != VERSION:
+        raise ReplayError("the record of a call was written by another version of the server and cannot be read")
+    return row
+
+
+def _write_row(row: dict[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"))

@@ -1,0 +1,135 @@
+"""Goes on with what other processes left behind, and keeps the leases of what is at work here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors import ReasondError
+from reasond_server.logs.leases import Upkeep
+from reasond_server.runs.making import going_on_failed
+from reasond_server.runs.phase import Trigger
+from reasond_server.runs.plan import PlanError
+from reasond_server.runs.recorded_calls import ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from reasond_server.clock import Clock
+    from reasond_server.logs.store import ExecutionStore, Lease, Recovery
+    from reasond_server.runs.admission import Admission, Leavable, Place
+    from reasond_server.runs.driving import Driver
+    from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
+    from reasond_server.runs.making import Maker
+    from reasond_server.runs.run import Run
+    from reasond_server.telemetry.observers import WorkObserver
+
+_log = logging.getLogger("reasond.executions")
+
+
+class Recoverer:
+    """Adopts executions whose process is gone, each third of a lease; `upkeep` does the looking.
+
+    `carry_over` gives a run back the permit that its caller was admitted by, so that it counts here as well.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ExecutionStore,
+        lease: Lease,
+        clock: Clock,
+        runs: LiveRuns,
+        maker: Maker,
+        driver: Driver,
+        admission: Admission,
+        limits: RunnerLimits,
+        carry_over: Callable[[str, str, str, int], Awaitable[Leavable | None]],
+        observer: WorkObserver,
+    ) -> None:
+        self._runs = runs
+        self._maker = maker
+        self._driver = driver
+        self._admission = admission
+        self._limits = limits
+        self._carry_over = carry_over
+        self._observer = observer
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.upkeep = Upkeep(
+            store=store,
+            lease=lease,
+            random=clock.random,
+            monotonic=clock.monotonic,
+            runs=runs,
+            heir=self,
+        )
+
+    def begin(self, run: Run, place: Place, *, since_s: float) -> Run:
+        """Let `run` work; its lease was asked for at `since_s`."""
+        if run.tenure is not None:
+            run.tenure.begin(since_s, ask=self.upkeep.hurry, end=run.fence)
+        place.take()
+        run.place, run.subscribers.patience_s = place, self._limits.reattach_s
+        run.advance(Trigger.BEGIN)
+        run.driver = asyncio.create_task(self._driver.drive(run), name=f"execution {run.identity.execution_id}")
+        self._runs.add(run)
+        return run
+
+    async def aclose(self, *, within_s: float) -> None:
+        """Wait for what is under way, and stop the upkeep."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+
+    def count_room(self) -> int:
+        """See Heir."""
+        return 0 if self._admission.is_draining else self._admission.free_places
+
+    def adopt(self, recovery: Recovery, since_s: float) -> None:
+        """Go on with what a process left behind, or end it where that cannot be."""
+        name = recovery.execution.execution_id
+        own = self._runs.by_id.get(name)
+        if own is not None:
+            # This process was out of touch for longer than its lease lasted, and is its own heir.
+            own.stop(Trigger.LOSE)
+            self._spawn(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
+            return
+        if not self._maker.knows(recovery.execution):
+            _log.warning("an execution of kind %r is left to other processes", recovery.execution.kind)
+            return
+        try:
+            run = self._maker.revive(recovery)
+        except (PlanError, ReplayError) as error:
+            self._maker.write_off(recovery, going_on_failed(error))
+            self._observer.run_recovered("written_off")
+            return
+        self._observer.run_recovered("resumed")
+        if recovery.is_keep_requested:
+            run.subscribers.keep()
+        if not run.subscribers.keeps_running:
+            run.subscribers.await_one(within_s=self._limits.reattach_s)
+        place = self._admission.force()
+        self.begin(run, place, since_s=since_s)
+        self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
+
+    async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:
+        await own.wait_for_end()
+        name = recovery.execution.execution_id
+        if self._admission.is_draining:
+            await self._driver.give_back(name, recovery.fence)
+        elif name not in self._runs.by_id:
+            self.adopt(recovery, since_s)
+
+    async def _count(self, run: Run, place: Place, fence: int) -> None:
+        """Let a run that was taken over count among those that its caller may have at once."""
+        request = run.work.request
+        name = request.permit or run.identity.execution_id
+        try:
+            place.keep(await self._carry_over(request.tenant, request.subject, name, fence))
+        except ReasondError as error:
+            _log.warning("an execution goes on uncounted: %s", error.message, extra={"execution_id": name})
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

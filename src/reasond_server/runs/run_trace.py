@@ -1,0 +1,116 @@
+"""Where a run stands: in a trace, by the spans of it and of its step in progress, and in the logs, by its ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reasond_server.telemetry.propagation import TraceContext
+from reasond_server.telemetry.scope import Scope, current, enter
+from reasond_server.telemetry.spans import INVOKE_AGENT, INVOKE_WORKFLOW, STEP_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.telemetry.spans import Attributes, OpenSpan, Tracing
+    from reasond_server.types import Execution
+
+
+class RunTrace:
+    """What is open of a run in its trace: the spans of calls are children of its step in progress.
+
+    A step that is only replayed has no span, because it had one in the process that made it. `links` are places in the
+    traces of the executions whose place the run takes; `is_takeover` tells that another process began it.
+
+    Attributes:
+        tracing: where the spans go; None where nothing is traced, or before `begin`.
+    """
+
+    __slots__ = ("_is_takeover", "_links", "_scope", "_since_ns", "_span", "_step", "tracing")
+
+    def __init__(self, *, links: Sequence[str] = (), is_takeover: bool = False) -> None:
+        self._links = links
+        self._is_takeover = is_takeover
+        self._scope: Scope | None = None
+        self._span: OpenSpan | None = None
+        self._step: OpenSpan | None = None
+        self._since_ns = 0
+        self.tracing: Tracing | None = None
+
+    def begin(self, execution: Execution, tracing: Tracing | None, *, caller: str, agent: str) -> None:
+        """Let what happens from here on in this task, and its log lines, belong to the run, and begin its spans.
+
+        `caller` is the caller's place in a trace, `agent` the one that works; both may be empty.
+        """
+        starter = current()
+        self._scope = scope = Scope(
+            call_id="" if starter is None else starter.call_id,
+            execution_id=execution.execution_id,
+            trace=TraceContext.of_text(caller),
+        )
+        enter(scope)
+        if tracing is None:
+            return
+        name, attributes = self._describe(execution, agent)
+        links = [context for context in map(TraceContext.of_text, self._links) if context is not None]
+        self.tracing = tracing
+        self._span = span = tracing.run(name, attributes, parent=scope.trace, links=links)
+        self._since_ns = tracing.now_ns()
+        scope.span, scope.trace = self, span.context
+
+    def enter_again(self) -> None:
+        """Let what another task does about the run belong to it as well."""
+        if self._scope is not None:
+            enter(self._scope)
+
+    def link_rpc(self) -> None:
+        """Let the span of the RPC at work point at this run, which another one began."""
+        scope = current()
+        if self._span is not None and scope is not None and scope.span is not None:
+            scope.span.open().link(self._span.context)
+
+    def open(self) -> OpenSpan:
+        """Return the span of the step in progress, which began where the one before ended; only while it is traced."""
+        if self._step is None:
+            assert self.tracing is not None  # noqa: S101 - nobody has the scope of a run that is not traced
+            assert self._span is not None  # noqa: S101 - likewise
+            attributes = {"openinference.span.kind": "CHAIN"}
+            self._step = self.tracing.part(STEP_SPAN, attributes, parent=self._span, began_ns=self._since_ns)
+        return self._step
+
+    def end_step(self, attributes: Attributes | None = None) -> None:
+        """End the step in progress with what came of it; without `attributes` only if anything was called in it."""
+        if self.tracing is None:
+            return
+        if attributes is not None:
+            self.open().set(attributes)
+        step, self._step = self._step, None
+        if step is not None:
+            step.end()
+        self._since_ns = self.tracing.now_ns()
+
+    def end(self, attributes: Attributes, *, reason: str) -> None:
+        """End everything that is open, with what came of the run; `reason` is that of a failure, or empty."""
+        span = self._span
+        if span is None:
+            return
+        self.end_step()
+        span.set(attributes)
+        if reason:
+            span.fail(reason)
+        span.end()
+
+    def _describe(self, execution: Execution, agent: str) -> tuple[str, Attributes]:
+        """Return the name of the run's span and what is known when it begins."""
+        operation, what = (INVOKE_AGENT, agent) if agent else (INVOKE_WORKFLOW, execution.strategy)
+        attributes: Attributes = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.workflow.name": execution.strategy,
+            "gen_ai.conversation.id": execution.execution_id,
+            "gen_ai.request.model": execution.model,
+            "openinference.span.kind": "AGENT",
+        }
+        if agent:
+            attributes["gen_ai.agent.name"] = agent
+        if self._is_takeover:
+            attributes["reasond.execution.is_takeover"] = True
+        return f"{operation} {what}", attributes

@@ -1,0 +1,348 @@
+"""One SQLite file: one thread writes, a few threads read, and the event loop waits for neither."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import queue
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
+from reasond_server.storage.revisions import (
+    VERSION_TABLE,
+    SchemaState,
+    build_sqlite_statements,
+    require_current,
+    state_of_tables,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from sqlite3 import Connection
+
+ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger("reasond.storage")
+_READERS: Final = 2
+_PAGE_BYTES: Final = 4096
+# Every connection would take 2 MB: the system keeps the pages of the file anyway.
+_WRITER_CACHE_KIB: Final = 512
+_READER_CACHE_KIB: Final = 256
+_CHECKED_BYTES: Final = 64 * 2**20
+_UNREADABLE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+class SqliteFile:
+    """An open database file, locked against other processes; made by `open`.
+
+    It uses the driver of the standard library. SQLAlchemy and Alembic would take 25 MB and a third of the start, so
+    they are loaded only to migrate a file of an earlier release.
+
+    `write` and `read` run a function on a connection inside one transaction. They raise StoreFullError if the disk
+    (or `max_file_bytes`) is full, and StoreUnavailableError if the file cannot be reached or is closed.
+    """
+
+    def __init__(self, *, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
+        self._lock = lock
+        self._writer = writer
+        self._new_reader = new_reader
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+        self._reading = ThreadPoolExecutor(_READERS, thread_name_prefix="sqlite-reader")
+        self._readers: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+
+    @classmethod
+    async def open(
+        cls, path: Path, *, synchronous: str = "NORMAL", max_file_bytes: int = 0, checked_bytes: int = _CHECKED_BYTES
+    ) -> SqliteFile:
+        """Open the file, and create it and its tables if it does not exist; `max_file_bytes` 0 means no limit.
+
+        SQLite checks the whole file if it has at most `checked_bytes`, or was not closed.
+
+        Raises:
+            SettingsError: another process has it open, it is no database, it is damaged, it cannot be written, or
+                its schema is not that of this release.
+        """
+        return await asyncio.to_thread(_open, path, synchronous, max_file_bytes, checked_bytes)
+
+    async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
+        """Run `job` in a transaction of its own; call `then` on the event loop after the commit.
+
+        `then` is called even if the caller is cancelled meanwhile, because the commit happens all the same.
+        """
+        future = _submit(self._writing, self._run_write, job)
+
+        def tell(done: asyncio.Future[ResultT]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                then(done.result())
+
+        future.add_done_callback(tell)
+        return await asyncio.shield(future)
+
+    async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        """Run `job`, which only reads, in a transaction of its own."""
+        return await _submit(self._reading, self._run_read, job)
+
+    async def erase(self) -> None:
+        """Empty the write-ahead log, which contains old pages until then."""
+
+        def checkpoint() -> None:
+            with _translate_errors():
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+
+        await _submit(self._writing, checkpoint)
+
+    async def aclose(self) -> None:
+        """Wait for jobs under way, close the file and release the lock."""
+        await asyncio.to_thread(self._close)
+
+    def _run_write(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        with _translate_errors(), _run_transaction(self._writer, "BEGIN IMMEDIATE") as connection:
+            return job(connection)
+
+    def _run_read(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        with _translate_errors():
+            # There are as many threads as readers: a thread finds a free reader, or makes its own.
+            try:
+                connection = self._readers.get_nowait()
+            except queue.Empty:
+                connection = self._new_reader()
+            try:
+                with _run_transaction(connection, "BEGIN"):
+                    return job(connection)
+            finally:
+                self._readers.put(connection)
+
+    def _close(self) -> None:
+        self._reading.shutdown()
+        self._writing.shutdown()
+        while not self._readers.empty():
+            self._readers.get_nowait().close()
+        self._writer.close()
+        os.close(self._lock)
+
+
+def _submit(threads: ThreadPoolExecutor, work: Callable[..., ResultT], *args: object) -> asyncio.Future[ResultT]:
+    """Run `work` in one of the `threads` and return its future.
+
+    Raises:
+        StoreUnavailableError: the file is closed.
+    """
+    try:
+        return asyncio.get_running_loop().run_in_executor(threads, work, *args)
+    except RuntimeError:
+        raise StoreUnavailableError(
+            "The store is closed, because the server shuts down",
+            remedy="Retry after the time given.",
+        ) from None
+
+
+def migrate_file(path: Path) -> None:
+    """Bring the file to the schema of this release; create it if it does not exist. Raises as `SqliteFile.open`."""
+    lock = _lock_file(path)
+    try:
+        with _refuse_unusable(path), closing(_connect(path, synchronous="FULL", writes=True)) as connection:
+            state = _read_state(connection)
+            if state is SchemaState.EMPTY:
+                _make_tables(connection)
+            elif state is not SchemaState.CURRENT:
+                if state is SchemaState.AHEAD:
+                    require_current(state, where=str(path))
+                _upgrade(connection)
+    finally:
+        os.close(lock)
+
+
+def read_file_state(path: Path) -> SchemaState:
+    """Return the state of the file's schema, without changing or locking it. Raises as `SqliteFile.open`."""
+    if not path.exists():
+        return SchemaState.EMPTY
+    with _refuse_unusable(path), closing(_connect(path, synchronous="NORMAL", writes=False)) as connection:
+        return _read_state(connection)
+
+
+def _open(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int) -> SqliteFile:
+    lock = _lock_file(path)
+    try:
+        is_checked = _needs_check(path, checked_bytes)
+        with _refuse_unusable(path):
+            writer = _connect(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=True)
+            try:
+                state = _read_state(writer)
+                if state is SchemaState.EMPTY:
+                    _make_tables(writer)
+                else:
+                    require_current(state, where=str(path))
+                if is_checked:
+                    _require_sound(writer, path)
+            except BaseException:
+                writer.close()
+                raise
+    except BaseException:
+        os.close(lock)
+        raise
+    return SqliteFile(
+        lock=lock, writer=writer, new_reader=lambda: _connect(path, synchronous=synchronous, writes=False)
+    )
+
+
+def _read_state(connection: Connection) -> SchemaState:
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if VERSION_TABLE in names else None
+    return state_of_tables(names, row and row[0])
+
+
+def _make_tables(connection: Connection) -> None:
+    """Create the tables of this release, all or none."""
+    with _run_transaction(connection, "BEGIN IMMEDIATE"):
+        for statement in build_sqlite_statements():
+            connection.execute(statement)
+
+
+def _upgrade(connection: Connection) -> None:
+    """Run the migrations that the file lacks, all or none."""
+    # Loaded here: a server whose schema is current never needs it.
+    import sqlalchemy as sa  # noqa: PLC0415 - as above
+
+    from reasond_server.storage.migrating import upgrade_schema  # noqa: PLC0415 - as above
+
+    engine = sa.create_engine("sqlite://", creator=lambda: connection, poolclass=sa.StaticPool)
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(begun: sa.Connection) -> None:
+        # Begin as a writer: the driver would begin as a reader and fail at the first write.
+        begun.exec_driver_sql("BEGIN IMMEDIATE")
+
+    try:
+        with engine.begin() as upgraded:
+            upgrade_schema(upgraded)
+    except sa.exc.DBAPIError as error:
+        # The driver's own error is what `_refuse_unusable` translates.
+        raise error.orig or error from error
+
+
+def _needs_check(path: Path, checked_bytes: int) -> bool:
+    """Return whether to check the whole file; call it before the file is opened, which removes the log."""
+    log, size = path.with_name(f"{path.name}-wal"), path.stat().st_size
+    if size <= checked_bytes:
+        return True
+    if not log.exists():
+        return False
+    _log.warning("the store was not closed; its whole file is checked", extra={"bytes": size})
+    return True
+
+
+def _require_sound(connection: Connection, path: Path) -> None:
+    if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+        raise _build_settings_error(path, "is damaged")
+
+
+def _lock_file(path: Path) -> int:
+    """Create the file for its owner alone and lock the file `.lock` beside it; return the lock's descriptor."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(
+            f"The database {shown(str(path))} cannot be opened for writing ({error.strerror})",
+            remedy="Let the server's user write there, or set another [store] url or data_dir.",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise SettingsError(
+            f"The database {shown(str(path))} is in use by another process",
+            remedy="Stop that server first, give this one another [store] data_dir, or use PostgreSQL for several.",
+        ) from error
+    return lock
+
+
+def _connect(path: Path, *, synchronous: str, writes: bool, max_file_bytes: int = 0) -> Connection:
+    """Return a connection for a writer or a reader; `_run_transaction` begins its transactions."""
+    pragmas = [
+        "PRAGMA busy_timeout = 5000",
+        "PRAGMA foreign_keys = ON",
+        # Deleted content is overwritten, as DeleteExecution promises.
+        "PRAGMA secure_delete = ON",
+        f"PRAGMA synchronous = {synchronous}",
+    ]
+    if writes:
+        pragmas += [f"PRAGMA page_size = {_PAGE_BYTES}", "PRAGMA journal_mode = WAL"]
+        pragmas.append(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+        if max_file_bytes:
+            pragmas.append(f"PRAGMA max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
+    else:
+        pragmas += ["PRAGMA query_only = ON", f"PRAGMA cache_size = -{_READER_CACHE_KIB}"]
+    # One thread at a time uses it; another one closes it.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in pragmas:
+            connection.execute(pragma).close()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _run_transaction(connection: Connection, begin: str) -> Iterator[Connection]:
+    """Commit the work of the body, or undo it if it raises."""
+    connection.execute(begin)
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    finally:
+        # A full disk has undone the transaction already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Raise the driver's errors as our own."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _error_of(error) from error
+
+
+def _error_of(error: sqlite3.Error) -> StoreFullError | StoreUnavailableError | InternalError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFullError(
+            "The disk, or the file of the store, is full",
+            remedy="Free space, or raise [store] max_file_bytes.",
+        )
+    # Its text may contain a statement; the name says whether it is the disk, a quota, or another program.
+    _log.warning("the file of the store failed", extra={"error": getattr(error, "sqlite_errorname", "unknown")})
+    if isinstance(error, sqlite3.OperationalError):
+        return StoreUnavailableError(
+            "The file of the store cannot be reached",
+            remedy="Retry after the time given; the cause is in the server's log.",
+        )
+    return InternalError("the file of the store refused a statement")
+
+
+@contextmanager
+def _refuse_unusable(path: Path) -> Iterator[None]:
+    """Raise the driver's errors at the start as errors of the configuration."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        what = "is no SQLite database, or damaged" if code in _UNREADABLE else "cannot be opened"
+        raise _build_settings_error(path, what) from error
+
+
+def _build_settings_error(path: Path, what: str) -> SettingsError:
+    return SettingsError(
+        f"The database {shown(str(path))} {what}",
+        remedy="Restore it from a backup, or move it away: the server then begins with an empty one.",
+    )

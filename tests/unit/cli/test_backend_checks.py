@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.cli import backend_checks
+from reasond_server.cli.outcome import CommandError, ExitCode
+from reasond_server.errors import SettingsError
+from tests.unit.llm.openai.odd_server import Manners, odd_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.serving import Engine
+
+
+def config(folder: Path, base_url: str, more: str = "", *, name: str = "") -> Path:
+    path = folder / "config.toml"
+    section = f"[llm.backends.{name}]" if name else '[llm]\nprovider = "openai"'
+    path.write_text(f'{section}\nmodel = "m"\nbase_url = "{base_url}"\n{more}', encoding="utf-8")
+    return path
+
+
+def check(path: Path | None, name: str = "", *, as_json: bool = False, limit_s: float = 10.0) -> ExitCode:
+    return backend_checks.check(name, config=path, environ={}, limit_s=limit_s, as_json=as_json)
+
+
+def test_what_is_printed_can_be_pasted_and_then_fits(
+    llama_server: Callable[..., Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = llama_server("answer")
+    assert check(config(tmp_path, engine.base_url)) is ExitCode.MODEL
+    out = capsys.readouterr().out
+    assert out.startswith(f"m at {engine.base_url} (")
+    table, _, pasted = out.partition("# Other than the profile generic says; put this into config.toml:\n")
+    assert "json_schema enforced            yes" in table
+    assert tomllib.loads(pasted) == {
+        "llm": {
+            "profile": "llamacpp",
+            "capabilities": {"max_stops": 16, "context_window": engine.window},
+        }
+    }
+    assert check(config(tmp_path, engine.base_url, pasted.replace("[llm]\n", ""))) is ExitCode.OK
+    assert "The profile llamacpp says the same; nothing is to be changed." in capsys.readouterr().out
+
+
+def test_a_server_that_ignores_limits_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with odd_server(Manners(usage=True)) as base_url:
+        path = config(tmp_path, base_url, "capabilities = { tools = false }\n", name="spare")
+        assert check(path, "spare") is ExitCode.MODEL
+    printed = capsys.readouterr()
+    assert "max_tokens = 1 kept             no" in printed.out
+    assert "warning: The server keeps no limit of tokens; reasond stops reading" in printed.err
+    pasted = tomllib.loads(printed.out.partition("config.toml:\n")[2])["llm"]["backends"]["spare"]["capabilities"]
+    assert pasted == {"tools": False, "max_stops": 0, "forced_tool_choice": False}, "with what stood there already"
+
+
+def test_a_server_that_lies_about_its_usage_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with odd_server(Manners(limits=("max_tokens", "max_completion_tokens"), usage=True, cut_prompt=1)) as base_url:
+        assert check(config(tmp_path, base_url)) is ExitCode.MODEL
+    printed = capsys.readouterr()
+    assert "usage believable                no       prompt 1 of 7 words, output 10 of 10 words" in printed.out
+    assert "warning: The server's usage cannot be true" in printed.err
+    pasted = tomllib.loads(printed.out.partition("config.toml:\n")[2])["llm"]["capabilities"]
+    assert "context_window" not in pasted
+
+
+def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with odd_server(Manners(limits=("max_tokens",), usage=True)) as base_url:
+        check(config(tmp_path, base_url), as_json=True)
+        plain = json.loads(capsys.readouterr().out)
+    assert (plain["backend"], plain["base_url"], plain["profile"], plain["fits"]) == ("llm", base_url, "generic", False)
+    assert plain["findings"][0] == {
+        "subject": "usage in the stream",
+        "holds": "yes",
+        "evidence": "include_usage: usage came",
+    }
+    assert tomllib.loads(plain["toml"])["llm"]["capabilities"] == plain["changes"]
+    assert plain["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("manners", "code"),
+    [
+        (Manners(status=401, error="no"), ExitCode.NOT_ALLOWED),
+        (Manners(status=500, error="\x1b[31mno"), ExitCode.MODEL),
+        (Manners(hangs=True), ExitCode.MODEL),
+    ],
+)
+def test_what_cannot_be_probed_ends_with_a_code_of_its_kind(manners: Manners, code: ExitCode, tmp_path: Path) -> None:
+    with odd_server(manners) as base_url, pytest.raises(CommandError) as caught:
+        check(config(tmp_path, base_url), limit_s=0.3)
+    assert caught.value.code is code
+
+
+def test_nobody_at_the_address_is_unreachable(tmp_path: Path) -> None:
+    with pytest.raises(CommandError) as caught:
+        check(config(tmp_path, "http://127.0.0.1:9/v1"))
+    assert caught.value.code is ExitCode.UNREACHABLE
+
+
+def test_the_demo_model_has_no_server_to_examine() -> None:
+    with pytest.raises(CommandError, match="no server to examine") as caught:
+        check(Path("/dev/null"))
+    assert caught.value.code is ExitCode.BAD_REQUEST
+
+
+def test_an_unknown_backend_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="There is no backend 'nope'"):
+        check(config(tmp_path, "http://127.0.0.1:9/v1"), "nope")
+
+
+def test_the_command_line_reaches_it(tmp_path: Path) -> None:
+    reasond = Path(sys.executable).parent / "reasond"
+    with odd_server(Manners(limits=("max_tokens",), usage=True)) as base_url:
+        command: list[str | Path] = [
+            reasond,
+            "backends",
+            "check",
+            "--config",
+            config(tmp_path, base_url),
+            "--limit",
+            "5",
+            "--json",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == ExitCode.MODEL, done.stderr
+    assert json.loads(done.stdout)["backend"] == "llm"

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from reasond import FinishReason, Metrics, Reasoning
+from reasond.v1.strategies_pb2 import (
+    AnswerVotes,
+    BoundedContextMetrics,
+    ReactMetrics,
+    Savings,
+    SavingsBaseline,
+    SelfConsistencyMetrics,
+    TreeOfThoughtMetrics,
+)
+from reasond_server.cli.run_text import summary
+
+
+def last_of(**specific: object) -> str:
+    result = Reasoning(
+        finish_reason=FinishReason.FINISH_REASON_ANSWERED,
+        metrics=Metrics(**specific),  # type: ignore[arg-type]  # fields of the message
+    )
+    return summary(result)[-1]
+
+
+def test_react_counts_cycles_and_calls_and_what_went_wrong() -> None:
+    assert last_of(react=ReactMetrics(total_iterations=1, tool_calls=1)) == "1 cycle, 1 tool call"
+    figures = ReactMetrics(total_iterations=4, tool_calls=5, failed_tool_calls=2, corrections=1, masked_observations=3)
+    assert last_of(react=figures) == "4 cycles, 5 tool calls (2 failed), 1 correction, 3 masked"
+
+
+def test_the_tree_tells_its_size_and_its_best_score() -> None:
+    figures = TreeOfThoughtMetrics(
+        nodes_evaluated=9, nodes_pruned=4, nodes_duplicate=2, depth_reached=3, best_score=0.876
+    )
+    assert last_of(tree_of_thought=figures) == "9 nodes judged, 4 pruned, 2 duplicate, depth 3, best score 0.88"
+
+
+def test_votes_are_told_with_their_margin_and_an_abstention_as_such() -> None:
+    votes = [AnswerVotes(answer=str(number), votes=5 - number) for number in range(5)]
+    figures = SelfConsistencyMetrics(samples=15, votes=votes, margin=0.0667, is_stopped_early=True)
+    assert last_of(self_consistency=figures) == (
+        "15 samples: 5 for 0, 4 for 1, 3 for 2, 2 other answers; margin 7 %, decided early"
+    )
+    silent = SelfConsistencyMetrics(samples=1, is_abstained=True)
+    assert last_of(self_consistency=silent) == "1 sample: no votes; margin 0 %, no answer had votes enough"
+    hostile = SelfConsistencyMetrics(samples=1, votes=[AnswerVotes(answer="\x1b[2J\nx" * 50, votes=1)])
+    assert not {"\x1b", "\n"} & set(last_of(self_consistency=hostile))
+
+
+def build_bounded(single_pct: float, resent_pct: float) -> list[str]:
+    figures = BoundedContextMetrics(
+        peak_window_tokens=900,
+        is_window_exact=True,
+        carryover_calls=2,
+        savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=single_pct),
+        reprompt_savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_REPROMPT, attention_pct=resent_pct),
+    )
+    return summary(Reasoning(metrics=Metrics(bounded_context=figures)))[1:]
+
+
+def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> None:
+    lines = build_bounded(40, 50)
+    assert lines[0] == "largest window: 900 tokens, counted; 2 calls for carryovers alone"
+    assert lines[1].startswith("against one call that holds everything: attention -40.0 %")
+    assert lines[2].startswith("against calls that resend everything: attention -50.0 %")
+    assert len(lines) == 3
+
+
+def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:
+    (_, line) = build_bounded(50, 50)
+    assert line.startswith("against one call that holds everything, or calls that resend everything: attention -50.0 %")

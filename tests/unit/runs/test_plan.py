@@ -1,0 +1,45 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, nonces
+
+TEXTS = st.text(max_size=50)
+JSON = st.dictionaries(TEXTS, st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, st.lists, max_leaves=5))
+PLANS = st.builds(
+    Plan,
+    work=st.fixed_dictionaries({"task": JSON, "config": JSON}),
+    nonce=st.text("abc", min_size=16, max_size=28),
+    limit_s=st.none() | st.floats(0, 1e6),
+    keep_running=st.booleans(),
+    has_request_id=st.booleans(),
+    calibration=JSON,
+)
+
+
+@given(PLANS)
+def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+@pytest.mark.parametrize("text", ["", '{"v": 2}', "{}", '{"v": 1}', '{"v": 1, "task": 7}'])
+def test_a_plan_of_another_version_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="another version"):
+        decode_plan(text)
+
+
+def test_without_a_plan_there_is_a_reason() -> None:
+    with pytest.raises(PlanError, match="nobody asked"):
+        decode_plan(encode_obstacle("nobody asked"))
+
+
+def test_the_marks_of_a_run_are_the_same_again_and_all_differ() -> None:
+    one, other = nonces("m" * 28), nonces("m" * 28)
+    drawn = [one() for _ in range(20)]
+    assert drawn == [other() for _ in range(20)]
+    assert drawn[0] == "m" * 28
+    assert len(set(drawn)) == 20
+    assert all(re.fullmatch("[a-z]{28}", mark) for mark in drawn)
+    assert nonces("n" * 28)() != drawn[0]
