@@ -1,16 +1,17 @@
 """Run the checks of the house, stage by stage, and end with the sum of all tests.
 
 `make test` runs all stages; `make check` is `--fast`, which leaves out what is slow: real programs, snippets,
-wheels and coverage. A failing stage does not stop the ones after it. `--only WORD` runs the stages whose name
-holds the word.
+wheels and coverage. Stages stand in lanes: those of one lane run in order, the lanes side by side, because most stages
+use one processor. A failing stage does not stop the ones after it. `--only WORD` runs the stages whose name holds the
+word.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from scripts import outcome
-from scripts.stages import Stage, stages
+from scripts.stages import Lane, Stage, preparation, working_lanes
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80
@@ -49,43 +50,63 @@ def environment() -> dict[str, str]:
     return kept
 
 
-def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
+async def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
     """Run `command` into `log` and return whether it exited 0 within `limit_s` seconds.
 
     It gets a process group of its own, so that nothing it started outlives the limit.
     """
     log.write(f"$ {' '.join(command)}\n".encode())
     log.flush()
-    process = subprocess.Popen(
-        command,
+    process = await asyncio.create_subprocess_exec(
+        *command,
         cwd=ROOT,
         env=environment(),
-        stdin=subprocess.DEVNULL,
+        stdin=asyncio.subprocess.DEVNULL,
         stdout=log,
-        stderr=subprocess.STDOUT,
+        stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
     )
     try:
-        return process.wait(limit_s) == 0
-    except subprocess.TimeoutExpired:
+        async with asyncio.timeout(limit_s):
+            return await process.wait() == 0
+    except TimeoutError:
         log.write(f"\nstopped: not done after {limit_s:g} s\n".encode())
         return False
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            await process.wait()
 
 
-def run(stage: Stage) -> Outcome:
+async def run(stage: Stage) -> Outcome:
     """Run the commands of `stage` until one fails."""
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
-        is_passed = all(run_command(command, log, limit_s=stage.limit_s) for command in stage.commands)
+        is_passed = True
+        for command in stage.commands:
+            is_passed = is_passed and await run_command(command, log, limit_s=stage.limit_s)
         log.seek(0)
         output = log.read().decode("utf-8", "replace")
     seconds = time.monotonic() - started
     counts = outcome.count_tests(output, is_passed=is_passed) if stage.is_pytest else outcome.Counts()
     return Outcome(stage=stage, seconds=seconds, is_passed=is_passed, output=output, counts=counts)
+
+
+async def run_lane(lane: Lane) -> list[Outcome]:
+    """Run the stages of `lane` one after the other and print how each went as soon as it has ended."""
+    results = []
+    for stage in lane:
+        results.append(await run(stage))
+        show_output(results[-1])
+    return results
+
+
+async def run_lanes(first: Lane, lanes: list[Lane]) -> list[Outcome]:
+    """Run `first`, then the `lanes` side by side; return how all stages went, lane by lane."""
+    results = await run_lane(first)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run_lane(lane)) for lane in lanes]
+    return [*results, *(result for task in tasks for result in task.result())]
 
 
 def show_output(result: Outcome) -> None:
@@ -97,10 +118,10 @@ def show_output(result: Outcome) -> None:
         print("".join(f"    {line}\n" for line in outcome.notices(result.output)), end="", flush=True)
 
 
-def conclude(results: list[Outcome]) -> int:
+def conclude(results: list[Outcome], *, seconds: float) -> int:
     """Print the table and, last, the sum of all tests; return the exit code."""
     failed = [result.stage.name for result in results if not result.is_passed]
-    print(f"\n{len(results)} stages in {sum(result.seconds for result in results):.1f} s")
+    print(f"\n{len(results)} stages in {seconds:.1f} s, some of them side by side")
     print("\n".join(result.line() for result in results))
     if failed:
         print(f"failed: {', '.join(failed)}")
@@ -114,14 +135,15 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="leave the slow stages out")
     parser.add_argument("--only", metavar="WORD", default="", help="run only stages whose name holds WORD")
     options = parser.parse_args()
-    chosen = [stage for stage in stages(ROOT, fast=options.fast) if options.only in stage.name]
-    if not chosen:
+    first, *lanes = (
+        [stage for stage in lane if options.only in stage.name]
+        for lane in (preparation(fast=options.fast), *working_lanes(ROOT, fast=options.fast))
+    )
+    if not any((first, *lanes)):
         parser.error(f"no stage has {options.only!r} in its name")
-    results = []
-    for stage in chosen:
-        results.append(run(stage))
-        show_output(results[-1])
-    return conclude(results)
+    started = time.monotonic()
+    results = asyncio.run(run_lanes(first, lanes))
+    return conclude(results, seconds=time.monotonic() - started)
 
 
 if __name__ == "__main__":

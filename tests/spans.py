@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-LIMIT_S = 20.0
+LIMIT_S = 180.0
 Tree = list[Any]
 
 

@@ -268,7 +268,7 @@ def _postgres_dump(url: str) -> Iterable[str]:
     program = postgres_program("pg_dump")
     assert program is not None, "PostgreSQL brings pg_dump"
     command = [program, "--inserts", "--no-owner", "--no-privileges", f"--dbname={url}"]
-    text = subprocess.run(command, check=True, timeout=60, stdout=subprocess.PIPE).stdout.decode()
+    text = subprocess.run(command, check=True, timeout=180, stdout=subprocess.PIPE).stdout.decode()
     yield from (line for line in text.splitlines() if not _NOT_SQL.match(line))
 
 
@@ -295,7 +295,7 @@ def main() -> None:
             [Path(sys.executable).with_name("reasond"), "migrate"],
             env={**os.environ, "REASOND__STORE__URL": url},
             check=True,
-            timeout=60,
+            timeout=180,
         )
         told = _write_by_servers(url, Path(name))
         (folder / "postgres.json").write_text(_readable(told), encoding="utf-8")

@@ -32,7 +32,7 @@ def audited(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]
 async def post(listening: Listening, method: str, **params: Any) -> Any:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "auth_token": listening.token}}
     async with httpx.AsyncClient(base_url=listening.http) as client:
-        return (await client.post("/api/v1/jsonrpc", json=body, timeout=30)).json()
+        return (await client.post("/api/v1/jsonrpc", json=body, timeout=180)).json()
 
 
 @pytest.fixture(autouse=True)

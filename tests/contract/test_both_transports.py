@@ -82,7 +82,7 @@ async def over_grpc(server: Listening, params: dict[str, Any], token: str) -> An
     async with grpc.aio.insecure_channel(server.grpc) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
         try:
-            response = await stub.Reason(grpc_request(params), metadata=metadata, timeout=30)
+            response = await stub.Reason(grpc_request(params), metadata=metadata, timeout=180)
         except grpc.aio.AioRpcError as error:
             return failure_of(error)
     return Answer(body=json_format.MessageToDict(response.reasoning, preserving_proto_field_name=True))

@@ -32,7 +32,7 @@ FOUND = [snippet for page in PAGES for snippet in snippets(page)]
 DOCUMENTED_GRPC = re.compile(r"\b(?:127\.0\.0\.1|localhost):50051\b")
 DOCUMENTED_HTTP = re.compile(r"\b(?:127\.0\.0\.1|localhost):8001\b")
 PROGRAMS = re.compile(r"^\s*(?:\w+=\$\()?(grpcurl|curl|jq|go|node|npm|npx)\b", re.MULTILINE)
-LIMIT_S = 50.0
+LIMIT_S = 180.0
 
 
 def identity(snippet: Snippet) -> str:

@@ -28,7 +28,7 @@ import psycopg
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 _DEBIAN = Path("/usr/lib/postgresql")
 
 

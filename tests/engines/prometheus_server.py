@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-START_LIMIT_S = 30.0
-CALL_LIMIT_S = 10.0
+START_LIMIT_S = 180.0
+CALL_LIMIT_S = 180.0
 
 
 def required(program: str) -> str:

@@ -41,7 +41,7 @@ class RedisServer:
         )
         client = Redis(host="127.0.0.1", port=self.port)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not await _answers(client):  # noqa: ASYNC110 - another process tells nothing
                     await asyncio.sleep(0.02)
         finally:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAM = Path(__file__).with_name("llama_server.py")
-START_LIMIT_S = 45.0
-STOP_LIMIT_S = 15.0
-CALL_LIMIT_S = 30.0
+START_LIMIT_S = 180.0
+STOP_LIMIT_S = 180.0
+CALL_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = ROOT / "docs" / "operations"
 ALERTS = OPERATIONS / "alerts.yaml"
 COMPARISON = re.compile(r"(?P<left>.*)\s(?:==|!=|>=|<=|>|<)\s[\d.]+", re.DOTALL)
-LIMIT_S = 50.0
+LIMIT_S = 180.0
 BOOK = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
 SUM = "Calculate the compound interest on $10,000 at 5% for 3 years"
 STRATEGIES = ("chain_of_thought", "tree_of_thought", "self_consistency")
@@ -90,7 +90,7 @@ def post(served: Served, body: object, *, path: str = "/api/v1/jsonrpc", accept:
     headers = {"content-type": "application/json", "authorization": f"Bearer {served.token}", "accept": accept}
     request = urllib.request.Request(f"http://{served.http}{path}", json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=180) as response:
             answer: bytes = response.read()
     except urllib.error.HTTPError as error:
         return error.read()
@@ -153,7 +153,6 @@ async def alert_expressions(prometheus: Prometheus) -> Sequence[str]:
     return [match["left"] for match in found if match]
 
 
-@pytest.mark.timeout(120)
 async def test_every_expression_of_the_dashboard_and_the_alerts_returns_data_from_a_real_prometheus(
     tmp_path: Path, backend: tuple[Backend, str]
 ) -> None:
@@ -201,7 +200,7 @@ def test_promtool_accepts_the_rules_and_their_tests() -> None:
     program = required("promtool")
     rules = Path(__file__).with_name("alerts_test.yaml")
     for arguments in (("check", "rules", ALERTS), ("test", "rules", rules)):
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=180)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -209,9 +208,9 @@ async def test_promtool_finds_nothing_wrong_with_what_is_exposed(tmp_path: Path)
     program = required("promtool")
     async with serving(tmp_path, "one", {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}) as served:
         await use_freely(served)
-        with await asyncio.to_thread(urllib.request.urlopen, served.metrics, timeout=10) as response:
+        with await asyncio.to_thread(urllib.request.urlopen, served.metrics, timeout=180) as response:
             text = response.read()
     done = subprocess.run(  # noqa: ASYNC221 - nothing else is at work
-        [program, "check", "metrics"], input=text, capture_output=True, check=False, timeout=30
+        [program, "check", "metrics"], input=text, capture_output=True, check=False, timeout=180
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

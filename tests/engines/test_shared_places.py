@@ -51,7 +51,7 @@ async def test_the_place_of_a_server_that_died_is_free_soon_and_that_of_one_that
     assert await alive.take("alice", "run")
     await dead.aclose()
     await other.aclose()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await alive.take("bob", "new"):
             await alive.renew()
     assert not await alive.take("alice", "another")
@@ -69,7 +69,7 @@ async def test_places_are_renewed_while_they_are_held_also_after_they_had_lapsed
     assert await slots.take("alice", "run")
     key = slots._build_key("alice")
     await redis.delete(key)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         may_go.release()
         while not await redis.zcard(key):
             pass
@@ -124,7 +124,7 @@ async def test_a_renewal_that_fails_is_made_again(redis_server: RedisServer, red
     may_go.release()
     await asyncio.sleep(0)
     await redis_server.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await redis.exists(slots._build_key("alice")):
             may_go.release()
             await asyncio.sleep(0)

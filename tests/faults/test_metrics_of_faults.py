@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from tests.faults.upstream import Conversation
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 OWN_LISTENER = {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}
 GOOD = streaming(chunk("<answer>42</answer>"), chunk(finish="stop"), usage(11, 4))
 Found = dict[str, float]
@@ -67,7 +67,7 @@ async def ask_without_id(target: str, token: str) -> None:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
         metadata = (("authorization", f"Bearer {token}"),)
         with suppress(grpc.aio.AioRpcError):
-            await stub.Reason(reasoning_service_pb2.ReasonRequest(task=task), metadata=metadata, timeout=20)
+            await stub.Reason(reasoning_service_pb2.ReasonRequest(task=task), metadata=metadata, timeout=180)
 
 
 def endless() -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 DONE = b"data: [DONE]\n\n"
-PATIENCE_S = 5.0
+PATIENCE_S = 180.0
 
 
 @dataclass(slots=True)

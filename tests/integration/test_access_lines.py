@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
-import pytest
 
 from reasond import AsyncClient, ReactConfig
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
@@ -167,7 +166,6 @@ async def test_every_request_has_one_line_with_its_ids_and_none_has_the_question
     assert "weather" not in text.lower()
 
 
-@pytest.mark.timeout(120)
 async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Path) -> None:
     called = {"index": 0, "id": "c1", "function": {"name": "t__fail", "arguments": json.dumps({"why": QUESTION})}}
     asking = event({"choices": [{"index": 0, "delta": {"tool_calls": [called]}, "finish_reason": None}]})

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 COMMAND = str(Path(sys.executable).with_name("reasond"))
 ANSWER = "a heron at dusk"
-START_LIMIT_S = 45.0
+START_LIMIT_S = 180.0
 
 
 # A strategy of somebody else that fails with everything that it should not say, in its words and in its locals.
@@ -218,7 +218,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
     assert program is not None
 
     def dump() -> bytes:
-        return subprocess.run([program, "--dbname", database], capture_output=True, check=True, timeout=50).stdout
+        return subprocess.run([program, "--dbname", database], capture_output=True, check=True, timeout=180).stdout
 
     return Stored(url=url, dump=dump)
 
@@ -354,7 +354,7 @@ async def call_over_grpc(running: Running, secrets: Secrets) -> None:
 
 async def call_over_http(running: Running, secrets: Secrets) -> None:
     """Ask with every token in both places, and for tokens with good and bad secrets."""
-    async with httpx.AsyncClient(base_url=running.http, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=running.http, timeout=180) as client:
         for token in secrets.tokens.values():
             params = {"query": secrets.question, "strategy": "chain_of_thought", "auth_token": token}
             body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
@@ -392,7 +392,7 @@ async def everything_in(url: str, password: str) -> bytes:
 
 async def shared(running: Running, secrets: Secrets, url: str) -> bytes:
     """Ask until Redis holds counts: who is not answered within its 50 ms counts by itself for a second."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while b"{requests/" not in (found := await everything_in(url, secrets.redis_password)):
             await call_over_grpc(running, secrets)
     return found
@@ -400,14 +400,13 @@ async def shared(running: Running, secrets: Secrets, url: str) -> bytes:
 
 async def metrics_of(running: Running, secrets: Secrets) -> str:
     """Return what a Prometheus is told."""
-    async with httpx.AsyncClient(base_url=running.http, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=running.http, timeout=180) as client:
         token = secrets.tokens["good token"]
         answer = await client.get("/metrics", headers={"authorization": f"Bearer {token}"})
     assert answer.is_success
     return answer.text
 
 
-@pytest.mark.timeout(180)
 async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, backend: str, stored: Stored
 ) -> None:

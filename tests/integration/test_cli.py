@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 COMMAND = [str(Path(sys.executable).with_name("reasond"))]
-LIMIT_S = 40.0
+LIMIT_S = 180.0
 KEY = {"SIGNING": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "SIGNING" }]'}
 FREE_PORTS = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
 REMEDY = "The only Remedy is a most serene and quiet Air"

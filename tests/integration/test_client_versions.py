@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 CLIENT = Path(__file__).resolve().parents[2] / "clients" / "python"
-LIMIT_S = 240.0
+LIMIT_S = 900.0
 PROGRAM = """
 import asyncio, importlib, pkgutil
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +100,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_the_wheel_holds_the_client_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"reasond"}
@@ -109,7 +109,7 @@ def test_the_wheel_holds_the_client_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("versions", ["lowest", "newest"])
 def test_the_client_works_with_warnings_as_errors(wheel: Path, tmp_path: Path, versions: str) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "venv")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Metadata = tuple[tuple[str, str], ...]
 
-LIMIT_S = 30.0
+LIMIT_S = 180.0
 STRATEGIES = ["bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought"]
 QUESTION = "What is 17 * 23?"
 

@@ -355,7 +355,7 @@ async def test_b11_pings_on_a_silent_stream_are_tolerated_at_the_interval_that_i
         await doomed.read()
         await patient.read()
         with pytest.raises(grpc.aio.AioRpcError, match="Too many pings"):
-            await asyncio.wait_for(doomed.read(), 30)
+            await asyncio.wait_for(doomed.read(), 120)
         release.set()
         last = await asyncio.wait_for(patient.read(), SOON)
 
@@ -463,11 +463,11 @@ async def test_b14_a_deadline_reaches_the_core_and_ends_the_call() -> None:
     reasoning = ScriptedReasoning(on_execute=execute)
     async with serving(reasoning) as served:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await served.reasoning.Reason(REASON, metadata=AUTHORIZED, timeout=0.5)
+            await served.reasoning.Reason(REASON, metadata=AUTHORIZED, timeout=3)
         await asyncio.wait_for(reasoning.closed.wait(), SOON)
 
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert reasoning.calls[0]["deadline_s"] == pytest.approx(0.5, abs=0.5)
+    assert reasoning.calls[0]["deadline_s"] == pytest.approx(1.5, abs=1.5)
 
 
 async def test_b15_the_rich_status_is_read_from_the_error_of_a_stream_after_its_messages() -> None:

@@ -201,6 +201,6 @@ async def curl(program: str, *arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
         program, "--silent", "--show-error", "--fail", *arguments, stdout=asyncio.subprocess.PIPE
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 20)
+    output, _ = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode == 0
     return output.decode()

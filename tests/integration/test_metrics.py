@@ -125,7 +125,7 @@ async def test_who_waits_for_a_place_and_who_gets_none_are_counted_once() -> Non
     async with running_server(model=model, environ={**OWN_LISTENER, **places}) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             two = [asyncio.create_task(client.reason("2 + 2?", strategy="chain_of_thought")) for _ in range(2)]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not (during := await scraped(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - only a scrape tells
                     await asyncio.sleep(0.05)
             refused = await posted(listening, "reasoning.execute", query="2 + 2?")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("bounded_context", "chain_of_thought", "react", "self_consistency", "tree_of_thought")
 GRPC = 'method="reasond.v1.ReasoningService/{}",transport="grpc"'
-LIMIT_S = 30.0
+LIMIT_S = 180.0
 # What the model server reports for every answer.
 INPUT, OUTPUT, CACHED, REASONING = 100, 10, 60, 3
 USAGE = event(

@@ -175,7 +175,7 @@ def test_what_must_not_be_served_is_refused_with_its_key_its_value_and_the_way_o
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=180,
         check=False,
     )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 PROGRAM = Path(__file__).resolve().parents[1] / "engines" / "mcp_program.py"
-LIMIT_S = 30.0
+LIMIT_S = 180.0
 
 
 @contextmanager

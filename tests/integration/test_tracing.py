@@ -395,7 +395,7 @@ def serving(folder: Path, **environ: str) -> Iterator[tuple[subprocess.Popen[byt
             stderr=subprocess.STDOUT,
         )
     try:
-        limit = time.monotonic() + 40
+        limit = time.monotonic() + 180
         while not ready.exists():
             assert time.monotonic() < limit, (folder / "log").read_text()
             with suppress(subprocess.TimeoutExpired):

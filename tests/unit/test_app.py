@@ -38,7 +38,7 @@ def server_with(model: ScriptedModel | None = None, **keys: str) -> Server:
 async def health_of(listening: Listening, service: str = "") -> str:
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+        response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=180)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
 
@@ -46,7 +46,7 @@ async def not_serving(listening: Listening) -> None:
     """Wait until the health service says that the server is on its way out."""
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        async for response in stub.Watch(health_pb2.HealthCheckRequest(), timeout=20):
+        async for response in stub.Watch(health_pb2.HealthCheckRequest(), timeout=180):
             if response.status != health_pb2.HealthCheckResponse.SERVING:
                 return
 
@@ -148,7 +148,7 @@ async def test_a_second_signal_ends_at_once(second: signal.Signals) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     await not_serving(listening)
     os.kill(os.getpid(), second)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await serving
 
 
@@ -167,7 +167,7 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
         await not_serving(listening)
         os.kill(os.getpid(), signal.SIGINT)
         assert [event.WhichOneof("event") async for event in events] == ["completed"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await serving
     silent.close()
     for writer in taken:
@@ -181,7 +181,7 @@ async def test_one_signal_drains_and_returns() -> None:
     serving = asyncio.create_task(serve(loaded(), environ={}, dev=True, on_ready=ready.put_nowait))
     await ready.get()
     os.kill(os.getpid(), signal.SIGINT)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await serving
 
 

@@ -147,7 +147,7 @@ def seen_in(home: Path, *command: str | Path, environ: Mapping[str, str] = FREE)
     """Run a program with `home` as its only folder; return its output and what it imported."""
     clean = {name: os.environ[name] for name in ("PATH",)} | {"PYTHONPROFILEIMPORTTIME": "1", "HOME": str(home)}
     done = subprocess.run(
-        command, env={**clean, **environ}, cwd=home, capture_output=True, text=True, timeout=60, check=True
+        command, env={**clean, **environ}, cwd=home, capture_output=True, text=True, timeout=180, check=True
     )
     return done.stdout, done.stderr
 

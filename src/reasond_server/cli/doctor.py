@@ -34,7 +34,7 @@ _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
     *("reasond", "reasond-server", "grpcio", "grpcio-health-checking", "grpcio-reflection"),
     *("googleapis-common-protos", "protobuf", "pydantic", "PyJWT", "uvicorn", "httptools"),
-    *("typer", "rich", "openai", "aiohttp", "simpleeval", "sqlalchemy", "alembic"),
+    *("typer", "rich", "aiohttp", "httpx2", "simpleeval", "sqlalchemy", "alembic"),
 )
 _EXTRAS = {
     "postgres": "psycopg_pool",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
@@ -13,10 +13,12 @@ from reasond_server.types import Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.types import ToolCall
+
+ResultT = TypeVar("ResultT")
 
 LEAST_TOKENS: Final = 100
 """A call with less room to write than this is not made."""
@@ -225,10 +227,15 @@ async def measure_room(
 
 
 async def count_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
-    """Return the tokens of `messages` by `counter`; what takes long is counted beside the event loop."""
-    if sum(len(message.content) for message in messages) > LONG_TEXT_CHARACTERS:
+    """Return the tokens of `messages` by `counter`; a long prompt is counted beside the event loop."""
+    if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(counter.count_prompt, messages)
     return counter.count_prompt(messages)
+
+
+async def run_by_size(characters: int, work: Callable[[], ResultT]) -> ResultT:
+    """Return what `work` does with a text of so many characters; a long text is worked on beside the event loop."""
+    return await asyncio.to_thread(work) if characters > LONG_TEXT_CHARACTERS else work()
 
 
 def bound_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:

@@ -19,14 +19,18 @@ message ends with the rule of the fences, so that the nonce spoils no provider's
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.context.fences import fence, write_fence_rule
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from reasond_server.types import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +68,9 @@ def build_prompt(
         Message(role=Role.SYSTEM, content=instructions + write_fence_rule(nonce)),
         Message(role=Role.USER, content="\n".join(sections)),
     )
+
+
+async def build_task_prompt(task: Task, *, instructions: str, nonce: str) -> Sequence[Message]:
+    """Return the prompt that shows question and material whole; a long one is built beside the event loop."""
+    build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
+    return await asyncio.to_thread(build) if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS else build()

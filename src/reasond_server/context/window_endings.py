@@ -58,7 +58,7 @@ class EndingJudge:
         self.best = ""
         self._empty_in_a_row = 0
 
-    def judge(self, window: Window, reply: Reply) -> WindowEnding | None:
+    def decide(self, window: Window, reply: Reply) -> WindowEnding | None:
         """Return how `reply` ends the run; None to go on."""
         parsed = reply.parsed
         content = parsed.content.strip()

@@ -22,18 +22,18 @@ clipped, its middle being read; notes keep to carryover_size, which by the same 
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from reasond_server.context.calls import run_by_size
 from reasond_server.context.carryover_call import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
 from reasond_server.context.tags import neutralize
 from reasond_server.errors import ContextExhaustedError, InvalidConfigError, Violation
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.llm.model import Message, Role
 from reasond_server.types import CarryoverMode, ReadingProgress
 
 if TYPE_CHECKING:
@@ -422,7 +422,7 @@ async def _plan_rest(plan: WindowPlan, window: Window, *, counter: TokenCounter,
         )
 
     try:
-        made = await asyncio.to_thread(plan_again) if len(unread) > LONG_TEXT_CHARACTERS else plan_again()
+        made = await run_by_size(len(unread), plan_again)
     except InvalidConfigError as error:
         raise _refuse_window(tokens, plan, error) from error
     return replace(made, is_question_clipped=plan.is_question_clipped or made.is_question_clipped)

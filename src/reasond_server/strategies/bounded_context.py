@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from reasond_server.clock import new_nonce
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import Reply, hear, run_by_size
 from reasond_server.context.carryover import Carryover, Compression, compress
 from reasond_server.context.carryover_call import Summary, summarize
 from reasond_server.context.tags import restore
@@ -25,14 +25,13 @@ from reasond_server.context.window_plan import (
     plan_windows,
 )
 from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
 from reasond_server.types import BoundedContextStep, CarryoverMode, CostClass, FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.context.replies import Fragment
     from reasond_server.context.window_plan import FittedWindow, Window
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
@@ -42,6 +41,7 @@ _CLIPPED = (
     "The query is longer than its share of a window: its beginning and end were shown in every window, "
     "what lies between was read as material."
 )
+_REPEATING = "The reasoning repeated itself: the model was asked to answer before max_iterations."
 _AGAIN = "The model wrote nothing in a window that showed text: the same text was shown once more."
 
 
@@ -148,10 +148,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
             ContextExhaustedError: by the server's count nothing useful fits a window.
         """
         config, model, nonce = context.config, context.model, context.new_nonce()
-        if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-            plan = await asyncio.to_thread(_plan, task, config, model, nonce)
-        else:
-            plan = _plan(task, config, model, nonce)
+        work = partial(_plan, task, config, model, nonce)
+        plan = await run_by_size(len(task.query) + len(task.material), work)
         progress = _Progress(plan=plan, config=config, counter=model.counter)
         fitting = fit_windows(
             plan,
@@ -165,7 +163,13 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                 started_s = context.monotonic()
                 progress.adopt(fitted)
                 try:
-                    async with aclosing(_call(fitted, config, model)) as heard:
+                    call = hear(
+                        model=model,
+                        messages=fitted.messages,
+                        max_tokens=fitted.max_tokens,
+                        temperature=config.temperature,
+                    )
+                    async with aclosing(call) as heard:
                         async for piece in heard:
                             if isinstance(piece, Reply):
                                 reply = piece
@@ -175,10 +179,10 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                     if progress.accounts.is_empty:
                         raise
                     yield progress.build_outcome(
-                        WindowEnding(answer=progress.best, finish_reason=FinishReason.BUDGET_EXHAUSTED)
+                        WindowEnding(answer=progress.judge.best, finish_reason=FinishReason.BUDGET_EXHAUSTED)
                     )
                     return
-                ending = progress.judge(fitted.window, reply)
+                ending = progress.judge.decide(fitted.window, reply)
                 summary = None if ending else await _summarize(fitted, reply, config, model)
                 elapsed_s = context.monotonic() - started_s
                 yield progress.build_step(fitted.window, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
@@ -197,15 +201,10 @@ class _Progress:
         self._config = config
         self._counter = counter
         self._carryover = Carryover(mode=config.carryover_mode)
-        self._judge = EndingJudge()
+        self.judge = EndingJudge()
         self._guard = RepetitionGuard()
         self._is_window_exact = True
         self._shows_text = False
-
-    @property
-    def best(self) -> str:
-        """The last answer that was marked."""
-        return self._judge.best
 
     def render_notes(self, counter: TokenCounter) -> str:
         """Return the carryover within its size by `counter`."""
@@ -220,10 +219,6 @@ class _Progress:
         )
         self.accounts.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
 
-    def judge(self, window: Window, reply: Reply) -> WindowEnding | None:
-        """Decide whether `reply` ends the run; None to go on."""
-        return self._judge.judge(window, reply)
-
     def build_step(
         self, window: Window, reply: Reply, *, ending: WindowEnding | None, summary: Summary | None, elapsed_s: float
     ) -> Step:
@@ -236,8 +231,10 @@ class _Progress:
         notes = made.text if made else ""
         if ending is None and made is None:
             notes = self.render_notes(self._counter)
-        if is_generated and window.reading is None:
-            self._watch(written, notes)
+        # Only reasoning is watched: every window that reads sees another text.
+        if is_generated and window.reading is None and self._guard.note_repetition(text=written, notes=notes):
+            self.is_repeating = True
+            self.accounts.warn(_REPEATING)
         is_answered = ending is not None and ending.is_answered
         tokens = self._book(
             window, reply, summary, is_answered=is_answered, is_generated=is_generated, elapsed_s=elapsed_s
@@ -281,12 +278,6 @@ class _Progress:
             self.accounts.warn(f"Facts and tail were carried over without a summary of the window: {reason}.")
         return made
 
-    def _watch(self, written: str, notes: str) -> None:
-        """Note whether the run goes in circles."""
-        if self._guard.note_repetition(text=written, notes=notes) and not self.is_repeating:
-            self.is_repeating = True
-            self.accounts.warn("The reasoning repeated itself: the model was asked to answer before max_iterations.")
-
     def _book(
         self,
         window: Window,
@@ -312,12 +303,6 @@ class _Progress:
             is_only_hidden_reasoning=reply.is_only_hidden_reasoning,
             elapsed_s=elapsed_s,
         )
-
-
-def _call(
-    fitted: FittedWindow, config: BoundedContextConfig, model: ChatModel
-) -> AsyncGenerator[Fragment | Reply, None]:
-    return hear(model=model, messages=fitted.messages, max_tokens=fitted.max_tokens, temperature=config.temperature)
 
 
 async def _summarize(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ReplyListener, measure_room
-from reasond_server.context.sections import build_prompt
+from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, FinishReason, Thought
 from reasond_server.types.values import value
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from reasond_server.context.calls import Reply
     from reasond_server.context.replies import Fragment
-    from reasond_server.llm.model import Message
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
 
@@ -86,7 +84,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             ContextExhaustedError: the prompt leaves no room in the model's context window.
         """
         config, model = context.config, context.model
-        messages = await _prepare_prompt(task, context.new_nonce())
+        messages = await build_task_prompt(task, instructions=_RULES, nonce=context.new_nonce())
         max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
         listener = ReplyListener(
             messages=messages, max_tokens=max_tokens, temperature=config.temperature, kinds=(TagKind.ANSWER,)
@@ -115,17 +113,6 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             warnings = (*warnings, "The model wrote nothing.")
         answer = restore(ending.answer)
         yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
-
-
-async def _prepare_prompt(task: Task, nonce: str) -> Sequence[Message]:
-    """Return the prompt; one that takes long to build is built beside the event loop."""
-    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(_build_prompt, task, nonce)
-    return _build_prompt(task, nonce)
-
-
-def _build_prompt(task: Task, nonce: str) -> Sequence[Message]:
-    return build_prompt(instructions=_RULES, question=task.query, nonce=nonce, material=task.material)
 
 
 def _describe_waste(reply: Reply) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.answers import answer_of_text, normalize_answer
-from reasond_server.context.calls import LEAST_TOKENS, Reply, bound_prompt, hear, measure_room
-from reasond_server.context.sections import build_prompt
+from reasond_server.context.calls import LEAST_TOKENS, Reply, bound_prompt, hear, measure_room, run_by_size
+from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import (
     UNSPENT,
@@ -22,7 +22,7 @@ from reasond_server.errors import (
     TokenBudgetExhaustedError,
     Violation,
 )
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import run_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
@@ -335,16 +335,12 @@ def _judge(reply: Reply, temperature: float) -> _TakenSample:
 async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -> Poll:
     """Build the prompt that all samples share and see how much each may write."""
     config, model, budget = context.config, context.model, task.budget
-    build = partial(
-        build_prompt, instructions=_RULES, question=task.query, nonce=context.new_nonce(), material=task.material
-    )
-    is_long = len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS
-    messages = await asyncio.to_thread(build) if is_long else build()
+    messages = await build_task_prompt(task, instructions=_RULES, nonce=context.new_nonce())
     max_tokens, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
     worst = Cost(model_calls=1)
     if budget.max_total_tokens is not None:
         bound = partial(bound_prompt, messages, model.counter)
-        worst = Cost(model_calls=1, tokens=max_tokens + (await asyncio.to_thread(bound) if is_long else bound()))
+        worst += Cost(tokens=max_tokens + await run_by_size(len(task.query) + len(task.material), bound))
     return Poll(
         config=config,
         model=model,

@@ -92,7 +92,7 @@ async def test_few_are_verified_at_once_and_not_many_wait() -> None:
     def slow(_hash: str, _secret: str) -> bool:
         with lock:
             running[:] = [running[0] + 1, max(running[1], running[0] + 1)]
-        may_go.wait(20)
+        may_go.wait(180)
         with lock:
             running[0] -= 1
         return True
@@ -111,7 +111,7 @@ async def test_a_place_stays_taken_and_a_failure_counts_though_the_caller_has_le
 
     def slow(_hash: str, _secret: str) -> bool:
         begun.set()
-        may_go.wait(20)
+        may_go.wait(180)
         ended.set()
         return False
 
@@ -151,7 +151,7 @@ async def test_an_agent_is_verified_next_though_another_address_fills_every_wait
     may_go, told = threading.Event(), []
 
     def slow(_hash: str, secret: str) -> bool:
-        may_go.wait(20)
+        may_go.wait(180)
         told.append(secret)
         return secret == SECRET
 

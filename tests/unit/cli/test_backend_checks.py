@@ -129,6 +129,6 @@ def test_the_command_line_reaches_it(tmp_path: Path) -> None:
             "5",
             "--json",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == ExitCode.MODEL, done.stderr
     assert json.loads(done.stdout)["backend"] == "llm"

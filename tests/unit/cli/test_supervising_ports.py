@@ -24,7 +24,7 @@ def test_a_free_port_is_found_and_shared_by_who_asks_for_it(listener: socket.soc
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, int(port)))
         listener.listen()
-        with socket.create_connection((host, int(port)), timeout=5):
+        with socket.create_connection((host, int(port)), timeout=180):
             listener.accept()[0].close()
 
 

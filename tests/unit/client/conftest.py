@@ -20,7 +20,7 @@ from grpc_status import rpc_status
 
 from reasond.v1 import agent_service_pb2, reasoning_service_pb2
 
-LIMIT_S = 5.0
+LIMIT_S = 180.0
 METHODS = {
     method.name: message_factory.GetMessageClass(method.input_type)
     for file in (agent_service_pb2, reasoning_service_pb2)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.unit.client.conftest import Failure, Received, ScriptedServer
 
 NEVER = threading.Event()
+LIMIT_S = 180.0
 QUICK = ReconnectPolicy(max_attempts=3, initial_backoff_s=0.01, max_backoff_s=0.02)
 STARTED = ReasonIterationsResponse(execution_id="e1", sequence=1, started=ExecutionStarted(strategy="react"))
 STEP = ReasonIterationsResponse(execution_id="e1", sequence=2, iteration=Iteration(index=0))
@@ -32,8 +33,8 @@ async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
 
 
 async def wait_for_end(call: Received) -> bool:
-    """Return whether `call` is over for the server within a second."""
-    return await asyncio.to_thread(call.ended.wait, 1.0)
+    """Return whether `call` comes to its end for the server."""
+    return await asyncio.to_thread(call.ended.wait, LIMIT_S)
 
 
 async def test_a_stream_tells_how_far_it_came(server: ScriptedServer, client: AsyncClient) -> None:
@@ -142,9 +143,15 @@ async def test_a_timeout_of_the_caller_is_its_own_and_cancels_the_call(
     server: ScriptedServer, client: AsyncClient
 ) -> None:
     server.answers("Reason", NEVER)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.2):
+
+    async def ask() -> None:
+        async with asyncio.timeout(None) as limit:
+            arrived = asyncio.get_running_loop().run_in_executor(None, server.nth, 0)
+            arrived.add_done_callback(lambda _: limit.reschedule(0))
             await client.reason("why?")
+
+    with pytest.raises(TimeoutError):
+        await ask()
     assert await wait_for_end(server.calls[0])
 
 

@@ -74,7 +74,7 @@ async def test_it_looks_by_itself(taken: Taken) -> None:
     looking = asyncio.create_task(taken.watch.run(every_s=0.01))
     taken.write("[auth]\n")
     os.utime(taken.file, ns=(1, 1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await taken.is_handed_over.wait()
     looking.cancel()
     assert len(taken.settings) == 1

@@ -30,21 +30,21 @@ def reply(parsed: ParsedReply, finish: ModelFinish = ModelFinish.STOP, reasoning
 
 @pytest.mark.parametrize("window", [REASONING, LAST, READ_TO_THE_END])
 def test_a_whole_answer_ends_the_run_wherever_everything_was_read(window: Window) -> None:
-    ending = EndingJudge().judge(window, reply(ANSWER))
+    ending = EndingJudge().decide(window, reply(ANSWER))
     assert ending is not None
     assert (ending.answer, ending.finish_reason, ending.is_answered) == ("42", FinishReason.ANSWERED, True)
 
 
 def test_an_answer_before_the_last_segment_is_kept_and_ends_nothing() -> None:
     judge = EndingJudge()
-    assert judge.judge(READING, reply(ANSWER)) is None
+    assert judge.decide(READING, reply(ANSWER)) is None
     assert judge.best == "42"
 
 
 def test_an_answer_that_was_cut_is_kept_and_ends_nothing_but_the_last_window() -> None:
     cut = reply(replace(ANSWER, is_closed=False), ModelFinish.LENGTH)
-    assert EndingJudge().judge(REASONING, cut) is None
-    ending = EndingJudge().judge(LAST, cut)
+    assert EndingJudge().decide(REASONING, cut) is None
+    ending = EndingJudge().decide(LAST, cut)
     assert ending is not None
     assert (ending.answer, ending.finish_reason) == ("42", FinishReason.MAX_ITERATIONS)
     assert not ending.is_answered
@@ -52,21 +52,21 @@ def test_an_answer_that_was_cut_is_kept_and_ends_nothing_but_the_last_window() -
 
 def test_text_without_a_tag_answers_where_the_model_stopped_by_itself_but_not_while_reading() -> None:
     said = reply(replace(NOTHING, text=" It is 42. "))
-    ending = EndingJudge().judge(REASONING, said)
+    ending = EndingJudge().decide(REASONING, said)
     assert ending is not None
     assert (ending.answer, ending.finish_reason) == ("It is 42.", FinishReason.ANSWERED_UNTAGGED)
     assert ending.is_answered
-    assert EndingJudge().judge(READ_TO_THE_END, said) is None
-    assert EndingJudge().judge(REASONING, reply(said.parsed, ModelFinish.LENGTH)) is None
+    assert EndingJudge().decide(READ_TO_THE_END, said) is None
+    assert EndingJudge().decide(REASONING, reply(said.parsed, ModelFinish.LENGTH)) is None
 
 
 def test_two_empty_replies_in_a_row_end_the_run_with_the_best_answer_and_one_between_forgives() -> None:
     judge, empty = EndingJudge(), reply(NOTHING)
-    judge.judge(READING, reply(ANSWER))
-    assert judge.judge(REASONING, empty) is None
-    assert judge.judge(REASONING, reply(replace(NOTHING, text="hm"), ModelFinish.LENGTH)) is None
-    assert judge.judge(REASONING, empty) is None
-    ending = judge.judge(REASONING, empty)
+    judge.decide(READING, reply(ANSWER))
+    assert judge.decide(REASONING, empty) is None
+    assert judge.decide(REASONING, reply(replace(NOTHING, text="hm"), ModelFinish.LENGTH)) is None
+    assert judge.decide(REASONING, empty) is None
+    ending = judge.decide(REASONING, empty)
     assert ending is not None
     assert (ending.answer, ending.finish_reason) == ("42", FinishReason.TRUNCATED)
     assert ending.warning == "The model wrote nothing in two windows in a row."
@@ -77,23 +77,23 @@ def test_hidden_reasoning_that_ate_the_last_window_is_truncated_and_its_tokens_a
     reported: int, named: str
 ) -> None:
     eaten = reply(replace(NOTHING, thinking="hm"), ModelFinish.LENGTH, reasoning_tokens=reported)
-    assert EndingJudge().judge(REASONING, eaten) is None
-    ending = EndingJudge().judge(LAST, eaten)
+    assert EndingJudge().decide(REASONING, eaten) is None
+    ending = EndingJudge().decide(LAST, eaten)
     assert ending is not None
     assert ending.finish_reason is FinishReason.TRUNCATED
     assert named in ending.warning
 
 
 def test_a_content_filter_ends_the_run_before_anything_else() -> None:
-    ending = EndingJudge().judge(READING, reply(ANSWER, ModelFinish.CONTENT_FILTER))
+    ending = EndingJudge().decide(READING, reply(ANSWER, ModelFinish.CONTENT_FILTER))
     assert ending is not None
     assert (ending.answer, ending.finish_reason) == ("42", FinishReason.CONTENT_FILTERED)
 
 
 def test_notes_in_the_last_window_are_the_answer_that_is_left() -> None:
     notes = replace(NOTHING, kind=TagKind.CONTINUE, content="so far 41", is_closed=True)
-    assert EndingJudge().judge(REASONING, reply(notes)) is None
-    ending = EndingJudge().judge(LAST, reply(notes))
+    assert EndingJudge().decide(REASONING, reply(notes)) is None
+    ending = EndingJudge().decide(LAST, reply(notes))
     assert ending is not None
     assert (ending.answer, ending.finish_reason) == ("so far 41", FinishReason.MAX_ITERATIONS)
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from reasond_server.types import Task
 
-SOON = 10.0
+SOON = 120.0
 START = datetime(2026, 11, 21, 12, 0, 0, 123_000, tzinfo=UTC)
 AUTHORIZED = (("authorization", "Bearer good"),)
 USAGE = Usage(input_tokens=120, output_tokens=30, cached_input_tokens=20, reasoning_tokens=5, model_calls=1)

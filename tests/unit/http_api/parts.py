@@ -120,7 +120,7 @@ async def serve(
     stack.push_async_callback(server.stop, 0)
     stack.push_async_callback(core.runner.stop)
     scheme = "https" if tls else "http"
-    client = httpx.AsyncClient(base_url=f"{scheme}://127.0.0.1:{server.port}", timeout=20, verify=verify)
+    client = httpx.AsyncClient(base_url=f"{scheme}://127.0.0.1:{server.port}", timeout=180, verify=verify)
     await stack.enter_async_context(client)
     return Site(server=server, core=core, agents=agents, client=client, model=chosen, readiness=readiness)
 

@@ -44,7 +44,7 @@ async def connected(
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             yield reader, writer
     finally:
         writer.close()
@@ -287,7 +287,7 @@ async def refusing() -> AsyncIterator[int]:
     server = HttpServer(app=refuse, host="127.0.0.1", port=0)
     await server.start()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             yield server.port
     finally:
         await server.stop(0)
@@ -295,13 +295,13 @@ async def refusing() -> AsyncIterator[int]:
 
 def told_by_urllib(port: int, body: bytes) -> tuple[int, bytes]:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/", data=body, timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", data=body, timeout=180)
     with caught.value as error:
         return error.code, error.read()
 
 
 def told_by_http_client(port: int, body: bytes) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=180)
     with closing(connection):
         connection.request("POST", "/", body, {"connection": "close"})
         response = connection.getresponse()

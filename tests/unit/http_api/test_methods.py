@@ -96,7 +96,7 @@ async def test_a_running_execution_can_be_cancelled_by_another_call(serve_site: 
 
 async def _only_execution(site: Site) -> dict[str, Any]:
     """Return the one execution, as soon as it is there."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while True:
             found = (await site.call("executions.list"))["result"]["executions"]
             if found:

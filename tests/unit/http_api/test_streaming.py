@@ -205,7 +205,7 @@ async def end_of(site: Site, execution_id: str) -> ExecutionState:
     """Wait for the end of an execution, without following it, and return how it fared."""
     run = site.core.runner.find_live(execution_id)
     if run is not None:
-        await asyncio.wait_for(run.wait_for_end(), 5)
+        await asyncio.wait_for(run.wait_for_end(), 120)
     return (await site.core.reasoning.get(ALICE, execution_id)).execution.state
 
 

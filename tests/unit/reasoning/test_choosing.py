@@ -56,7 +56,7 @@ async def chosen(task: Task, *, caller: Principal = ALICE, default: str = "") ->
         directory=await directory(),
         model=ScriptedModel([]),
         default_strategy=default,
-        within_s=5.0,
+        within_s=120,
     )
     selection, config, shown = await chooser.choose(caller, task)
     assert shown == config.model_dump(mode="json")

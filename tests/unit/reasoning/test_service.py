@@ -272,7 +272,7 @@ class Careful(ReasoningStrategy[StrategyConfig]):
         self.checks += 1
         self.checking.set()
         if task.material:
-            self.go_on.wait(20)
+            self.go_on.wait(180)
         if self.error is not None:
             raise self.error
 

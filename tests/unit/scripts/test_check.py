@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from scripts.check import Outcome, conclude, environment, run, run_command, show_output
+from scripts.check import Outcome, conclude, environment, run, run_command, run_lanes, show_output
 from scripts.outcome import Counts
 from scripts.stages import Stage
 
@@ -19,8 +20,8 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def test_a_stage_stops_at_its_first_failing_command() -> None:
-    result = run(
+async def test_a_stage_stops_at_its_first_failing_command() -> None:
+    result = await run(
         Stage(name="s", commands=(python("print('one')"), python("raise SystemExit(3)"), python("print('two')")))
     )
     assert not result.is_passed
@@ -28,25 +29,46 @@ def test_a_stage_stops_at_its_first_failing_command() -> None:
     assert "two\n" not in result.output.replace("print('two')", "")
 
 
-def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+async def test_a_program_that_hangs_is_stopped_at_its_limit() -> None:
+    with tempfile.TemporaryFile() as log:
+        assert not await run_command(python("import signal; signal.pause()"), log, limit_s=0.1)
+        log.seek(0)
+        assert b"not done after 0.1 s" in log.read()
+
+
+async def test_a_program_that_is_stopped_ends_with_its_children(tmp_path: Path) -> None:
     """A grandchild holds the pipe open; its end is read only once nobody is left to write."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     grandchild = f"import signal; pipe = open({str(pipe)!r}, 'w'); print('up', file=pipe, flush=True); signal.pause()"
     hung = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])")
     with tempfile.TemporaryFile() as log:
-        assert not run_command(hung, log, limit_s=3.0)
-        log.seek(0)
-        assert b"not done after 3 s" in log.read()
-    os.set_blocking(reader, True)
-    with os.fdopen(reader, "rb") as ended:
-        assert ended.read() == b"up\n"
+        running = asyncio.create_task(run_command(hung, log, limit_s=300.0))
+        with await asyncio.to_thread(pipe.open) as written:
+            assert await asyncio.to_thread(written.readline) == "up\n"
+            running.cancel()
+            assert await asyncio.to_thread(written.read) == ""
+    await asyncio.wait([running])
+    assert running.cancelled()
 
 
-def test_a_stage_of_pytest_counts_its_tests() -> None:
+async def test_lanes_run_side_by_side_and_the_first_before_them(tmp_path: Path) -> None:
+    """Each of two stages waits for the other to open the same pipe."""
+    pipe = tmp_path / "pipe"
+    first = Stage(name="first", commands=(python(f"import os; os.mkfifo({str(pipe)!r})"),))
+    one = Stage(name="one", commands=(python(f"open({str(pipe)!r}, 'w').close()"),))
+    other = Stage(name="other", commands=(python(f"open({str(pipe)!r}).close()"),))
+    results = await run_lanes([first], [[one], [other]])
+    assert [(result.stage.name, result.is_passed) for result in results] == [
+        ("first", True),
+        ("one", True),
+        ("other", True),
+    ]
+
+
+async def test_a_stage_of_pytest_counts_its_tests() -> None:
     stage = Stage(name="s", commands=(python("print('2 passed, 1 skipped in 0.10s')"),), is_pytest=True)
-    assert run(stage).counts == Counts(passed=2, skipped=1)
+    assert (await run(stage)).counts == Counts(passed=2, skipped=1)
 
 
 def test_stages_see_no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +87,9 @@ def outcome(name: str, *, is_passed: bool, counts: Counts, output: str = "") -> 
 def test_the_last_line_sums_all_tests_and_one_bad_stage_fails_all(capsys: pytest.CaptureFixture[str]) -> None:
     good = outcome("good", is_passed=True, counts=Counts(passed=5))
     bad = outcome("bad", is_passed=False, counts=Counts(passed=1, failed=2))
-    assert conclude([good]) == 0
+    assert conclude([good], seconds=1.0) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed"
-    assert conclude([good, bad]) == 1
+    assert conclude([good, bad], seconds=1.0) == 1
     assert capsys.readouterr().out.splitlines()[-2:] == ["failed: bad", "6 passed, 2 failed"]
 
 

@@ -82,7 +82,7 @@ async def test_a_file_that_is_closed_says_so_in_our_words(tmp_path: Path) -> Non
 
 
 async def test_a_large_file_whose_process_died_is_checked(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
-    subprocess.run([sys.executable, "-c", DIE_WHILE_OPEN, damaged], check=True, timeout=30)  # noqa: ASYNC221 - a test
+    subprocess.run([sys.executable, "-c", DIE_WHILE_OPEN, damaged], check=True, timeout=180)  # noqa: ASYNC221 - a test
     with pytest.raises(SettingsError, match="is damaged"):
         await SqliteFile.open(damaged, checked_bytes=1)
     assert "its whole file is checked" in caplog.text

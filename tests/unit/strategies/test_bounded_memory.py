@@ -157,7 +157,6 @@ async def measured(tmp_path: Path) -> dict[int, Traced]:
 
 
 # Tracing makes it slow: half a minute where others use the processors, too.
-@pytest.mark.timeout(300)
 async def test_what_a_run_holds_has_a_bound_that_no_depth_moves_and_its_answer_a_line_for_each_window(
     measured: dict[int, Traced],
 ) -> None:

@@ -151,7 +151,7 @@ async def test_a_held_reply_waits_and_goes_on_when_it_is_let_go(hold_after: int,
     await asyncio.sleep(0)
     assert not waiting.done()
     hold.set()
-    rest = [await asyncio.wait_for(waiting, 10)] + [event async for event in stream]
+    rest = [await asyncio.wait_for(waiting, 120)] + [event async for event in stream]
     assert [event.text for event in [*seen, *rest] if isinstance(event, Text)] == ["one", " two"]
     assert [event.text for event in seen if isinstance(event, Text)] == seen_before
 
@@ -160,11 +160,11 @@ async def test_cancelling_a_held_reply_counts_as_closed() -> None:
     model = ScriptedModel([Reply(text="one two", hold=asyncio.Event(), hold_after=1)])
     begun = asyncio.Event()
     task = asyncio.create_task(_consume(model, [], begun))
-    await asyncio.wait_for(begun.wait(), 10)
+    await asyncio.wait_for(begun.wait(), 120)
     assert model.open_calls == 1
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 120)
     assert (model.closed, model.open_calls) == (1, 0)
 
 

@@ -1,1 +1,5 @@
-"""Servers that speak the protocols of OpenAI: Chat Completions and Responses; the only room that imports openai."""
+"""Servers that speak the protocols of OpenAI: Chat Completions and Responses.
+
+The way of a call: `openai_model` (attempts, health), `transport` (connections, bytes), `answer` (deadlines, bytes
+to events, faults, the end). `chat` and `responses` are the two protocols, `addressing` builds URLs and headers.
+"""

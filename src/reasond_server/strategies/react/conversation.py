@@ -8,12 +8,12 @@ A call and its result always stay together.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from reasond_server.context.calls import count_prompt
 from reasond_server.context.tags import neutralize
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.react.prompts import (
     fence_observation,
     write_action,
@@ -249,6 +249,4 @@ class Conversation:
         calls = [call for message in messages for call in message.tool_calls]
         count = self.model.counter
         extra = sum([count.count_text(call.name + call.arguments_json) + _TOKENS_PER_CALL for call in calls])
-        if sum([len(message.content) for message in messages]) > LONG_TEXT_CHARACTERS:
-            return extra + await asyncio.to_thread(count.count_prompt, messages)
-        return extra + count.count_prompt(messages)
+        return extra + await count_prompt(messages, count)

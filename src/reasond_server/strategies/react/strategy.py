@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.context.calls import LEAST_TOKENS, Reply, ReplyListener
-from reasond_server.context.sections import build_prompt
+from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.config import ReactConfig
 from reasond_server.strategies.react.conversation import Conversation, WireIds
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.context.replies import Fragment
-    from reasond_server.llm.model import Message, ToolSpec
+    from reasond_server.llm.model import ToolSpec
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task, ToolResult
 
@@ -385,7 +383,9 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
         offer = fit_offer(told, counter=context.model.counter, window=context.model.context_window)
     specs = offer.specs
     is_native = bool(specs) and context.model.has_native_tools
-    opening = await _build_opening(task, words.write_instructions(specs, is_native=is_native), nonce)
+    opening = await build_task_prompt(
+        task, instructions=words.write_instructions(specs, is_native=is_native), nonce=nonce
+    )
     conversation = Conversation(opening=opening, nonce=nonce, is_native=is_native, model=context.model, offer=offer)
     allowed = task.budget.max_tool_calls
     tool_use = ToolUse(
@@ -394,14 +394,6 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
         is_budgets=allowed is not None and allowed < config.max_tool_calls,
     )
     return ReactRun(task=task, context=context, conversation=conversation, specs=specs, tool_use=tool_use)
-
-
-async def _build_opening(task: Task, instructions: str, nonce: str) -> Sequence[Message]:
-    """Return system message and question; those that take long to build are built beside the event loop."""
-    build = partial(build_prompt, instructions=instructions, question=task.query, nonce=nonce, material=task.material)
-    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(build)
-    return build()
 
 
 def _thought_of(reply: Reply) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.clock import new_nonce
 from reasond_server.context.answers import normalize_answer
-from reasond_server.context.calls import Reply, count_prompt, hear
+from reasond_server.context.calls import Reply, count_prompt, hear, run_by_size
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import (
     ContentFilteredError,
@@ -20,7 +20,7 @@ from reasond_server.errors import (
     Violation,
 )
 from reasond_server.llm.counting import fork_of
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ModelFinish
+from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import SearchEnding, TreeSearch
 from reasond_server.search.policies import BeamSelection, SearchPlan, UctSelection, rank
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, Message, TokenCounter
     from reasond_server.search.allowance import Cost
     from reasond_server.search.controller import JudgedNode
-    from reasond_server.search.policies import Selection
+    from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
@@ -283,10 +283,7 @@ async def prepare_run(task: Task, context: RunContext[TreeOfThoughtConfig]) -> T
     """Fit the prompts into the model's window and set the search up."""
     config, model, counter = context.config, context.model, fork_of(context.model.counter)
     nonce = context.new_nonce()
-    if len(task.query) + len(task.material) > LONG_TEXT_CHARACTERS:
-        prompts = await asyncio.to_thread(prompts_of, task, nonce, counter)
-    else:
-        prompts = prompts_of(task, nonce, counter)
+    prompts = await run_by_size(len(task.query) + len(task.material), partial(prompts_of, task, nonce, counter))
     if model.context_window is not None:
         shape = shape_of(config)
         bare = await _count_prompt(shape.build_bare_prompt(prompts), model, counter)
@@ -331,7 +328,7 @@ def _build_plan(config: TreeOfThoughtConfig) -> SearchPlan:
     )
 
 
-def _build_selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> Selection[TreeThought]:
+def _build_selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> SelectionPolicy[TreeThought]:
     root = build_root(TreeThought(text=""))
     return UctSelection(root, plan) if config.search is TreeSearchOrder.BEST_FIRST else BeamSelection(root, plan)
 

@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         manners.seen.append(body)
         manners.headers.append({**self.headers, "path": self.path})
         if manners.hangs:
-            manners.release.wait(30)
+            manners.release.wait(180)
             return
         why = self._refusal(body)
         if why or manners.status != 200:

@@ -102,5 +102,5 @@ def test_without_aiohttp_the_remedy_is_named() -> None:
         "except Exception as error:\n"
         "    print(type(error).__name__, error.remedy)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=180)
     assert done.stdout.strip() == "SettingsError Install reasond-server again: its dependencies are not complete."
