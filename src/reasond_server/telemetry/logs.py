@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from reasond_server.telemetry.redaction import (
+from reasond_server.telemetry.scope import current
+from reasond_server.telemetry.scrubbing import (
     CONTENT_FIELDS,
     MAX_TEXT_CHARACTERS,
     REDACTED,
@@ -28,7 +29,6 @@ from reasond_server.telemetry.redaction import (
     shown_text,
     shown_value,
 )
-from reasond_server.telemetry.scope import current
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
