@@ -70,8 +70,8 @@ MUTATIONS: Final = (
     Mutation(
         name="steps-appended-again",
         path="reasoning/strategy_work.py",
-        old="        if index < len(self._known):\n            if detail_digest",
-        new="        if False:\n            if detail_digest",
+        old="        if is_known:\n            run.trace",
+        new="        if False:\n            run.trace",
     ),
     Mutation(
         name="calls-not-held",

@@ -16,8 +16,8 @@ from reasond_server.grpc_api.conversion import (
     event_message,
     execution_message,
     fill_traced,
-    json_text,
 )
+from reasond_server.grpc_api.filling import json_text
 from reasond_server.grpc_api.guard import TRANSPORT, current_principal, remaining_s
 from reasond_server.grpc_api.requests import (
     finish_reason_of,

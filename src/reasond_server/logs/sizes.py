@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from reasond_server.logs.store import Record
-from reasond_server.types import Iteration, Result
+from reasond_server.types.kinds import fields_of
 
 if TYPE_CHECKING:
     from reasond_server.logs.store import Entry
@@ -23,12 +24,7 @@ def size_of(entry: Entry) -> int:
     """Return the approximate size of an entry in memory, in bytes."""
     if isinstance(entry, Record):
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
-    event = entry.event
-    if isinstance(event, Iteration):
-        return _BYTES_PER_ENTRY + _content(event.detail)
-    if isinstance(event, Result):
-        return _BYTES_PER_ENTRY + len(event.answer) * 4 + _content(event.metrics.strategy_specific)
-    return _BYTES_PER_ENTRY
+    return _BYTES_PER_ENTRY + _content(entry.event)
 
 
 def _content(value: object) -> int:
@@ -58,5 +54,5 @@ def _plain_content(value: object) -> int:
 
 @cache
 def _names(kind: type) -> Sequence[str]:
-    """Return the names of a dataclass's fields; of other classes none."""
-    return tuple(getattr(kind, "__dataclass_fields__", ()))
+    """Return the names of a dataclass's fields that its type does not bound; of other classes none."""
+    return tuple(field.name for field in fields_of(kind) if field.is_bulky) if is_dataclass(kind) else ()

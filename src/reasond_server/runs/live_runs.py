@@ -62,10 +62,8 @@ class LiveRuns:
         self.by_id: dict[str, Run] = {}
         self._waiting: dict[str, dict[Mailbox, None]] = {}
 
-    def add(self, run: Run) -> None:
-        """Let `run` be found, and tell who waited for it."""
-        execution_id = run.identity.execution_id
-        self.by_id[execution_id] = run
+    def notify(self, execution_id: str) -> None:
+        """Tell who waits for an execution that it is at work here now."""
         for mailbox in self._waiting.get(execution_id, ()):
             mailbox.log_grew()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
-from reasond_server.logs.redaction import redacted
+from reasond_server.logs.redaction import redact
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan
@@ -138,7 +138,7 @@ class Maker:
     ) -> Run:
         """Return the run of a new execution, with its first event appended; its log has `inherited` records already.
 
-        With a `creation` the execution is not in the store, and its log is not open.
+        With a `creation` the execution is not in the store, its log is not open, and nobody can come back for it.
         """
         work, earlier = prepared.work, prepared.predecessor
         if earlier is not None and inherited != len(earlier.records):
@@ -151,7 +151,7 @@ class Maker:
             links = (earlier.plan.trace,)
         log = self._open_log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
-        log.is_for_one_answer = not work.request.can_be_resumed
+        log.is_for_one_answer = creation is not None
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
         run = self._build(
             work=work,
@@ -165,7 +165,7 @@ class Maker:
             inherited=() if earlier is None else (_say_inheritance(earlier.execution),),
             trace=RunTrace(links=links),
         )
-        run.append(work.begin(run), now=execution.create_time)
+        log.append(work.begin(run), now=execution.create_time, usage=run.accounts.usage)
         return run
 
     def knows(self, execution: Execution) -> bool:
@@ -199,7 +199,7 @@ class Maker:
             trace=RunTrace(is_takeover=True),
         )
         if not recovery.events:
-            run.append(work.begin(run), now=self._clock.now())
+            log.append(work.begin(run), now=self._clock.now(), usage=run.accounts.usage)
         return run
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
@@ -282,7 +282,7 @@ class Maker:
             submit=self._writer.submit,
             version=version,
             fence=fence,
-            store_as=None if self._limits.records_content else redacted,
+            store_as=None if self._limits.records_content else redact,
         )
 
     def _find_obstacle(self, work: Work) -> str:

@@ -79,7 +79,7 @@ class Recoverer:
         run.place, run.subscribers.patience_s = place, self._limits.reattach_s
         run.advance(Trigger.BEGIN)
         run.driver = asyncio.create_task(self._driver.drive(run), name=f"execution {run.identity.execution_id}")
-        self._runs.add(run)
+        self._runs.by_id[run.identity.execution_id] = run
         return run
 
     async def aclose(self, *, within_s: float) -> None:
@@ -112,6 +112,7 @@ class Recoverer:
             run.subscribers.await_one(within_s=self._limits.reattach_s)
         place = self._admission.force()
         self.begin(run, place, since_s=since_s)
+        self._runs.notify(name)
         self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
 
     async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:

@@ -69,7 +69,7 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
     mailbox = Mailbox(wants_deltas=True)
     run.subscribers.attach(mailbox)
     run.subscribers.publish(0, "old")
-    run.subscribers.drop_text()
+    run.subscribers.held = None
     store.gate.set()
     await run.log.settled()
     assert await taken(mailbox) == [None]
