@@ -17,7 +17,7 @@ from reasond_server.errors import (
     Violation,
 )
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.logs.mailbox import Patience
+from reasond_server.logs.mailbox import SilentSubscriber
 from reasond_server.logs.store import ExecutionFilter
 from reasond_server.reasoning.choosing import Chooser
 from reasond_server.reasoning.paging import place_of, token_after
@@ -306,8 +306,8 @@ class ReasoningService:
         run = self._runner.find_live(execution.execution_id)
         if run is None:
             raise InternalError("the execution is gone before it has begun")
-        patience = Patience()
-        run.subscribers.attach(patience)
+        subscriber = SilentSubscriber()
+        run.subscribers.attach(subscriber)
         try:
             result = await run.wait_for_result()
             if result is None:
@@ -320,19 +320,19 @@ class ReasoningService:
                 result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
             return view_of(run.log.execution, events, result=result)
         finally:
-            run.subscribers.detach(patience)
+            run.subscribers.detach(subscriber)
 
     async def _events(self, run: Run) -> Sequence[LoggedEvent]:
         """Return the events of a run that has its answer; only the last ones where the store does not tell the rest."""
-        events = run.log.everything()
+        events = run.log.events.read_all()
         if events is not None:
             return events
         try:
             async with asyncio.timeout(_STORE_WITHIN_S):
-                await run.log.settled()
+                await run.log.wait_for_commit()
                 return await self._store.read(run.identity.tenant, run.identity.execution_id)
         except (TimeoutError, ReasondError):
-            return run.log.recent()
+            return run.log.events.read_recent()
 
     async def _begun(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Return the execution that the request id stands for, or start one."""
