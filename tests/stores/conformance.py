@@ -1,12 +1,4 @@
-"""What every store of event logs must do, as checks that can be run against any of them.
-
-    @pytest.mark.parametrize("check", ExecutionStoreConformance.CHECKS)
-    async def test_my_store_conforms(check: str) -> None:
-        async with aclosing(MyStore(now=clock.now)) as store:
-            await ExecutionStoreConformance(store, pass_time=clock.advance).check(check)
-
-The runner relies on nothing else.
-"""
+"""What every store of event logs must do, as checks that run against any of them: runs rely on nothing else."""
 
 from __future__ import annotations
 
@@ -31,8 +23,6 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import ExecutionStore, Recovery
     from reasond_server.types import Execution
 
-__all__ = ["ExecutionStoreConformance"]
-
 _EVERYTHING = ExecutionFilter()
 _CALLERS = 5
 _HOSTILE = ("", "\x00", "\ud800", "a" * 5000, "'; DROP TABLE executions; --", "%s :name")
@@ -42,7 +32,7 @@ class ExecutionStoreConformance:
     """Checks one store, which may hold other executions already, but no orphans.
 
     Args:
-        store: what is checked; it is not closed. Its clock shows `testing.logs.START` at first.
+        store: what is checked; it is not closed. Its clock shows `tests.stores.logs.START` at first.
         pass_time: lets that many seconds pass, for leases and for `expire_time`.
         races: how often two writers race.
         largest_log_bytes: bytes of text that fit into no log of the store.
@@ -73,6 +63,7 @@ class ExecutionStoreConformance:
         "renews_leases",
         "gives_leases_back",
         "passes_a_cancellation_on",
+        "passes_a_wish_to_keep_on",
         "tells_watchers",
         "deletes_everything",
         "forgets_in_batches",
@@ -222,7 +213,7 @@ class ExecutionStoreConformance:
         for call in self._calls():
             await raises(ExecutionNotFoundError, call(*stranger))
         same(list(await self._store.page(stranger[0], _EVERYTHING, size=9, before=None)), [])
-        nothing(await self._store.claimed(stranger[0], "same"))
+        nothing(await self._store.find_claim(stranger[0], "same"))
         await self._store.announce(*stranger)
         other = HandWrittenLog.new(self._store, tenant=stranger[0], request_id="same")
         same((await other.create()).execution_id, other.execution.execution_id)
@@ -237,7 +228,7 @@ class ExecutionStoreConformance:
             for call in self._calls():
                 await raises(ExecutionNotFoundError, call(self._tenant, name))
                 await raises(ExecutionNotFoundError, call(name, name))
-            nothing(await self._store.claimed(self._tenant, name))
+            nothing(await self._store.find_claim(self._tenant, name))
             await self._store.announce(self._tenant, name)
             wanted = ExecutionFilter(strategy=name or "none")
             same(list(await self._store.page(self._tenant, wanted, size=9, before=None)), [])
@@ -248,7 +239,7 @@ class ExecutionStoreConformance:
         same((await first.create(digest="one")).digest, "one")
         claim = await second.create(digest="two")
         same((claim.execution_id, claim.digest), (first.execution.execution_id, "one"))
-        same(await self._store.claimed(self._tenant, "r"), claim)
+        same(await self._store.find_claim(self._tenant, "r"), claim)
         await raises(ExecutionNotFoundError, self._store.find(*second.name))
         one, two = self._log(), self._log()
         for log in (one, two):
@@ -264,11 +255,11 @@ class ExecutionStoreConformance:
     async def _gives_a_request_id_up(self) -> None:
         first, second = await self._begun(request_id="r"), self._log(request_id="r")
         await self._store.release(*first.name)
-        nothing(await self._store.claimed(self._tenant, "r"))
+        nothing(await self._store.find_claim(self._tenant, "r"))
         same((await second.create()).execution_id, second.execution.execution_id)
         await self._store.release(*first.name)
         await self._store.delete(*first.name)
-        claim = await self._store.claimed(self._tenant, "r")
+        claim = await self._store.find_claim(self._tenant, "r")
         same(claim and claim.execution_id, second.execution.execution_id)
 
     async def _lets_a_cancelled_run_be_inherited(self) -> None:
@@ -276,20 +267,20 @@ class ExecutionStoreConformance:
         parent = await self._begun(request_id="r", plan='{"p":1}')
         nothing(await parent.write(records[0], step(), records[1]))
         nothing(await parent.write(parent.result(FinishReason.CANCELLED), keeps_records=True))
-        kept = await self._store.kept(*parent.name)
+        kept = await self._store.read_checkpoint(*parent.name)
         same((kept.plan, list(kept.records)), ('{"p":1}', records))
         child = self._log(request_id="r")
         claim = await child.create(inherits=parent.execution.execution_id, digest="new")
         same((claim.execution_id, claim.digest, claim.inherited), (child.execution.execution_id, "new", len(records)))
-        same(list((await self._store.kept(*child.name)).records), records)
-        same(list((await self._store.kept(*parent.name)).records), records)
+        same(list((await self._store.read_checkpoint(*child.name)).records), records)
+        same(list((await self._store.read_checkpoint(*parent.name)).records), records)
         child.version = len(records)
         nothing(await child.write(started()))
         await self._pass_time(LEASE_S + 1)
         recovery = await self._recovered(child)
         same((list(recovery.records), recovery.version, recovery.fence), (records, 3, 2))
         await self._store.delete(*parent.name)
-        same((await self._store.claimed(self._tenant, "r")), claim)
+        same((await self._store.find_claim(self._tenant, "r")), claim)
         again = await child.create(inherits=parent.execution.execution_id, digest="new")
         same((again, again.inherited), (claim, len(records)))
         orphan = self._log(request_id="q")
@@ -306,7 +297,7 @@ class ExecutionStoreConformance:
         nothing(await cancelled.write(cancelled.result(FinishReason.CANCELLED), keeps_records=True))
         stranger = HandWrittenLog.new(self._store, tenant=uuid.uuid4().hex, request_id="q")
         await stranger.create(inherits=cancelled.execution.execution_id)
-        same(list((await self._store.kept(*stranger.name)).records), [])
+        same(list((await self._store.read_checkpoint(*stranger.name)).records), [])
         held = await self._begun(request_id="held")
         claim = await self._log(request_id="held").create(inherits=cancelled.execution.execution_id)
         same(claim.execution_id, held.execution.execution_id)
@@ -314,9 +305,9 @@ class ExecutionStoreConformance:
     async def _drops_records_at_the_end(self) -> None:
         log = await self._begun(plan='{"p":1}')
         nothing(await log.write(Record(key="a", body="{}"), step()))
-        same([record.key for record in (await self._store.kept(*log.name)).records], ["a"])
+        same([record.key for record in (await self._store.read_checkpoint(*log.name)).records], ["a"])
         nothing(await log.write(Record(key="b", body="{}"), log.result()))
-        kept = await self._store.kept(*log.name)
+        kept = await self._store.read_checkpoint(*log.name)
         same((kept.plan, list(kept.records)), ("", []))
         same(await self._sequences(log), [1, 2, 3])
 
@@ -380,7 +371,7 @@ class ExecutionStoreConformance:
         ids = [one.execution.execution_id for one in (log, ended, taken)]
         lease = Lease(owner="one", seconds=LEASE_S)
         renewal = await self._store.renew(lease, {ids[0]: 1, ids[1]: 1, ids[2]: 2, "unknown": 1})
-        same((sorted(renewal.lost), list(renewal.cancelled)), (sorted([ids[1], ids[2], "unknown"]), []))
+        same((sorted(renewal.lost), list(renewal.cancel_requested)), (sorted([ids[1], ids[2], "unknown"]), []))
         stranger = await self._store.renew(Lease(owner="two", seconds=LEASE_S), {ids[0]: 1})
         same(list(stranger.lost), [ids[0]])
         await self._pass_time(LEASE_S - 5)
@@ -399,14 +390,14 @@ class ExecutionStoreConformance:
         await self._store.request_cancel(*log.name)
         fences = {one.execution.execution_id: 1 for one in (log, other)}
         renewal = await self._store.renew(Lease(owner="one", seconds=LEASE_S), fences)
-        same((list(renewal.lost), list(renewal.cancelled)), ([], [log.execution.execution_id]))
+        same((list(renewal.lost), list(renewal.cancel_requested)), ([], [log.execution.execution_id]))
 
     async def _passes_a_wish_to_keep_on(self) -> None:
         log, other = await self._begun(), await self._begun()
         await self._store.request_keep(*log.name)
         fences = {one.execution.execution_id: 1 for one in (log, other)}
         renewal = await self._store.renew(Lease(owner="one", seconds=0), fences)
-        same((list(renewal.lost), list(renewal.kept)), ([], [log.execution.execution_id]))
+        same((list(renewal.lost), list(renewal.keep_requested)), ([], [log.execution.execution_id]))
         found = {one.execution.execution_id: one.is_keep_requested for one in await self._recoveries()}
         same(found, {log.execution.execution_id: True, other.execution.execution_id: False})
 
@@ -435,7 +426,7 @@ class ExecutionStoreConformance:
             await self._store.delete(*log.name)
             for call in self._calls():
                 await raises(ExecutionNotFoundError, call(*log.name))
-            nothing(await self._store.claimed(self._tenant, log.execution.request_id))
+            nothing(await self._store.find_claim(self._tenant, log.execution.request_id))
             refused(ExecutionNotFoundError, await log.write(step()))
         same(list(await self._store.page(self._tenant, _EVERYTHING, size=9, before=None)), [])
 
@@ -461,11 +452,11 @@ class ExecutionStoreConformance:
     async def _frees_the_request_id_of_what_is_past(self) -> None:
         await self._ended(request_id="r")
         await self._pass_time(KEPT_S + 1)
-        nothing(await self._store.claimed(self._tenant, "r"))
+        nothing(await self._store.find_claim(self._tenant, "r"))
         log = self._log(request_id="r")
         same((await log.create()).execution_id, log.execution.execution_id)
         await self._store.forget(limit=9)
-        claim = await self._store.claimed(self._tenant, "r")
+        claim = await self._store.find_claim(self._tenant, "r")
         same(claim and claim.execution_id, log.execution.execution_id)
 
     def _calls(self) -> Sequence[Callable[[str, str], Awaitable[object]]]:
@@ -473,7 +464,7 @@ class ExecutionStoreConformance:
         store = self._store
         wishes = (store.request_cancel, store.request_keep)
         wake = partial(store.wake, Lease(owner="two", seconds=LEASE_S))
-        return store.find, store.read, store.delete, *wishes, store.release, store.kept, wake
+        return store.find, store.read, store.delete, *wishes, store.release, store.read_checkpoint, wake
 
     def _log(self, *, strategy: str = "s", request_id: str = "", minute: int = 0) -> HandWrittenLog:
         return HandWrittenLog.new(

@@ -46,9 +46,9 @@ class CreationChecks:
             same(await self._store.find(*log.name), part.execution)
             events = [entry for entry in part.entries if not isinstance(entry, Record)]
             same(list(await self._store.read(*log.name)), events)
-        kept = await self._store.kept(*begun.name)
+        kept = await self._store.read_checkpoint(*begun.name)
         same((kept.plan, list(kept.records)), ("the plan", [Record(key="k", body="{}")]))
-        ended = await self._store.kept(*whole.name)
+        ended = await self._store.read_checkpoint(*whole.name)
         same((ended.plan, list(ended.records)), ("", []))
         begun.took(parts[2])
         nothing(await begun.write(step("b"), begun.result()))

@@ -57,7 +57,7 @@ class SuspensionChecks:
         same(await self._store.find(*log.name), log.execution)
         same(log.execution.state, ExecutionState.SUSPENDED)
         same([event.sequence for event in await self._store.read(*log.name)], [1, 2])
-        kept = await self._store.kept(*log.name)
+        kept = await self._store.read_checkpoint(*log.name)
         same((kept.plan, list(kept.records)), ('{"p":1}', [Record(key="k", body="{}")]))
         same(list((await self._store.renew(Lease(owner="one", seconds=LEASE_S), {log.name[1]: 1})).lost), [log.name[1]])
         await self._let_pass(LEASE_S + 1)
@@ -195,7 +195,7 @@ class SuspensionChecks:
         claim = await self._log(request_id="r").create(digest="other")
         same((claim.execution_id, claim.digest), (log.name[1], "d"))
         await self._store.delete(*log.name)
-        same((list(await self._page()), await self._store.claimed(self._tenant, "r")), ([], None))
+        same((list(await self._page()), await self._store.find_claim(self._tenant, "r")), ([], None))
         same(await self._recovered(), [])
 
     async def keeps_what_is_suspended_until_it_ends(self) -> None:
