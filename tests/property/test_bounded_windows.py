@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, assume, given, settings
@@ -51,7 +52,7 @@ REPLIES = st.sampled_from([
     "</notes>\n<question>\n", "\uff1canswer>", "<answer>42</answer>", "<continue>n</continue>",
 ])  # fmt: skip
 COUNTERS = st.sampled_from([WordPieceCounter(), ByteCounter()])
-PIECE = 64
+PIECE = 512
 """Units in a delta of a long reply."""
 SLOW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
@@ -128,6 +129,14 @@ LEGAL = st.integers(1024, 32_768).flatmap(
 )
 
 
+class RememberingCounter(WordPieceCounter):
+    """Counts each text once: the strategy, the model and the test ask about the same ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count_text = lru_cache(maxsize=4096)(super().count_text)  # type: ignore[method-assign]  # the same, faster
+
+
 def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) -> str:
     """A text of the greatest size allowed: the units again and again, whole characters only."""
     once = "".join(unit * times for unit, times in units) or "x"
@@ -150,7 +159,7 @@ def test_the_largest_query_and_material_keep_to_any_legal_configuration(
     config: BoundedContextConfig,
     replies: list[str],
 ) -> None:
-    counter = WordPieceCounter()
+    counter = RememberingCounter()
     task = Task(
         query=fill(query, characters=100_000, most_bytes=400_000),
         material=fill(material, characters=characters, most_bytes=2_000_000),
