@@ -144,7 +144,7 @@ def call_of(server: ServerProcess, wire: str) -> tuple[str, GrpcCall | HttpCall]
     return str(server.told["http"]).removeprefix("http://"), request_of
 
 
-async def measured(server: ServerProcess, wire: str, calls: int) -> float:
+async def measure_one(server: ServerProcess, wire: str, calls: int) -> float:
     """Return the processor time of one call in microseconds."""
     target, call = call_of(server, wire)
     begun = server.cpu_s()
@@ -154,9 +154,9 @@ async def measured(server: ServerProcess, wire: str, calls: int) -> float:
 
 async def warm_up(server: ServerProcess, wire: str, calls: int) -> None:
     """Ask a server until it gets no faster."""
-    best = await measured(server, wire, calls)
+    best = await measure_one(server, wire, calls)
     for _ in range(MOST_WARMINGS):
-        found = min([await measured(server, wire, calls) for _ in range(WARMING_TURNS)])
+        found = min([await measure_one(server, wire, calls) for _ in range(WARMING_TURNS)])
         if found > STEADY * best:
             return
         best = found
@@ -255,7 +255,7 @@ async def round_of(servers: Mapping[str, ServerProcess], calls: int) -> Round:
             await warm_up(server, wire, calls)
         for turn in range(TURNS):
             for name in list(servers)[:: -1 if turn % 2 else 1]:
-                found.setdefault((name, wire), []).append(await measured(servers[name], wire, calls))
+                found.setdefault((name, wire), []).append(await measure_one(servers[name], wire, calls))
     return found
 
 

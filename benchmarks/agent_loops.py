@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.loading import GrpcCall, load
 from benchmarks.loop_sides import ANSWER_BYTES, OURS, OVER_AIOHTTP, OVER_POST, QUESTION, model_settings
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.peer_environments import LANGGRAPH, PYDANTIC_AI, ROOT, installed, installed_ours
+from benchmarks.peer_environments import LANGGRAPH, PYDANTIC_AI, ROOT, install_peer, installed_ours
 from benchmarks.processes import end_children_on_sigterm, environment, reasond
 from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2
@@ -95,7 +95,7 @@ def looping(made: Installed, side: str, *, base_url: str, core: int) -> Iterator
                 process.kill()
 
 
-def served(serving: Reasond) -> Callable[[int, int], float]:
+def call_server(serving: Reasond) -> Callable[[int, int], float]:
     """Return the side that calls a server over gRPC, and takes the processor time of the server."""
     request = reasoning_service_pb2.ReasonRequest()
     request.task.query, request.task.strategy = QUESTION, "react"
@@ -161,7 +161,7 @@ def goals_of(rounds: Sequence[Mapping[tuple[str, int], float]]) -> list[Goal]:
 def report_of(rounds: int) -> dict[str, Any]:
     """Make the environments, measure every side, and return the report."""
     ours = installed_ours()
-    graph, typed = installed(LANGGRAPH), installed(PYDANTIC_AI)
+    graph, typed = install_peer(LANGGRAPH), install_peer(PYDANTIC_AI)
     environments = {GRAPH: graph, CHAIN: graph, PYDANTIC: typed, OURS: ours, OVER_POST: ours, OVER_AIOHTTP: ours}
     core, other = two_processors()
     with ExitStack() as stack:
@@ -170,7 +170,7 @@ def report_of(rounds: int) -> dict[str, Any]:
         pin(other)
         settings = {"REASOND__TOOLS__ENABLED": '["calculator"]', **model_settings(base_url)}
         serving = stack.enter_context(reasond(ours.program("reasond"), core=core, folder=folder, settings=settings))
-        sides = {OVER_GRPC: served(serving)}
+        sides = {OVER_GRPC: call_server(serving)}
         for name, made in environments.items():
             sides[name] = stack.enter_context(looping(made, name, base_url=base_url, core=core))
         figures = rounds_of(sides, rounds)

@@ -206,10 +206,10 @@ async def measure(name: str, *, process_id: int, addresses: Mapping[str, str], s
             await asyncio.to_thread(attacker.join, LIMIT_S)
             attacker.kill()
     taken = {"server_cpu_s": round(processor_s(process_id) - used, 2), "peak_mb": peak}
-    return measured(name, seen, tries=tries.value, taken={**taken, "after_mb": resident_mb(process_id)})
+    return measure_one(name, seen, tries=tries.value, taken={**taken, "after_mb": resident_mb(process_id)})
 
 
-def measured(name: str, seen: Seen, *, tries: int, taken: Mapping[str, float]) -> Measure:
+def measure_one(name: str, seen: Seen, *, tries: int, taken: Mapping[str, float]) -> Measure:
     """Return the figures of one attack."""
     cuts = {
         wire: [round(cut * MILLI, 1) for cut in statistics.quantiles(found, n=100, method="inclusive")]

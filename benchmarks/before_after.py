@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, served, target_of
+from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, serve_path, target_of
 from benchmarks.loading import load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.removed import sources_of, worktree
@@ -39,7 +39,7 @@ MICRO: Final = 1_000_000
 
 async def serve(name: str, base_url: str) -> None:
     """Serve until told, with the collector of cycles as `reasond serve` of that state has it."""
-    async with served(name, base_url) as server:
+    async with serve_path(name, base_url) as server:
         getattr(app, "spare_collector", gc.freeze)()
         await serve_until_told(**addresses_of(server))
 
@@ -52,7 +52,7 @@ async def cpu_us_of(server: ServerProcess, name: str, calls: int) -> float:
     return (server.cpu_s() - begun) / calls / path.parts * MICRO
 
 
-def measured(name: str, before: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one path on both servers; `before` are the sources of the earlier one."""
     path = PATHS[name]
     calls = max(path.callers, int(path.calls * options.scale) // path.callers * path.callers)
@@ -93,7 +93,7 @@ def main() -> None:
     rows = []
     with worktree(BEFORE) as tree:
         for name in options.path:
-            row = measured(name, sources_of(tree), options)
+            row = measure_one(name, sources_of(tree), options)
             rows.append(row)
             print(f"{name:<10} {row['before_us']:8.1f} -> {row['after_us']:8.1f} us, {row['share']:.3f}", flush=True)
     if options.path != list(PATHS):

@@ -129,7 +129,7 @@ def scripted_model() -> ChatModel:
     return FunctionModel(lambda request: "".join(draw.choices(WORDS, k=request.max_tokens + 1)))
 
 
-async def bounded(recording: Recording | Counting, config: BoundedContextConfig, most: int) -> Sequence[Call]:
+async def run_bounded(recording: Recording | Counting, config: BoundedContextConfig, most: int) -> Sequence[Call]:
     """Run bounded context until `most` tokens are written, and return its calls."""
     events = BoundedContext().run(Task(query=QUESTION), RunContext(config=config, model=recording))
     async with aclosing(events):
@@ -147,7 +147,7 @@ def pairs(tokens: int) -> int:
     return tokens * (tokens + 1) // 2
 
 
-def saved(spent: float, baseline: float) -> float:
+def saving_pct(spent: float, baseline: float) -> float:
     """Return the saving in per cent, signed."""
     return round(100 * (1 - spent / baseline), 1)
 
@@ -188,13 +188,13 @@ def row_of(config: BoundedContextConfig, engine: str, calls: Sequence[Call], one
         windows=sum(not call.is_summary for call in calls),
         calls=len(calls),
         written=written,
-        attention_pct=saved(sum(pairs(usage.total_tokens) for usage in usages), pairs(single)),
-        kv_read_pct=saved(
+        attention_pct=saving_pct(sum(pairs(usage.total_tokens) for usage in usages), pairs(single)),
+        kv_read_pct=saving_pct(
             sum(pairs(usage.total_tokens) - pairs(usage.input_tokens) for usage in usages),
             pairs(single) - pairs(one.prompt_tokens),
         ),
-        tokens_pct=saved(sum(usage.total_tokens for usage in usages), single),
-        peak_context_pct=saved(peak, single),
+        tokens_pct=saving_pct(sum(usage.total_tokens for usage in usages), single),
+        peak_context_pct=saving_pct(peak, single),
         reprompt_tokens_pct=round(reprompt.tokens_pct, 1) if reprompt else 0.0,
         peak_window=peak,
         cached_pct=round(100 * sum(usage.cached_input_tokens for usage in usages) / sent, 1) if is_timed else None,
@@ -216,11 +216,11 @@ def times_of(row: Row, runs: Sequence[tuple[Sequence[Call], Pass]]) -> Times:
         written=row.written,
         plain_s=round(statistics.median(theirs), 2),
         bounded_s=round(statistics.median(mine), 2),
-        added_pct=[added(one, other) for one, other in zip(mine, theirs, strict=True)],
+        added_pct=[addition_pct(one, other) for one, other in zip(mine, theirs, strict=True)],
     )
 
 
-def added(spent: float, baseline: float) -> float:
+def addition_pct(spent: float, baseline: float) -> float:
     """Return what was added in per cent, negative where it is less."""
     return round(100 * (spent / baseline - 1), 1)
 
@@ -263,7 +263,7 @@ async def on_engine(
                 # A run ends with a whole window and may write more than it must; the engine's window is 5/4 of `most`.
                 one = await plain(model, QUESTION, reach * 6 // 5 if is_paired else most + most // 10)
                 print(f"one pass: {one.words[-1]} tokens, {one.at[-1]}", flush=True)
-            calls = await bounded(Recording(model=model), config, reach)
+            calls = await run_bounded(Recording(model=model), config, reach)
             runs.setdefault(config, []).append((calls, one))
             load.append(round(os.getloadavg()[0], 1))
             found = [
@@ -275,13 +275,13 @@ async def on_engine(
             yield [row for row, _ in found], times, load
 
 
-async def counted(model: ChatModel, lengths: Sequence[int], prompt_tokens: int) -> list[Row]:
+async def count_rows(model: ChatModel, lengths: Sequence[int], prompt_tokens: int) -> list[Row]:
     """Return the rows without an engine."""
     rows = []
     one = Pass(prompt_tokens=prompt_tokens, words=(0,), at=(Clock(wall_s=0.0, cpu_s=0.0),))
     for config, reach in configs(max(lengths, default=0), (CarryoverMode.TAIL,)):
         if reach >= (1 - MARGIN) * min(lengths):
-            calls = await bounded(Counting(model=model), config, reach)
+            calls = await run_bounded(Counting(model=model), config, reach)
             rows += chosen_rows(config, "counter", calls, one, lengths)
     return rows
 
@@ -331,7 +331,7 @@ def page_lines(report: Mapping[str, Any]) -> list[str]:
     times = [Times(**one) for one in report["times"]["rows"]]
     load, rounds = report["times"]["load"], max(len(one.added_pct) for one in times)
     processors = report["circumstances"]["processors"]
-    cpu = [(row, added(row.bounded_cpu_s or 0.0, row.plain_cpu_s)) for row in rows if row.plain_cpu_s]
+    cpu = [(row, addition_pct(row.bounded_cpu_s or 0.0, row.plain_cpu_s)) for row in rows if row.plain_cpu_s]
     return [
         f"Up to {report['engine_most']:,} tokens on the engine. Engine CPU: seconds of one pass and of the windows.",
         "",
@@ -373,7 +373,7 @@ def table_row(row: Row) -> str:
     """Return a row of the page's table."""
     cpu, cached = "", ""
     if row.plain_cpu_s is not None and row.bounded_cpu_s is not None:
-        more = added(row.bounded_cpu_s, row.plain_cpu_s)
+        more = addition_pct(row.bounded_cpu_s, row.plain_cpu_s)
         cpu, cached = f"{row.plain_cpu_s:.2f} → {row.bounded_cpu_s:.2f} ({more:+.0f} %)", f"{row.cached_pct:.0f} %"
     return (
         f"| {row.chunk_size} / {row.carryover_size} | {row.mode} | {row.engine} | {row.written:,} | {row.calls} "
@@ -408,7 +408,7 @@ async def measure(engine_most: int, rounds: int, *, only_times: bool) -> None:
     async with engine_model(engine_most * 5 // 4) as model:
         prompt_tokens = (await plain(model, QUESTION, 1)).prompt_tokens
         beyond = [length for length in LENGTHS if length > engine_most]
-        rest = await counted(scripted_model(), beyond, prompt_tokens) if beyond and not only_times else []
+        rest = await count_rows(scripted_model(), beyond, prompt_tokens) if beyond and not only_times else []
         async with aclosing(on_engine(model, engine_most, rounds, is_paired=only_times)) as results:
             async for rows, times, load in results:
                 taken = {

@@ -99,15 +99,15 @@ def execute(server: ServerProcess) -> HttpCall:
 
 def steps(server: ServerProcess) -> GrpcCall:
     """Return a stream of steps as fast as they come."""
-    return streamed(server, query=json.dumps([FLOOD_STEPS, 0]), strategy=Steps.name, has_deltas=False)
+    return stream_call(server, query=json.dumps([FLOOD_STEPS, 0]), strategy=Steps.name, has_deltas=False)
 
 
 def tokens(server: ServerProcess) -> GrpcCall:
     """Return a stream of text."""
-    return streamed(server, query="Why does glass take light apart?", strategy="chain_of_thought", has_deltas=True)
+    return stream_call(server, query="Why does glass take light apart?", strategy="chain_of_thought", has_deltas=True)
 
 
-def streamed(server: ServerProcess, *, query: str, strategy: str, has_deltas: bool) -> GrpcCall:
+def stream_call(server: ServerProcess, *, query: str, strategy: str, has_deltas: bool) -> GrpcCall:
     """Return a call of `ReasonIterations`."""
     request = reasoning_service_pb2.ReasonIterationsRequest(include_deltas=has_deltas)
     request.task.query, request.task.strategy = query, strategy
@@ -145,7 +145,7 @@ PATHS: Final[Mapping[str, HotPath]] = {
 
 
 @asynccontextmanager
-async def served(name: str, base_url: str) -> AsyncIterator[Listening]:
+async def serve_path(name: str, base_url: str) -> AsyncIterator[Listening]:
     """Serve what the path of that name asks."""
     path = PATHS[name]
     environ = {**SETTINGS, "REASOND__STORE__URL": "memory:", **path.settings}
@@ -166,7 +166,7 @@ def addresses_of(server: Listening) -> dict[str, str]:
 
 async def serve(name: str, dump: str, base_url: str) -> None:
     """Serve; what is profiled from the moment at which it listens on."""
-    async with served(name, base_url) as server:
+    async with serve_path(name, base_url) as server:
         profile = cProfile.Profile(time.process_time)
         # As `reasond serve` does.
         gc.freeze()
@@ -211,7 +211,7 @@ def layers_of(stats: Any, parts: int) -> list[dict[str, Any]]:  # noqa: ANN401 -
     ]
 
 
-def profiled(name: str, scale: float) -> list[dict[str, Any]]:
+def profile_path(name: str, scale: float) -> list[dict[str, Any]]:
     """Put the load of the path on a profiled server; return the layers."""
     path = PATHS[name]
     calls = max(path.callers, int(path.calls * scale) // path.callers * path.callers)
@@ -233,7 +233,7 @@ def all_calls(layers: Sequence[Mapping[str, Any]]) -> float:
     return round(sum(calls), 1)
 
 
-def known() -> dict[str, Any]:
+def read_known() -> dict[str, Any]:
     """Return what earlier runs found."""
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"paths": {}}
 
@@ -251,7 +251,7 @@ def main() -> None:
     if options.serve is not None:
         be_measured(serve(*options.serve), core=options.core)
         return
-    found = {name: profiled(name, options.scale) for name in options.path}
+    found = {name: profile_path(name, options.scale) for name in options.path}
     if options.totals:
         print(json.dumps({name: all_calls(layers) for name, layers in found.items()}))
         return
@@ -261,7 +261,7 @@ def main() -> None:
         print(f"{all_calls(layers):8.1f} calls of {PATHS[name].what}, {name}")
     if options.save == "nothing":
         return
-    report = known()
+    report = read_known()
     for name, layers in found.items():
         report["paths"].setdefault(name, {"what": PATHS[name].what})[options.save] = layers
     report["circumstances"] = circumstances(PACKAGES)

@@ -115,10 +115,10 @@ class Completing(WrappedModel["ChatModel"]):
                 if event["content"]:
                     yield Text(text=event["content"])
                 if event["stop"]:
-                    yield self._finished(event, await self.count_exactly(request.messages))
+                    yield self._finish(event, await self.count_exactly(request.messages))
 
     @staticmethod
-    def _finished(event: dict[str, Any], counted: int | None) -> Finished:
+    def _finish(event: dict[str, Any], counted: int | None) -> Finished:
         if event["tokens_evaluated"] != counted:
             raise SystemExit(f"/completion was sent {event['tokens_evaluated']} tokens, chat would be sent {counted}")
         usage = Usage(

@@ -97,7 +97,7 @@ def server(store: str) -> Iterator[tuple[int, Mapping[str, str]]]:
             process.wait(START_LIMIT_S)
 
 
-def served(store: str, depth: int, chunk_size: int, runs: int) -> Row:
+def measure_depth(store: str, depth: int, chunk_size: int, runs: int) -> Row:
     """Let a server read a text `runs` times that takes about `depth` windows of SMALL."""
     import reasond  # noqa: PLC0415 - the client, which only this part needs
 
@@ -144,8 +144,8 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = []
     for store in STORES:
-        rows += [served(store, depth, SMALL, max(1, chosen.runs)) for depth in DEPTHS]
-        rows.append(served(store, DEPTHS[-1], LARGE, max(1, chosen.runs)))
+        rows += [measure_depth(store, depth, SMALL, max(1, chosen.runs)) for depth in DEPTHS]
+        rows.append(measure_depth(store, DEPTHS[-1], LARGE, max(1, chosen.runs)))
     report = {
         "circumstances": circumstances(("reasond-server",)),
         "load": round(os.getloadavg()[0], 1),

@@ -138,17 +138,17 @@ def _all_moves(state: State) -> list[State]:
         rest = tuple(part for place, part in enumerate(state) if place not in {one, other})
         for sign in _OPERATIONS:
             is_double = sign in "+*" and one > other
-            if not is_double and not (sign == "/" and _valued(state[other]) == 0):
+            if not is_double and not (sign == "/" and _evaluate(state[other]) == 0):
                 moves.append((f"({state[one]}{sign}{state[other]})", *rest))
     return moves
 
 
 def _is_open(state: State) -> bool:
-    return _is_solvable(tuple(sorted(_valued(part) for part in state)))
+    return _is_solvable(tuple(sorted(_evaluate(part) for part in state)))
 
 
 @cache
-def _valued(text: str) -> Fraction:
+def _evaluate(text: str) -> Fraction:
     return _value(ast.parse(text, mode="eval").body)
 
 

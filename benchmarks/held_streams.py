@@ -133,7 +133,7 @@ async def until_open(kept: Kept, streams: int) -> None:
             await asyncio.sleep(POLL_S)
 
 
-async def settled(server: ServerProcess) -> int:
+async def wait_for_rest(server: ServerProcess) -> int:
     """Return the server's resident bytes when they do not grow any more."""
     before = 0
     while (now := server.resident_bytes()) > before:
@@ -153,7 +153,7 @@ async def warm(server: ServerProcess, kind: str, gate: Path) -> None:
     gate.unlink()  # noqa: ASYNC240 - a file in a temporary folder
 
 
-async def begun(server: ServerProcess, kind: str) -> reasoning_service_pb2.ReasonIterationsRequest:
+async def begin_runs(server: ServerProcess, kind: str) -> reasoning_service_pb2.ReasonIterationsRequest:
     """Return what is asked by every stream; followers have a run to follow, that goes on without them."""
     request = request_of(kind)
     if kind != FOLLOWERS:
@@ -171,13 +171,13 @@ async def begun(server: ServerProcess, kind: str) -> reasoning_service_pb2.Reaso
     return request_of(kind, first.execution_id)
 
 
-async def measured(server: ServerProcess, kind: str, gate: Path, streams: int) -> Row:
+async def measure_one(server: ServerProcess, kind: str, gate: Path, streams: int) -> Row:
     """Open the streams, hold them, let them end."""
     await warm(server, kind, gate)
     await asyncio.sleep(SETTLE_S)
-    before = await settled(server)
+    before = await wait_for_rest(server)
     kept: Kept = []
-    call = call_of(server, await begun(server, kind))
+    call = call_of(server, await begin_runs(server, kind))
     holding = asyncio.create_task(load(server.target, call, callers=streams, total=streams, on_each=ON_EACH, kept=kept))
     try:
         opening = asyncio.create_task(until_open(kept, streams))
@@ -185,7 +185,7 @@ async def measured(server: ServerProcess, kind: str, gate: Path, streams: int) -
         opening.cancel()
         if holding.done():
             raise SystemExit(f"{kind}: the streams ended before all were open: {holding.exception()}")
-        during = server.resident_bytes() if kind == ACTIVE else await settled(server)
+        during = server.resident_bytes() if kind == ACTIVE else await wait_for_rest(server)
         gate.touch()  # noqa: ASYNC240 - a file in a temporary folder
         async with asyncio.timeout(END_LIMIT_S):
             await holding
@@ -232,7 +232,7 @@ def row_of(kind: str, streams: int, base_url: str) -> Row:
         gate = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "gate"
         server = stack.enter_context(running(MODULE, kind, str(gate), base_url, core=core))
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
-        return runner.run(measured(server, kind, gate, streams))
+        return runner.run(measure_one(server, kind, gate, streams))
 
 
 def median_of(rounds: Sequence[Row]) -> Row:

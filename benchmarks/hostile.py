@@ -54,7 +54,7 @@ class Target:
 
 
 @contextlib.asynccontextmanager
-async def connected(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connect(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect to host:port; whatever goes wrong with the connection ends the block quietly."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -81,7 +81,7 @@ def posting(body: bytes, *, connections: int = CONNECTIONS, token: bool = False)
         async def one() -> int:
             sent = 0
             while target.is_on:
-                async with connected(target.http) as (reader, writer), asyncio.timeout(target.left_s + 5):
+                async with connect(target.http) as (reader, writer), asyncio.timeout(target.left_s + 5):
                     writer.write(whole)
                     await writer.drain()
                     await reader.read()
@@ -100,7 +100,7 @@ def dripping(start: bytes, *, drip: bytes = b"", port: str = "http") -> Attack:
         async def one() -> int:
             opened = 0
             while target.is_on:
-                async with connected(getattr(target, port)) as (reader, writer):
+                async with connect(getattr(target, port)) as (reader, writer):
                     opened += 1
                     writer.write(start)
                     while not reader.at_eof():
@@ -125,7 +125,7 @@ async def garbage(target: Target) -> int:
         sent = 0
         while target.is_on:
             for address in (target.grpc, target.http):
-                async with connected(address) as (reader, writer), asyncio.timeout(2):
+                async with connect(address) as (reader, writer), asyncio.timeout(2):
                     writer.write(PREFACE * (sent % 2) + os.urandom(PIECE))
                     await reader.read(1)
                 sent += 1
@@ -175,7 +175,7 @@ def framing(make: Callable[[int], bytes], *, connections: int = CONNECTIONS, mos
         async def one() -> int:
             sent = 0
             while target.is_on:
-                async with connected(target.grpc) as (reader, writer):
+                async with connect(target.grpc) as (reader, writer):
                     # A window as large as can be, so that the server may say what it likes.
                     writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1)))
                     writer.write(frame(SETTINGS, ACK, 0))
@@ -282,7 +282,7 @@ def field(number: int, content: bytes) -> bytes:
     return bytes((number << 3 | 2,)) + bytes((*length, size)) + content
 
 
-def filled(unit: bytes, size: int = 8 * MEBI - 2) -> bytes:
+def fill_array(unit: bytes, size: int = 8 * MEBI - 2) -> bytes:
     """Return an array of as many `unit` as `size` bytes hold."""
     return b"[" + b",".join([unit] * (size // (len(unit) + 1))) + b"]"
 
@@ -304,13 +304,13 @@ def attacks() -> dict[str, Attack]:
     unfinished = struct.pack(">BI", 0, near_cap) + partial
     batch = b"[" + b",".join([execute(query="x" * 90_000)] * 20) + b"]"
     return {
-        "JSON: 8 MiB of empty arrays": posting(filled(b"[]")),
-        "JSON: 8 MiB of nested arrays": posting(filled(b"[[[[[[0]]]]]]")),
-        "JSON: 8 MiB of integers of 4,300 digits": posting(filled(b"9" * 4300)),
+        "JSON: 8 MiB of empty arrays": posting(fill_array(b"[]")),
+        "JSON: 8 MiB of nested arrays": posting(fill_array(b"[[[[[[0]]]]]]")),
+        "JSON: 8 MiB of integers of 4,300 digits": posting(fill_array(b"9" * 4300)),
         "JSON: 8 MiB of one name, again and again": posting(b"{" + b",".join([b'"a":0'] * (8 * MEBI // 6 - 1)) + b"}"),
         "JSON: nested 8 Mi deep": posting(b"[" * (8 * MEBI)),
         "JSON: 9 MiB": posting(b'"' + b"a" * (9 * MEBI) + b'"'),
-        "JSON: batches of 100,000": posting(filled(b"1", 200_000)),
+        "JSON: batches of 100,000": posting(fill_array(b"1", 200_000)),
         "JSON: batches of 20 large calls": posting(batch, token=True),
         "JSON: queries of 100,001 characters": posting(execute(query="\U0001f600" * 100_001), token=True),
         "HTTP: headers without end": dripping(b"GET / HTTP/1.1\r\n", drip=b"x: y\r\n"),

@@ -114,7 +114,7 @@ async def answer_bytes(server: ServerProcess, call: HttpCall) -> int:
     return length
 
 
-async def measured(server: ServerProcess, target: str, call: GrpcCall | HttpCall, calls: int) -> Figures:
+async def measure_one(server: ServerProcess, target: str, call: GrpcCall | HttpCall, calls: int) -> Figures:
     """Put load on one side."""
     await load(target, call, callers=CALLERS, total=max(CALLERS, calls // 10))
     begun = server.cpu_s()
@@ -145,7 +145,7 @@ def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[Round]:
     }
     calls = int(CALLS * options.scale)
     return [
-        {name: runner.run(measured(*sides[name], calls)) for name in list(sides)[:: 1 if number % 2 else -1]}
+        {name: runner.run(measure_one(*sides[name], calls)) for name in list(sides)[:: 1 if number % 2 else -1]}
         for number in range(options.rounds)
     ]
 

@@ -63,7 +63,7 @@ class _Calls:
         self._left -= 1
         return self._left >= 0
 
-    def ended(self, begun: float) -> None:
+    def note_end(self, begun: float) -> None:
         """Note the end of a call that was begun at that time."""
         self.latencies_ms.append(1000 * (time.perf_counter() - begun))
         self._open -= 1
@@ -190,7 +190,7 @@ class _GrpcConnection(asyncio.Protocol):
     def _close_stream(self, stream: int) -> None:
         if self._received.pop(stream) < self._least:
             self._calls.fail("a call was not answered well")
-        self._calls.ended(self._begun.pop(stream))
+        self._calls.note_end(self._begun.pop(stream))
         self._open()
 
     def _open(self) -> None:
@@ -244,7 +244,7 @@ class _HttpConnection(asyncio.Protocol):
         if b" 200 " not in head[:16] or length < self._call.least:
             self._calls.fail(f"a call was not answered well: {self._buffer[:200]!r}")
         self._buffer = b""
-        self._calls.ended(self._begun)
+        self._calls.note_end(self._begun)
         self._send()
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ async def races(store: ExecutionStore) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def opened(url: str, folder: Path, *, synchronous: str = "normal") -> AsyncGenerator[ExecutionStore, None]:
+async def open_store(url: str, folder: Path, *, synchronous: str = "normal") -> AsyncGenerator[ExecutionStore, None]:
     """Open the store at `url`."""
     stores = await open_stores(
         url=url,
@@ -108,7 +108,7 @@ async def measure(urls: Mapping[str, str], folder: Path, rounds: int) -> list[di
     async with AsyncExitStack() as stack:
         stores = {
             name: await stack.enter_async_context(
-                opened(url, folder / str(number), synchronous="full" if "full" in name else "normal")
+                open_store(url, folder / str(number), synchronous="full" if "full" in name else "normal")
             )
             for number, (name, url) in enumerate(urls.items())
         }

@@ -77,7 +77,7 @@ def text_of(tokens: int) -> str:
     return "\n".join(lines)
 
 
-def scripted(request: ChatRequest) -> str:
+def follow_script(request: ChatRequest) -> str:
     """Keep evidence as findings, and answer when nothing is left to read."""
     content = request.messages[1].content
     found = [one for one in EVIDENCE if one in content]
@@ -92,7 +92,7 @@ async def read(model: ChatModel, tokens: int) -> Reading:
     size = WordPieceCounter().count_text(text)
     config = BoundedContextConfig(carryover_size=1024)
     begun = time.perf_counter()
-    outcome, notes = await ended(model, config, text)
+    outcome, notes = await run_to_end(model, config, text)
     seconds = time.perf_counter() - begun
     metrics = outcome.metrics
     if not isinstance(metrics, BoundedContextMetrics):
@@ -114,7 +114,7 @@ async def read(model: ChatModel, tokens: int) -> Reading:
     return made
 
 
-async def ended(model: ChatModel, config: BoundedContextConfig, material: str = "") -> tuple[Outcome, str]:
+async def run_to_end(model: ChatModel, config: BoundedContextConfig, material: str = "") -> tuple[Outcome, str]:
     """Return the outcome of a run and the last notes that it carried over."""
     notes = ""
     events = BoundedContext().run(Task(query=QUESTION, material=material), RunContext(config=config, model=model))
@@ -151,7 +151,7 @@ async def depth(mode: CarryoverMode, windows: int) -> tuple[int, int]:
     config = BoundedContextConfig.model_construct(**sizes, max_iterations=windows, carryover_mode=mode)  # type: ignore[arg-type] # a literal dict
     tracemalloc.start()
     try:
-        outcome, _ = await ended(model, config)
+        outcome, _ = await run_to_end(model, config)
     finally:
         tracemalloc.stop()
     metrics = outcome.metrics
@@ -176,7 +176,7 @@ async def depths() -> list[Depth]:
 
 async def readings() -> Sequence[Reading]:
     """Return all readings."""
-    models = (FunctionModel(scripted, name="scripted"), DemoModel())
+    models = (FunctionModel(follow_script, name="scripted"), DemoModel())
     return [await read(model, tokens) for model in models for tokens in LENGTHS]
 
 

@@ -44,7 +44,7 @@ def chat_model(base_url: str) -> Any:  # noqa: ANN401 - a class of langchain-ope
     return module.ChatOpenAI(model=MODEL, base_url=base_url, api_key=KEY, max_retries=0, temperature=0.7)
 
 
-def asked(graph: Any) -> Callable[[], Awaitable[str]]:  # noqa: ANN401 - a compiled graph
+def ask_graph(graph: Any) -> Callable[[], Awaitable[str]]:  # noqa: ANN401 - a compiled graph
     """Return a run of a graph that takes and gives messages."""
 
     async def run() -> str:
@@ -58,14 +58,14 @@ def asked(graph: Any) -> Callable[[], Awaitable[str]]:  # noqa: ANN401 - a compi
 async def langgraph_react(base_url: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
     """Open LangGraph's prebuilt ReAct agent."""
     prebuilt = import_module("langgraph.prebuilt")
-    yield asked(prebuilt.create_react_agent(chat_model(base_url), [calculator], prompt=INSTRUCTIONS))
+    yield ask_graph(prebuilt.create_react_agent(chat_model(base_url), [calculator], prompt=INSTRUCTIONS))
 
 
 @asynccontextmanager
 async def langchain_agent(base_url: str) -> AsyncGenerator[Callable[[], Awaitable[str]], None]:
     """Open what LangChain recommends in its place."""
     agents = import_module("langchain.agents")
-    yield asked(agents.create_agent(chat_model(base_url), [calculator], system_prompt=INSTRUCTIONS))
+    yield ask_graph(agents.create_agent(chat_model(base_url), [calculator], system_prompt=INSTRUCTIONS))
 
 
 @asynccontextmanager

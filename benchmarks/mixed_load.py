@@ -140,7 +140,7 @@ def goals_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-async def measured(serving: Reasond, seconds: float) -> list[dict[str, Any]]:
+async def measure_one(serving: Reasond, seconds: float) -> list[dict[str, Any]]:
     """Measure every strategy by itself, then all together."""
     alone = {one: (await seen_by(serving, [one], ALONE_SECONDS))[one] for one in STRATEGIES}
     mixed = await seen_by(serving, STRATEGIES, seconds)
@@ -171,7 +171,7 @@ def main() -> None:
         store = f"sqlite:///{folder / 'bench.db'}"
         serving = stack.enter_context(reasond(program, core=core, folder=folder, store=store, settings=settings))
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            rows = runner.run(measured(serving, options.seconds))
+            rows = runner.run(measure_one(serving, options.seconds))
         resident = serving.running.resident_mb()
     for row in rows:
         print(

@@ -80,7 +80,7 @@ PYDANTIC_AI: Final = Peer(
 )
 
 
-def installed(peer: Peer) -> Installed:
+def install_peer(peer: Peer) -> Installed:
     """Return the environment of `peer`, made first where it is not there yet."""
     folder = CACHE / peer.name
     wanted = json.dumps([sys.version, peer.requirements, peer.constraints])
@@ -92,7 +92,7 @@ def installed(peer: Peer) -> Installed:
         listed.write_text("\n".join(peer.constraints), encoding="utf-8")
         _pip(folder, "install", "-c", str(listed), *peer.requirements)
         stamp.write_text(hashlib.sha256(wanted.encode()).hexdigest(), encoding="utf-8")
-    return _described(folder, peer.told)
+    return _describe(folder, peer.told)
 
 
 def installed_ours() -> Installed:
@@ -107,7 +107,7 @@ def installed_ours() -> Installed:
         _pip(folder, "install", "--no-deps", *map(str, sorted(wheels.glob("*.whl"))))
         _pip(folder, "install", "-c", str(CONSTRAINTS), "uvloop")
         stamp.write_text(_tree_key(), encoding="utf-8")
-    return _described(folder, ("reasond-server", "grpcio", "openai", "aiohttp", "uvloop"))
+    return _describe(folder, ("reasond-server", "grpcio", "openai", "aiohttp", "uvloop"))
 
 
 def wheels_megabytes() -> tuple[float, int]:
@@ -145,7 +145,7 @@ def _pip(folder: Path, command: str, *arguments: str) -> None:
     subprocess.run([*pip, "--only-binary", ":all:", *arguments], check=True, timeout=LIMIT_S)
 
 
-def _described(folder: Path, told: Sequence[str]) -> Installed:
+def _describe(folder: Path, told: Sequence[str]) -> Installed:
     python = folder / "bin" / "python"
     said = subprocess.run(
         [str(python), "-c", _DESCRIBE, *told], capture_output=True, text=True, check=True, timeout=LIMIT_S

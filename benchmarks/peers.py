@@ -32,8 +32,8 @@ from urllib.error import URLError
 
 from benchmarks.loading import GrpcCall, HttpCall, http_post, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.peer_environments import LITELLM, OPTILLM, Installed, installed, installed_ours
-from benchmarks.processes import Running, end_children_on_sigterm, environment, reasond, started
+from benchmarks.peer_environments import LITELLM, OPTILLM, Installed, install_peer, installed_ours
+from benchmarks.processes import Running, end_children_on_sigterm, environment, reasond, start_program
 from benchmarks.upstream import running_upstream, text_of
 from reasond.v1 import reasoning_service_pb2
 
@@ -150,7 +150,7 @@ def litellm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> 
     config.write_text(json.dumps({"model_list": [{"model_name": "bench", "litellm_params": known}]}), encoding="utf-8")
     environ = environment(LITELLM_MASTER_KEY=key, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_TELEMETRY="False")
     command = [made.program("litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-    with started(
+    with start_program(
         [*command, "--num_workers", "1"],
         core=core,
         folder=folder,
@@ -167,7 +167,7 @@ def optillm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> 
     key, port = secrets.token_hex(16), free_port()
     environ = environment(OPENAI_API_KEY="none", OPTILLM_API_KEY=key)
     command = [made.program("optillm"), "--approach", "none", "--base-url", base_url, "--port", str(port)]
-    with started(
+    with start_program(
         [*command, "--optillm-api-key", key],
         core=core,
         folder=folder,
@@ -178,7 +178,7 @@ def optillm_side(made: Installed, *, core: int, folder: Path, base_url: str) -> 
         yield {OPTIMIZER: Side(target=f"127.0.0.1:{port}", call=call, alone=60, together=160, running=running)}
 
 
-async def measured(side: Side) -> Figures:
+async def measure_one(side: Side) -> Figures:
     """Measure one side: one caller, then several."""
     alone = await load(side.target, side.call, callers=1, total=side.alone)
     before = side.running.cpu_s() if side.running else 0.0
@@ -200,7 +200,7 @@ async def rounds_of(sides: Mapping[str, Side], rounds: int) -> list[dict[str, Fi
     names = list(sides)
     figures = []
     for number in range(rounds):
-        figures.append({name: await measured(sides[name]) for name in names[:: 1 if number % 2 else -1]})
+        figures.append({name: await measure_one(sides[name]) for name in names[:: 1 if number % 2 else -1]})
         print(f"round {number + 1} of {rounds}", flush=True)
     return figures
 
@@ -311,9 +311,9 @@ def main() -> None:
     parser.add_argument("--optillm", action="store_true", help="measure optillm too, which takes 7.6 GB of disk")
     options = parser.parse_args()
     end_children_on_sigterm()
-    environments = {"reasond": installed_ours(), PROXY: installed(LITELLM)}
+    environments = {"reasond": installed_ours(), PROXY: install_peer(LITELLM)}
     if options.optillm:
-        environments[OPTIMIZER] = installed(OPTILLM)
+        environments[OPTIMIZER] = install_peer(OPTILLM)
     report = report_of(max(1, options.rounds), environments)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")

@@ -76,7 +76,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def started(
+def start_program(
     command: Sequence[str],
     *,
     core: int,
@@ -145,7 +145,7 @@ def reasond(
         timeout=START_LIMIT_S,
     )
     command = [program, "serve", "--ready-file", str(ready)]
-    with started(command, core=core, folder=folder, environ=environ, is_ready=ready.exists) as running:
+    with start_program(command, core=core, folder=folder, environ=environ, is_ready=ready.exists) as running:
         told = loads(ready.read_text(encoding="utf-8"))
         yield Reasond(running=running, grpc=told["grpc"], http=told["http"], token=minted.stdout.strip())
 

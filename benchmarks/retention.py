@@ -133,7 +133,7 @@ def carrier(code: str, kept: float, draw: random.Random) -> Callable[[ChatReques
     return reply
 
 
-async def answered(
+async def run_task(
     model: ChatModel, query: str, material: str, mode: CarryoverMode, **more: int
 ) -> tuple[Outcome, int]:
     """Return the outcome of a run and how many windows it took."""
@@ -192,7 +192,7 @@ async def facts_row(
         draw = random.Random(1000 * tokens + number)  # noqa: S311 - a load, no secret
         material, facts = text_with_facts(tokens, draw, names)
         model: ChatModel = DemoModel() if kept is None else FunctionModel(script(kept, draw))
-        outcome, windows = await answered(model, "What are the codes that the text names?", material, mode)
+        outcome, windows = await run_task(model, "What are the codes that the text names?", material, mode)
         scores.append(sum(f"{name} is {code}" in outcome.answer for name, code in facts.items()) / len(facts))
         sizes = (windows, windows)
     name = "demo" if kept is None else f"p = {kept:g}"
@@ -207,7 +207,7 @@ async def code_row(windows: int, mode: CarryoverMode, kept: float, rounds: int) 
         draw = random.Random(1000 * windows + number)  # noqa: S311 - a load, no secret
         code = "".join(draw.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=24))
         sizes_of_run = {"chunk_size": 2048, "carryover_size": 512, "max_iterations": windows}
-        outcome, done = await answered(
+        outcome, done = await run_task(
             FunctionModel(carrier(code, kept, draw)), "What is the code?", "", mode, **sizes_of_run
         )
         metrics = outcome.metrics

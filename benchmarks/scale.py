@@ -94,7 +94,7 @@ def serving(stack: ExitStack, workers: int, store: str, base_url: str, model: st
         yield found
 
 
-async def measured(server: Reasond, database: Running, calls: int) -> Figures:
+async def measure_one(server: Reasond, database: Running, calls: int) -> Figures:
     """Put load on one server."""
     call = GrpcCall(path=PATH, metadata=server.metadata, message=request_message(), least=ANSWER_BYTES)
     await load(server.grpc, call, callers=CALLERS, total=max(CALLERS, calls // 10), on_each=ON_EACH)
@@ -116,7 +116,7 @@ async def rounds_of(
     found = []
     for number in range(rounds):
         order = list(servers)[:: 1 if number % 2 else -1]
-        one = {workers: await measured(servers[workers], database, calls) for workers in order}
+        one = {workers: await measure_one(servers[workers], database, calls) for workers in order}
         print(f"round {number + 1}: {one[2].per_cpu_s / one[1].per_cpu_s:.3f}", flush=True)
         found.append(one)
     return found
@@ -220,7 +220,7 @@ class Mix:
             self.errors["a stream ended without a result"] += 1
 
 
-async def soaked(server: Reasond, seconds: float) -> dict[str, Any]:
+async def soak_server(server: Reasond, seconds: float) -> dict[str, Any]:
     """Let the mix use the server for so long."""
     mix = Mix(server)
     until = time.monotonic() + seconds
@@ -293,7 +293,7 @@ def main() -> None:
             rows = rows_of(runner.run(rounds_of(servers, database, options.rounds, options.calls)))
         with ExitStack() as sides:
             server = sides.enter_context(serving(sides, 2, postgres.new_database(), base_url, SLOW))
-            soak = runner.run(soaked(server, options.soak_seconds))
+            soak = runner.run(soak_server(server, options.soak_seconds))
     for row in rows:
         print(
             f"{row['workers']} workers: {row['per_cpu_s']:7.1f} calls per CPU second ({row['cpu_us']:.0f} us), "

@@ -103,7 +103,9 @@ class Calibration:
     right: float
 
 
-async def ended(strategy: ReasoningStrategy[Any], task: Task, model: MeteredModel, config: dict[str, Any]) -> Outcome:
+async def run_search(
+    strategy: ReasoningStrategy[Any], task: Task, model: MeteredModel, config: dict[str, Any]
+) -> Outcome:
     """Run `strategy` to its end; a budget that covers nothing ends it without an answer."""
     context = RunContext(config=strategy.config_type.model_validate(config), model=model, new_nonce=lambda: NONCE)
     async with aclosing(strategy.run(task, context)) as events:
@@ -131,7 +133,7 @@ async def best_of_n(task: Task, model: MeteredModel) -> str:
     best, answer = -1.0, ""
     try:
         while True:
-            chain = await ended(ChainOfThought(), task, model, {"max_tokens": CHAIN_TOKENS})
+            chain = await run_search(ChainOfThought(), task, model, {"max_tokens": CHAIN_TOKENS})
             candidate = Candidate(
                 payload=TreeThought(text=f"left: {chain.answer}", answer=chain.answer), key=chain.answer
             )
@@ -146,13 +148,13 @@ async def answer_of(method: str, task: Task, model: MeteredModel) -> str:
     """Return what a method answers; nothing where the budget covers no call."""
     try:
         if method == "greedy":
-            return (await ended(ChainOfThought(), task, model, {"max_tokens": CHAIN_TOKENS})).answer
+            return (await run_search(ChainOfThought(), task, model, {"max_tokens": CHAIN_TOKENS})).answer
         if method == "best of n":
             return await best_of_n(task, model)
         if method == "vote":
             config = {"samples": 40, "max_tokens": CHAIN_TOKENS}
-            return (await ended(SelfConsistency(), task, model, config)).answer
-        return (await ended(TreeOfThought(), task, model, TREES[method])).answer
+            return (await run_search(SelfConsistency(), task, model, config)).answer
+        return (await run_search(TreeOfThought(), task, model, TREES[method])).answer
     except TokenBudgetExhaustedError:
         return ""
 
@@ -184,7 +186,7 @@ async def success(method: str, games: Sequence[tuple[int, ...]], *, insight: flo
     )
 
 
-def recorded(*, seed: int) -> list[list[str]]:
+def read_recorded(*, seed: int) -> list[list[str]]:
     """Return the answers of every question; "0" is always the right one."""
     source, sets = random.Random(seed), []  # noqa: S311 - recorded answers, no secret
     for _ in range(QUESTIONS):
@@ -252,7 +254,7 @@ async def measure() -> dict[str, Any]:
             line = [await success(method, games, insight=insight, tokens=tokens) for tokens in BUDGETS]
             rows += line
             print(f"{method:<20}" + "".join(f"{each.solved:8.1%}" for each in line))
-    sets = recorded(seed=1)
+    sets = read_recorded(seed=1)
     polled, calibrated = await votes(sets), await calibration(sets)
     for vote in polled:
         print(

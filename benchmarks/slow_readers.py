@@ -111,7 +111,7 @@ class ServerProcess:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self.place = Place(**json.loads(self._heard() or "{}"))
+        self.place = Place(**json.loads(self._read_line() or "{}"))
 
     def await_cut_offs(self, count: int) -> None:
         """Return when that many streams were cut off."""
@@ -125,9 +125,9 @@ class ServerProcess:
         if self._process.stdin is not None:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
-        return int(self._heard())
+        return int(self._read_line())
 
-    def _heard(self) -> str:
+    def _read_line(self) -> str:
         return "" if self._process.stdout is None else self._process.stdout.readline()
 
 
@@ -203,7 +203,7 @@ def channel_to(place: Place, *, own_connection: bool = False) -> grpc.aio.Channe
     return grpc.aio.insecure_channel(place.target, options=[("grpc.use_local_subchannel_pool", int(own_connection))])
 
 
-def resumed(place: Place, after: int = 0) -> reasoning_service_pb2.ReasonIterationsRequest:
+def build_resume(place: Place, after: int = 0) -> reasoning_service_pb2.ReasonIterationsRequest:
     """Return the request for the events above `after`."""
     cursor = execution_pb2.ExecutionCursor(execution_id=place.execution_id, after_sequence=after)
     return reasoning_service_pb2.ReasonIterationsRequest(resume=cursor)
@@ -214,7 +214,7 @@ def metadata(place: Place) -> Sequence[tuple[str, str]]:
     return (("authorization", f"Bearer {place.token}"),)
 
 
-async def prepared(place: Place) -> Place:
+async def prepare_run(place: Place) -> Place:
     """Let the execution run to its end and return where it is."""
     task = execution_pb2.ReasoningTask(query="go", strategy="large")
     request = reasoning_service_pb2.ReasonIterationsRequest(task=task, keep_running=True)
@@ -231,7 +231,7 @@ async def read_ms(place: Place) -> float:
     async with channel_to(place, own_connection=True) as channel:
         for _ in range(READS):
             begun, messages = time.perf_counter(), 0
-            async for _ in stub_of(channel).ReasonIterations(resumed(place), metadata=metadata(place)):
+            async for _ in stub_of(channel).ReasonIterations(build_resume(place), metadata=metadata(place)):
                 messages += 1
             if messages != EVENTS + 2:
                 raise SystemExit(f"{messages} events came instead of {EVENTS + 2}")
@@ -242,7 +242,7 @@ async def read_ms(place: Place) -> float:
 async def stall_grpc(place: Place, *, own_connection: bool) -> dict[str, int]:
     """Open the streams, take one event of each, be stopped; then read on and take up again what was ended."""
     channels = [channel_to(place, own_connection=own_connection) for _ in range(STREAMS)]
-    calls = [stub_of(channel).ReasonIterations(resumed(place), metadata=metadata(place)) for channel in channels]
+    calls = [stub_of(channel).ReasonIterations(build_resume(place), metadata=metadata(place)) for channel in channels]
     for call in calls:
         await call.read()
     print("ready", flush=True)
@@ -266,7 +266,7 @@ async def rest_of(place: Place, channel: grpc.aio.Channel, call: Any) -> str:  #
         how = (await call.code()).name
     except grpc.aio.AioRpcError as error:
         how = error.code().name
-    async for event in stub_of(channel).ReasonIterations(resumed(place, seen), metadata=metadata(place)):
+    async for event in stub_of(channel).ReasonIterations(build_resume(place, seen), metadata=metadata(place)):
         if event.sequence != seen + 1:
             return f"event {event.sequence} after {seen} when resumed"
         seen = event.sequence
@@ -277,7 +277,7 @@ async def stall_sse(place: Place) -> dict[str, int]:
     """Do the same as `stall_grpc` over HTTP; a stream that was cut has no status to read."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, read_bufsize=65_536) as session:
-        responses = [await opened(session, place, 1) for _ in range(STREAMS)]
+        responses = [await reconnect(session, place, 1) for _ in range(STREAMS)]
         firsts = [await response.content.readany() for response in responses]
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
@@ -287,7 +287,7 @@ async def stall_sse(place: Place) -> dict[str, int]:
     return {name: ended.count(name) for name in sorted(set(ended))}
 
 
-async def opened(session: aiohttp.ClientSession, place: Place, after: int) -> aiohttp.ClientResponse:
+async def reconnect(session: aiohttp.ClientSession, place: Place, after: int) -> aiohttp.ClientResponse:
     """Connect as a browser does again, with the id of the last event that it has seen."""
     params = {"query": "go", "strategy": "large"}
     headers = {
@@ -303,7 +303,7 @@ async def sse_rest(session: aiohttp.ClientSession, place: Place, response: aioht
     """Read a stream to its end, resume where it ended, and return how both went."""
     how, seen = await sse_end(response, first, 1)
     if how == "cut":
-        _, seen = await sse_end(await opened(session, place, seen), b"", seen)
+        _, seen = await sse_end(await reconnect(session, place, seen), b"", seen)
     return f"{how}, then all" if seen == EVENTS + 2 else f"{how}, then only {seen}"
 
 
@@ -328,7 +328,7 @@ async def sse_end(response: aiohttp.ClientResponse, first: bytes, after: int) ->
 
 def measure(server: ServerProcess, way: str, *, store: str = "memory") -> Measure:
     """Stall all streams of one way."""
-    place = asyncio.run(prepared(server.place))
+    place = asyncio.run(prepare_run(server.place))
     before_ms = asyncio.run(read_ms(place))
     base = place.settled_memory()
     arguments = ["--stall", way, "--place", json.dumps(asdict(place))]

@@ -186,12 +186,12 @@ def print_table(measures: list[Measure]) -> None:
     width = max(len(one.name) for one in measures)
     for one in measures:
         verdict = "met" if one.is_met else "MISSED"
-        extent = f"{shown(one.lowest, one.unit)} to {shown(one.highest, one.unit)}, {one.runs} runs"
+        extent = f"{show_figure(one.lowest, one.unit)} to {show_figure(one.highest, one.unit)}, {one.runs} runs"
         goal = f"goal < {one.goal:g} {one.unit}: {verdict}"
-        print(f"{one.name:<{width}}  {shown(one.median, one.unit):>8}  {goal} ({extent})")
+        print(f"{one.name:<{width}}  {show_figure(one.median, one.unit):>8}  {goal} ({extent})")
 
 
-def shown(value: float, unit: str) -> str:
+def show_figure(value: float, unit: str) -> str:
     """Return a figure with its unit: two places for seconds and what is less than ten, none for others."""
     return f"{value:.2f} {unit}" if unit == "s" or value < 10 else f"{value:.0f} {unit}"  # noqa: PLR2004 - as said
 
@@ -200,7 +200,7 @@ def block(report: Mapping[str, Any]) -> str:
     """Return the lines of the README between its markers; the page of figures has all."""
     where = report["circumstances"]
     rows = [
-        f"| {one['name']} | {shown(one['median'], one['unit'])} | < {one['goal']:g} {one['unit']} |"
+        f"| {one['name']} | {show_figure(one['median'], one['unit'])} | < {one['goal']:g} {one['unit']} |"
         for one in report["measures"]
         if "SQLite" not in one["name"] and "choosing" not in one["name"] and "wheels" not in one["name"]
     ]

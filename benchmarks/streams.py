@@ -120,7 +120,7 @@ async def serve(store_url: str) -> None:
         await serve_until_told(target=listening.grpc, token=listening.token)
 
 
-async def followed(stub: Any, server: ServerProcess, query: str) -> list[float]:  # noqa: ANN401 - a generated stub
+async def follow(stub: Any, server: ServerProcess, query: str) -> list[float]:  # noqa: ANN401 - a generated stub
     """Follow one execution to its end; return how late each step came, in seconds."""
     request = reasoning_service_pb2.ReasonIterationsRequest(keep_running=True)
     request.task.query, request.task.strategy = query, "steps"
@@ -133,11 +133,11 @@ def completed_at(event: Any) -> float:  # noqa: ANN401 - a generated message
     return float(event.iteration.thought.text.partition(" ")[0])
 
 
-async def flooded(stub: Any, server: ServerProcess, *, beside: int) -> float:  # noqa: ANN401 - a generated stub
+async def flood(stub: Any, server: ServerProcess, *, beside: int) -> float:  # noqa: ANN401 - a generated stub
     """Return the processor time per event, in seconds; each stream has `beside` events that are no steps."""
-    await followed(stub, server, json.dumps([50, 0]))
+    await follow(stub, server, json.dumps([50, 0]))
     begun = server.cpu_s()
-    floods = (followed(stub, server, json.dumps([FLOOD_STEPS, 0])) for _ in range(FLOOD_STREAMS))
+    floods = (follow(stub, server, json.dumps([FLOOD_STEPS, 0])) for _ in range(FLOOD_STREAMS))
     events = sum(len(late) + beside for late in await asyncio.gather(*floods))
     return (server.cpu_s() - begun) / events
 
@@ -146,15 +146,15 @@ async def measure_bare(server: ServerProcess) -> float:
     """Return the processor time of a message of the bare server, in microseconds."""
     async with grpc.aio.insecure_channel(server.target) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
-        return await flooded(stub, server, beside=0) * MICRO
+        return await flood(stub, server, beside=0) * MICRO
 
 
 async def measure(server: ServerProcess, bare_us: float) -> Figures:
     """Measure one server in all three ways; `bare_us` is what a message of the bare one took."""
     async with grpc.aio.insecure_channel(server.target) as channel:
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
-        event_s = await flooded(stub, server, beside=2)
-        paced = (followed(stub, server, json.dumps([PACED_STEPS, GAP_S])) for _ in range(PACED_STREAMS))
+        event_s = await flood(stub, server, beside=2)
+        paced = (follow(stub, server, json.dumps([PACED_STEPS, GAP_S])) for _ in range(PACED_STREAMS))
         late_ms = sorted(MILLI * one for each in await asyncio.gather(*paced) for one in each)
         unary_cpu_us, unary_p50_ms = await unary(stub, server)
     cuts = statistics.quantiles(late_ms, n=100, method="inclusive")

@@ -27,7 +27,7 @@ import grpc
 from benchmarks.instant import InstantModel
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import running, serve_until_told
-from benchmarks.unary import SETTINGS, measured
+from benchmarks.unary import SETTINGS, measure_one
 from reasond_server import app
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, Role, Text
@@ -151,7 +151,7 @@ def calls_measured(options: argparse.Namespace) -> list[dict[str, Any]]:
         rounds: list[dict[str, float]] = []
         for number in range(options.rounds):
             taken = {
-                name: runner.run(measured(sides[name], callers=CALLERS, calls=int(CALLS * options.scale))).cpu_us
+                name: runner.run(measure_one(sides[name], callers=CALLERS, calls=int(CALLS * options.scale))).cpu_us
                 for name in list(sides)[:: 1 if number % 2 else -1]
             }
             rounds.append(taken)

@@ -144,7 +144,7 @@ async def answer_of(server: ServerProcess) -> bytes:
     return answer
 
 
-async def measured(server: ServerProcess, *, callers: int, calls: int) -> Figures:
+async def measure_one(server: ServerProcess, *, callers: int, calls: int) -> Figures:
     """Put load on one server."""
     call = GrpcCall(path=PATH, metadata=server.metadata, message=request_message(), least=ANSWER_BYTES)
     await load(server.target, call, callers=callers, total=max(callers, calls // 10))
@@ -201,7 +201,7 @@ def rounds_of(stack: ExitStack, folder: Path, options: argparse.Namespace) -> li
         figures: Round = {}
         for name, callers in plan_of(servers)[:: 1 if number % 2 else -1]:
             calls = int(CALLS[callers] * options.scale)
-            figures[name, callers] = runner.run(measured(servers[name], callers=callers, calls=calls))
+            figures[name, callers] = runner.run(measure_one(servers[name], callers=callers, calls=calls))
         if CREATE in options.sides:
             calls = int(600 * options.scale)
             figures[CREATE, STORE_CALLERS] = measured_create(base_url, core=core, calls=calls)

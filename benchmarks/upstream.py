@@ -216,7 +216,7 @@ class Conversation(asyncio.Protocol):
         if not manner.is_apart:
             self._end(b"".join((manner.head, *manner.pieces, end)))
             return
-        for part in (self._headed(manner.head), *manner.pieces):
+        for part in (self._add_header(manner.head), *manner.pieces):
             self._write(part)
         self._end(end)
 
@@ -231,7 +231,7 @@ class Conversation(asyncio.Protocol):
         if not manner.gap_s:
             self._write_stream(manner, wants_usage=wants_usage)
             return
-        self._write(self._headed(manner.head))
+        self._write(self._add_header(manner.head))
         due = loop.time()
         for piece in manner.pieces:
             self._write(piece)
@@ -239,13 +239,13 @@ class Conversation(asyncio.Protocol):
             await asyncio.sleep(max(0.0, due - loop.time()))
         self._end(manner.usage + manner.end if wants_usage else manner.end)
 
-    def _headed(self, answer: bytes) -> bytes:
+    def _add_header(self, answer: bytes) -> bytes:
         """Return `answer` with a header that tells the end of the connection, if the client asked for that."""
         return answer.replace(b"\r\n", b"\r\nconnection: close\r\n", 1) if self._is_last else answer
 
     def _end(self, data: bytes) -> None:
         """Write the last of an answer, or a whole one."""
-        self._write(self._headed(data) if data.startswith(b"HTTP/") else data)
+        self._write(self._add_header(data) if data.startswith(b"HTTP/") else data)
         if self._is_last:
             self._close()
 

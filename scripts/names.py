@@ -28,8 +28,11 @@ GENERATED = "reasond/v1"
 REASON = "# same name: "
 REASON_OF_PARTICIPLE = "# named so: "
 SHARED_MODULES: dict[str, str] = {
-    "config": "the parameters of a strategy; a package of strategies has one",
+    "config": "the parameters of a strategy; each package of a strategy has one",
     "errors": "the exception tree, in the server and in the client",
+    "prompts": "the prompts of a strategy; each package of a strategy has them",
+    "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
+    "strategy": "the port of strategies, and the class that a package of a strategy exports",
 }
 IRREGULAR_PARTICIPLES = """
 beaten been begun bent bitten blown born borne bought bound bred broken brought built caught chosen clung crept dealt
@@ -45,7 +48,7 @@ VERBS_IN_ED = frozenset(
 )
 PREFIXES = ("un", "re", "over", "fore", "mis", "out")
 NOUNS = frozenset({"property", "cached_property", "setter", "fixture"})
-EXEMPT = frozenset({"overload", "override"})
+EXEMPT = frozenset({"overload", "override", "setter"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

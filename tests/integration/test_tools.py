@@ -19,7 +19,7 @@ from reasond import AsyncClient, PermissionDeniedError, ReactConfig, TraceView
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.testing import Reply, ScriptedModel, running_server
-from reasond_server.tools.mcp import McpOptions, McpServer, examine_server
+from reasond_server.tools.mcp import IDEMPOTENCY_KEY, McpOptions, McpServer, examine_server
 from reasond_server.tools.source import Tools
 from reasond_server.types import ToolCall, ToolResult
 
@@ -87,6 +87,15 @@ async def test_the_tools_of_a_server_are_called_and_its_results_mapped(options: 
         hostile = (await called(server, "t__hostile")).result_json
         assert "\\u202e" in hostile
         assert "\\u0000" in hostile
+
+
+async def test_a_call_carries_its_idempotency_key(options: McpOptions) -> None:
+    call = ToolCall(call_id="c1", name="t__heard", arguments_json="{}")
+    async with connected(options) as server:
+        box = Tools(servers=[server]).open_toolbox(max_calls=None)
+        results = [await box.call(call, idempotency_key=key) for key in ("", "k1")]
+    told = [json.loads(json.loads(result.result_json)["text"]) for result in results]
+    assert [each["meta"].get(IDEMPOTENCY_KEY) for each in told] == [None, "k1"]
 
 
 async def test_a_call_that_fails_or_does_not_fit_is_an_error_result(options: McpOptions) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.logs.store import Append
     from reasond_server.reasoning.service import ExecutionView
-    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.tools.toolbox import KeyedToolbox
     from reasond_server.types import Execution, LoggedEvent, StreamEvent, ToolCall
     from tests.simulation.processes import Process
     from tests.simulation.questions import Question
@@ -105,6 +105,7 @@ class World:
         self.begun: Counter[str] = Counter()
         self.committed: dict[str, set[str]] = defaultdict(set)
         self.deleted: set[str] = set()
+        self.keys: dict[str, ToolCall] = {}
         self.effects: Counter[str] = Counter()
         self.questions: dict[str, Question] = {}
         # Tags of which a call failed: what came of them is another thing than undisturbed.
@@ -408,9 +409,9 @@ class Tools:
         self._world = world
         self._process = process
 
-    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:
+    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
         """Return itself: nothing here is counted per run."""
-        del max_calls
+        del max_calls, execution_id
         return self
 
     @property
@@ -426,13 +427,15 @@ class Tools:
     def restore(self, call: ToolCall, result: ToolResult) -> None:
         """Nothing is counted here."""
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Have the effect, which a crash may follow at once."""
+    async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
+        """Have the effect, which a crash may follow at once; the same key stands for the same call, in any life."""
         world = self._world
         world.require_right(self._process, WORKS_ON.get(), f"the tool call {call.name} {call.arguments_json}")
         await world.latency(0.5)
         await self._process.point("tool called")
         effect = f"{call.name} {call.arguments_json}"
+        if world.keys.setdefault(idempotency_key, call) != call:
+            world.violated(f"{call} has the key of {world.keys[idempotency_key]}")
         if call.name == CALCULATOR:
             whose = world.tag_of(WORKS_ON.get()) or WORKS_ON.get()
             effect = f'{call.name} "{whose}/{call.call_id}" {call.arguments_json}'

@@ -26,13 +26,13 @@ async def test_the_strategy_conforms(check: str) -> None:
     assert not await StrategyConformance(DraftAndCritique(), material="Paris is a city.").check(check)
 
 
-async def asked(replies: list[str | Reply], **config: object) -> Outcome:
+async def ask_draft(replies: list[str | Reply], **config: object) -> Outcome:
     with ScriptedModel(replies) as model:
         return await DraftAndCritique().reason("What is Paris?", model=model, **config)
 
 
 async def test_an_answer_that_the_critic_objects_to_is_revised_until_it_is_content() -> None:
-    outcome = await asked([DRAFT, OBJECTION, REVISION, CONTENT])
+    outcome = await ask_draft([DRAFT, OBJECTION, REVISION, CONTENT])
     assert (outcome.answer, outcome.finish_reason) == ("Paris is the capital of France.", FinishReason.ANSWERED)
     assert outcome.metrics.data == {"rounds": 2, "is_accepted": True}
 
@@ -46,23 +46,23 @@ async def test_the_critic_is_shown_the_draft_and_the_author_the_objections() -> 
 
 
 async def test_a_critic_that_always_objects_ends_with_the_last_revision_and_a_warning() -> None:
-    outcome = await asked([DRAFT, OBJECTION, REVISION], max_rounds=1)
+    outcome = await ask_draft([DRAFT, OBJECTION, REVISION], max_rounds=1)
     assert (outcome.answer, outcome.finish_reason) == ("Paris is the capital of France.", FinishReason.MAX_ITERATIONS)
     assert outcome.warnings
 
 
 async def test_without_rounds_the_draft_is_the_answer() -> None:
-    assert (await asked([REVISION], max_rounds=0)).finish_reason is FinishReason.ANSWERED
+    assert (await ask_draft([REVISION], max_rounds=0)).finish_reason is FinishReason.ANSWERED
 
 
 async def test_an_empty_draft_and_a_filtered_one_end_the_run_as_such() -> None:
-    assert (await asked([""])).finish_reason is FinishReason.TRUNCATED
+    assert (await ask_draft([""])).finish_reason is FinishReason.TRUNCATED
     filtered = Reply(text="<answer>Pa", finish=ModelFinish.CONTENT_FILTER)
-    assert (await asked([filtered])).finish_reason is FinishReason.CONTENT_FILTERED
+    assert (await ask_draft([filtered])).finish_reason is FinishReason.CONTENT_FILTERED
 
 
 async def test_an_empty_revision_leaves_the_answer_as_it_was() -> None:
-    assert (await asked([DRAFT, OBJECTION, ""], max_rounds=1)).answer == "Paris is the capital of Italy."
+    assert (await ask_draft([DRAFT, OBJECTION, ""], max_rounds=1)).answer == "Paris is the capital of Italy."
 
 
 async def test_what_cannot_fit_the_window_is_refused_with_the_figures() -> None:

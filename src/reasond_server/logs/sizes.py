@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from reasond_server.logs.store import Record
-from reasond_server.types import Iteration, Result
+from reasond_server.types.kinds import fields_of
 
 if TYPE_CHECKING:
     from reasond_server.logs.store import Entry
@@ -23,12 +24,7 @@ def size_of(entry: Entry) -> int:
     """Return the approximate size of an entry in memory, in bytes."""
     if isinstance(entry, Record):
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
-    event = entry.event
-    if isinstance(event, Iteration):
-        return _BYTES_PER_ENTRY + _content(event.detail)
-    if isinstance(event, Result):
-        return _BYTES_PER_ENTRY + len(event.answer) * 4 + _content(event.metrics.strategy_specific)
-    return _BYTES_PER_ENTRY
+    return _BYTES_PER_ENTRY + _content(entry.event)
 
 
 def _content(value: object) -> int:
@@ -52,11 +48,19 @@ def _plain_content(value: object) -> int:
     if isinstance(value, str):
         return len(value) * 4
     if isinstance(value, Mapping):
-        return sum(2 * _BYTES_PER_VALUE + _content(key) + _content(each) for key, each in value.items())
+        size = 2 * _BYTES_PER_VALUE * len(value)
+        # As above: the configuration of every run passes here.
+        for key, each in value.items():
+            size += len(key) * 4
+            if type(each) is str:
+                size += len(each) * 4
+            elif each is not None and type(each) not in _NUMBERS:
+                size += _content(each)
+        return size
     return sum(_BYTES_PER_VALUE + _content(each) for each in value) if isinstance(value, Sequence) else 0
 
 
 @cache
 def _names(kind: type) -> Sequence[str]:
-    """Return the names of a dataclass's fields; of other classes none."""
-    return tuple(getattr(kind, "__dataclass_fields__", ()))
+    """Return the names of a dataclass's fields that its type does not bound; of other classes none."""
+    return tuple(field.name for field in fields_of(kind) if field.is_bulky) if is_dataclass(kind) else ()

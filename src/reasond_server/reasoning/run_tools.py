@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors import ReasondError, ToolOutcomeUnknownError, shown
 from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, error_row, read_error, read_row
 from reasond_server.telemetry.propagation import OutgoingTrace
-from reasond_server.telemetry.redaction import shorten
+from reasond_server.telemetry.scrubbing import shorten
 from reasond_server.telemetry.spans import EXECUTE_TOOL
 from reasond_server.types import ToolResult
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ToolSpec
-    from reasond_server.runs.effects import Effect, Effects
+    from reasond_server.runs.effects import Effects, JournaledEffect
     from reasond_server.runs.run_trace import RunTrace
     from reasond_server.telemetry.spans import Attributes, Tracing
-    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.tools.toolbox import KeyedToolbox
     from reasond_server.types import ToolCall
 
 
 class JournaledToolbox:
     """The tools of a run: a call that has begun is on record before it has an effect."""
 
-    def __init__(self, *, toolbox: Toolbox, effects: Effects) -> None:
+    def __init__(self, *, toolbox: KeyedToolbox, effects: Effects) -> None:
         self._toolbox = toolbox
         self._effects = effects
 
@@ -59,11 +59,11 @@ class JournaledToolbox:
         except ToolOutcomeUnknownError:
             raise _unknown_outcome(call) from None
 
-    async def _call_once(self, call: ToolCall, effect: Effect) -> ToolResult:
+    async def _call_once(self, call: ToolCall, effect: JournaledEffect) -> ToolResult:
         if effect.recorded is not None:
             return self._restore(call, effect.recorded)
         try:
-            outcome = await self._toolbox.call(call)
+            outcome = await self._toolbox.call(call, idempotency_key=effect.idempotency_key)
         except ReasondError as error:
             await effect.complete(encode_result(error))
             raise
@@ -81,7 +81,7 @@ class JournaledToolbox:
 class TracedToolbox:
     """The tools of a run, with a span for each call that is really made."""
 
-    def __init__(self, *, toolbox: Toolbox, trace: RunTrace, tracing: Tracing) -> None:
+    def __init__(self, *, toolbox: KeyedToolbox, trace: RunTrace, tracing: Tracing) -> None:
         self._toolbox = toolbox
         self._trace = trace
         self._tracing = tracing
@@ -100,7 +100,7 @@ class TracedToolbox:
         """Take a call that was made in an earlier life of the run."""
         self._toolbox.restore(call, result)
 
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
         """Execute `call` within a span. Raises as the tools do."""
         tracing = self._tracing
         # A name that the model invented is content, and there is no end of them.
@@ -108,7 +108,7 @@ class TracedToolbox:
         span = tracing.part(f"{EXECUTE_TOOL} {name}", self._attributes(call, name), parent=self._trace.open())
         try:
             with OutgoingTrace(span.context if tracing.tells_tools else None):
-                result = await self._toolbox.call(call)
+                result = await self._toolbox.call(call, idempotency_key=idempotency_key)
             if result.is_error:
                 span.fail("tool_error")
             if tracing.has_content:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run
     from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
     from reasond_server.tools.toolbox import Toolbox, ToolSource
-    from reasond_server.types import Event, Execution, ExecutionFailure, Json, StrategyMetrics, Usage
+    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Usage
 
 REASONING: Final = "reasoning"
 """The kind of work that strategies do."""
@@ -120,7 +120,12 @@ class ReasoningKind:
             model=execution.model,
             error=failure,
         )
-        return [result] if execution.last_sequence else [_start_of(execution, {}), result]
+        if execution.last_sequence:
+            return [result]
+        start = ExecutionStarted(
+            strategy=execution.strategy, strategy_source=execution.strategy_source, model=execution.model, config={}
+        )
+        return [start, result]
 
     def _read_assignment(self, row: Json) -> Assignment:
         if row.keys() != {"task", "strategy", "source", "config"}:
@@ -160,6 +165,7 @@ class ReasoningWork:
         "kind",
         "metrics",
         "name",
+        "new_step_count",
         "request",
         "source",
         "step_count",
@@ -180,16 +186,13 @@ class ReasoningWork:
         self.agent = assignment.task.agent or ""
         self.request = request
         self.step_count = 0
+        # Below 0 while steps are made that are logged already.
+        self.new_step_count = -len(known)
         self.metrics: StrategyMetrics | None = None
         self._assignment = assignment
         self._clock = clock
         self._tools = tools
         self._known = known
-
-    @property
-    def new_step_count(self) -> int:
-        """Steps that are not logged from an earlier life."""
-        return self.step_count - len(self._known)
 
     @property
     def obstacle(self) -> str:
@@ -209,7 +212,13 @@ class ReasoningWork:
 
     def begin(self, run: Run) -> Event:
         """Return the first event."""
-        return _start_of(run.identity, self._assignment.shown_config)
+        execution = run.identity
+        return ExecutionStarted(
+            strategy=execution.strategy,
+            strategy_source=execution.strategy_source,
+            model=execution.model,
+            config=self._assignment.shown_config,
+        )
 
     async def work(self, run: Run) -> None:
         """Run the strategy, log its steps as they complete, and report its outcome before it cleans up."""
@@ -222,15 +231,15 @@ class ReasoningWork:
                     return
                 if isinstance(event, Wrote):
                     text = require_wrote(event, strategy=self.name).text
-                    if self.step_count >= len(self._known):
+                    if self.new_step_count >= 0:
                         run.subscribers.publish(self.step_count, text)
                 elif isinstance(event, Step):
                     used, now = model.usage, monotonic()
                     self._append_step(run, event, used=used - spent, elapsed_s=now - since)
                     if not run.log.has_room:
-                        await run.log.room()
+                        await run.log.wait_for_room()
                     spent, since = used, now
-                    if run.reach_checkpoint():
+                    if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
                         return
                 else:
                     self._report_outcome(run, event)
@@ -265,7 +274,7 @@ class ReasoningWork:
         """Report how the strategy ended by itself."""
         checked = require_outcome(outcome, strategy=self.name, before=self.metrics)
         self.metrics = checked.metrics
-        if self.step_count < len(self._known):
+        if self.new_step_count < 0:
             raise _differs(f"it ended after {self.step_count} of {len(self._known)} steps that it had made before")
         run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
 
@@ -278,16 +287,17 @@ class ReasoningWork:
         """
         detail, self.metrics = require_step(step, strategy=self.name, before=self.metrics)
         index = self.step_count
-        if index < len(self._known):
-            if detail_digest(detail) != self._known[index]:
-                raise _differs(f"its step {index} is another one than before")
-            self.step_count += 1
+        is_known = self.new_step_count < 0
+        if is_known and detail_digest(detail) != self._known[index]:
+            raise _differs(f"its step {index} is another one than before")
+        self.step_count += 1
+        self.new_step_count += 1
+        if is_known:
             run.trace.end_step()
             return
         iteration = Iteration(
             index=index, answer_found=step.answer_found, usage=used, elapsed_s=elapsed_s, detail=detail
         )
-        self.step_count += 1
         if run.trace.tracing is not None:
             run.trace.end_step(
                 {
@@ -306,16 +316,17 @@ class ReasoningWork:
         return RunContext(
             config=self._assignment.config,
             model=model,
-            tools=self._build_toolbox(run),
+            # A run whose configuration does not use tools has none, whatever its strategy does.
+            tools=self._build_toolbox(run) if self._assignment.config.uses_tools else NO_TOOLS,
             monotonic=self._clock.monotonic,
             new_nonce=nonces(run.nonce),
+            effects=run.effects,
         )
 
     def _build_toolbox(self, run: Run) -> Toolbox:
-        """Return the tools of the run; none where its configuration does not use them, whatever its strategy does."""
-        if not self._assignment.config.uses_tools:
-            return NO_TOOLS
-        toolbox = self._tools.open_toolbox(max_calls=self.request.budget.max_tool_calls)
+        toolbox = self._tools.open_toolbox(
+            max_calls=self.request.budget.max_tool_calls, execution_id=run.identity.execution_id
+        )
         if not toolbox.specs:
             return toolbox
         if run.trace.tracing is not None:
@@ -330,12 +341,6 @@ def ending_of_outcome(outcome: Outcome, *, is_clamped: bool) -> RunEnding:
         reason = FinishReason.BUDGET_EXHAUSTED
         warnings += ("The token budget cut the last model call short.",)
     return RunEnding(finish_reason=reason, answer=outcome.answer, warnings=warnings)
-
-
-def _start_of(execution: Execution, config: Json) -> ExecutionStarted:
-    return ExecutionStarted(
-        strategy=execution.strategy, strategy_source=execution.strategy_source, model=execution.model, config=config
-    )
 
 
 def _read_task(row: Any) -> Task:  # noqa: ANN401 - JSON of any version

@@ -22,18 +22,18 @@ class Accounts:
     `before` is all that earlier lives of the run spent, `recorded` the part of it that is booked again when calls are
     recalled. The rest went into calls that were broken off: nobody gets it back, and it is no part of the budget.
     `inherited` says in words what was taken over from another execution. `limit_s` is the time that the run has,
-    `cleanup_s` what its work has after it has reported its end.
+    `cleanup_s` what its work has after it has reported its end; `ended_s` is when the last event was made.
     """
 
     __slots__ = (
         "_before",
-        "_ended_s",
         "_inherited",
         "_lost",
         "_monotonic",
         "_timer",
         "began_s",
         "cleanup_s",
+        "ended_s",
         "limit_s",
         "model",
     )
@@ -59,7 +59,7 @@ class Accounts:
         self._lost = NOTHING if before is NOTHING else _subtract(before, recorded)
         self._inherited = inherited
         self._timer: asyncio.TimerHandle | None = None
-        self._ended_s: float | None = None
+        self.ended_s: float | None = None
 
     @property
     def usage(self) -> Usage:
@@ -72,16 +72,12 @@ class Accounts:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the execution was created, until its clock was stopped."""
-        return (self._monotonic() if self._ended_s is None else self._ended_s) - self.began_s
+        return (self._monotonic() if self.ended_s is None else self.ended_s) - self.began_s
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the caller should know about the model, its calls, and what was taken over."""
         return (*self.model.warnings, *self.model.warnings_of_calls, *self._inherited)
-
-    def stop_clock(self) -> None:
-        """Count no further: the execution has its last event."""
-        self._ended_s = self._monotonic()
 
     def set_timer(self, within_s: float | None, on_time_out: Callable[[], None]) -> None:
         """Call `on_time_out` in so many seconds, instead of what was said before; None: never."""

@@ -27,7 +27,7 @@ _log = logging.getLogger("reasond.executions")
 # A disk that is full may have room again in a while; the answer is paid for.
 _WAITS_FOR_ROOM_S = (0.5, 2.0, 8.0)
 _LONGEST_WAIT_S = 30 * 86_400.0
-_REPORTED = frozenset({Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE})
+_REPORTED = (Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE)
 
 
 class Driver:
@@ -97,7 +97,6 @@ class Driver:
             if run.phase is Phase.WORKING:
                 accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
                 await work.work(run)
-                _require_end(run)
         except asyncio.CancelledError:
             if run.phase is Phase.WORKING and not self._is_cut_off(run):
                 _log.exception("strategy cancelled itself", extra={"execution_id": run.identity.execution_id})
@@ -107,6 +106,10 @@ class Driver:
         except BaseException:  # noqa: BLE001 - as the docstring says
             _log.exception("strategy failed", extra={"execution_id": run.identity.execution_id})
             run.report_end(InternalError("internal error"), trigger=Trigger.FAIL)
+        else:
+            if run.phase is Phase.WORKING:
+                error = InternalError(f"the work {work.name!r} ended without reporting how")
+                run.report_end(error, trigger=Trigger.FAIL)
         finally:
             accounts.set_timer(None, _do_nothing)
 
@@ -160,7 +163,7 @@ class Driver:
                 await self._write_end(run, ending if has_stopped else _leave_behind(run, ending))
             elif run.cause is Trigger.HAND_OVER and run.journal is not None:
                 run.journal.note_cut()
-                await run.log.settled()
+                await run.log.wait_for_commit()
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
         finally:
@@ -170,22 +173,21 @@ class Driver:
     async def _write_end(self, run: Run, ending: RunEnding) -> None:
         """Append the last event, and wait until it is committed; whoever waits for the answer is told before."""
         run.ending = ending
-        run.accounts.stop_clock()
+        run.accounts.ended_s = self._clock.monotonic()
         self._append_end(run, ending)
         if run.place is not None:
             run.place.leave()
-        await run.log.settled()
+        await run.log.wait_for_commit()
         for wait_s in _WAITS_FOR_ROOM_S:
             if not isinstance(run.log.error, StoreFullError) or not run.log.is_created:
                 return
             await asyncio.sleep(wait_s)
             warning = "The store was full: the last steps are not kept."
             self._append_end(run, replace(ending, warnings=(*ending.warnings, warning)))
-            await run.log.settled()
+            await run.log.wait_for_commit()
 
     def _append_end(self, run: Run, ending: RunEnding) -> None:
         last, now = run.work.conclude(run, ending), self._clock.now()
-        run.log.reopen()
         run.log.end(
             last,
             now=now,
@@ -197,7 +199,7 @@ class Driver:
             run.conclude(last)
 
     async def _let_go_committed(self, run: Run) -> None:
-        await run.log.settled()
+        await run.log.wait_for_commit()
         await self._let_go(run)
 
     async def _let_go(self, run: Run) -> None:
@@ -215,8 +217,7 @@ class Driver:
             if run.place is not None:
                 run.place.leave()
             run.end()
-            report_left(run, self._observer)
-            log_end(run)
+            _report_left(run, self._observer)
 
     async def _release(self, run: Run) -> None:
         """Let the same request start anew: it failed before anything was spent or done."""
@@ -234,11 +235,11 @@ class Driver:
             run.subscribers.await_one(within_s=self._limits.reattach_s)
 
 
-def report_left(run: Run, observer: RunObserver) -> None:
+def _report_left(run: Run, observer: RunObserver) -> None:
     """Report the end as callers saw it: a store that took nothing does not know how a run ended."""
-    ending = run.ending if run.result is not None and isinstance(run.ending, RunEnding) else None
-    if ending is None and run.cause is not None and run.cause in STOP_REASONS:
-        observer.run_handed(STOP_REASONS[run.cause])
+    ending, cause = run.ending if run.result is not None and isinstance(run.ending, RunEnding) else None, run.cause
+    if ending is None and cause is not None and cause in STOP_REASONS:
+        observer.run_handed(STOP_REASONS[cause])
     observer.run_left(
         run.identity.strategy,
         "" if ending is None else ending.finish_reason.value,
@@ -246,15 +247,13 @@ def report_left(run: Run, observer: RunObserver) -> None:
         duration_s=0.0 if ending is None else run.accounts.elapsed_s,
         metrics=run.work.metrics,
     )
-
-
-def log_end(run: Run) -> None:
-    """Log how a run ended; only for debugging where the access log says it, in the line of the one call it was for."""
-    if run.cause is not None and run.cause in LEAVES:
-        left = {"execution_id": run.identity.execution_id, "stop_reason": STOP_REASONS[run.cause]}
+    if cause is not None and cause in LEAVES:
+        left = {"execution_id": run.identity.execution_id, "stop_reason": STOP_REASONS[cause]}
         _log.info("execution left to another process", extra=left)
         return
-    is_logged = run.work.request.can_be_resumed or run.cause not in _REPORTED or run.error is not None
+    error = None if ending is None else ending.error
+    # For debugging only where the access log says it, in the line of the one call it was for.
+    is_logged = not run.log.events.is_for_one_answer or cause not in _REPORTED or error is not None
     if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
         return
     execution = run.log.execution
@@ -262,7 +261,7 @@ def log_end(run: Run) -> None:
         "execution_id": execution.execution_id,
         "strategy": execution.strategy,
         "finish_reason": str(execution.finish_reason or ""),
-        "reason": "" if run.error is None else run.error.reason,
+        "reason": "" if error is None else error.reason,
         "total_tokens": execution.usage.total_tokens,
         "model_calls": execution.usage.model_calls,
         "steps": run.work.step_count,
@@ -298,11 +297,6 @@ def make_carriable(error: ReasondError) -> ReasondError:
 
 def _to_encodable(text: object) -> str:
     return str(text).encode("utf-8", "replace").decode("utf-8")
-
-
-def _require_end(run: Run) -> None:
-    if run.phase is Phase.WORKING:
-        raise InternalError(f"the work {run.work.name!r} ended without reporting how")
 
 
 def _ending_of(run: Run) -> RunEnding:

@@ -46,7 +46,7 @@ class Effects:
         """Whether an effect has begun, in this life of the run or an earlier one."""
         return self._count > 0 if self._journal is None else self._journal.has_effects
 
-    def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
+    def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> JournaledEffect:
         """Return the effect that begins where its context is entered; the order of these calls numbers alike ones.
 
         `kind` is a word without a colon, and `digest` tells apart what is done. Both are kept, so neither may be
@@ -58,7 +58,7 @@ class Effects:
         self.require_open()
         self._count += 1
         occurrence = f"{digest}:{self._count}" if self._journal is None else self._journal.next_effect(kind, digest)
-        return Effect(
+        return JournaledEffect(
             effects=self, journal=self._journal, kind=kind, occurrence=occurrence, is_idempotent=is_idempotent
         )
 
@@ -82,7 +82,7 @@ class Effects:
         self.require_open()
 
 
-class Effect:
+class JournaledEffect:
     """One effect, as an asynchronous context: what is in it happens once, whatever dies.
 
     Where an earlier life completed it, `recorded` is the text that `complete` was given then, and nothing is to be

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
-from reasond_server.logs.redaction import redacted
+from reasond_server.logs.redaction import redact
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel, TokenCounter
-    from reasond_server.logs.fencing import Tenure
+    from reasond_server.logs.leases import Tenure
     from reasond_server.logs.store import Creation, Record, Recovery
     from reasond_server.logs.writer import LogWriter
     from reasond_server.runs.live_runs import RunnerLimits
@@ -138,7 +138,7 @@ class Maker:
     ) -> Run:
         """Return the run of a new execution, with its first event appended; its log has `inherited` records already.
 
-        With a `creation` the execution is not in the store, and its log is not open.
+        With a `creation` the execution is not in the store, its log is not open, and nobody can come back for it.
         """
         work, earlier = prepared.work, prepared.predecessor
         if earlier is not None and inherited != len(earlier.records):
@@ -151,7 +151,7 @@ class Maker:
             links = (earlier.plan.trace,)
         log = self._open_log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
-        log.is_for_one_answer = not work.request.can_be_resumed
+        log.events.is_for_one_answer = creation is not None
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
         run = self._build(
             work=work,
@@ -165,7 +165,7 @@ class Maker:
             inherited=() if earlier is None else (_say_inheritance(earlier.execution),),
             trace=RunTrace(links=links),
         )
-        run.append(work.begin(run), now=execution.create_time)
+        log.append(work.begin(run), now=execution.create_time, usage=run.accounts.usage)
         return run
 
     def knows(self, execution: Execution) -> bool:
@@ -199,7 +199,7 @@ class Maker:
             trace=RunTrace(is_takeover=True),
         )
         if not recovery.events:
-            run.append(work.begin(run), now=self._clock.now())
+            log.append(work.begin(run), now=self._clock.now(), usage=run.accounts.usage)
         return run
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
@@ -237,7 +237,7 @@ class Maker:
         limit_s = request.limit_s
         # What nobody goes on with is never called for by two, whoever holds its lease.
         tenure = self._new_tenure() if is_recoverable else None
-        wait_for_lease = None if tenure is None else tenure.hold
+        wait_for_lease = None if tenure is None else tenure.wait_for_lease
         model = MeteredModel(
             model=self._model,
             budget=request.budget,
@@ -282,7 +282,7 @@ class Maker:
             submit=self._writer.submit,
             version=version,
             fence=fence,
-            store_as=None if self._limits.records_content else redacted,
+            store_as=None if self._limits.records_content else redact,
         )
 
     def _find_obstacle(self, work: Work) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ class Phase(StrEnum):
     ENDED = "ended"
     LEFT = "left"
 
+    # That of Enum is a call in Python, for every look into the table.
+    __hash__ = str.__hash__
+
 
 class Trigger(StrEnum):
     """What happens to an execution.
@@ -51,39 +53,38 @@ class Trigger(StrEnum):
     END = "end"
     LEAVE = "leave"
 
+    __hash__ = str.__hash__
 
-CANCELS: Final = frozenset({Trigger.CANCEL, Trigger.ABANDON})
+
+CANCELS: Final = (Trigger.CANCEL, Trigger.ABANDON)
 """Somebody asked for it to stop, or nobody is left who wants it: its log ends."""
 
-LEAVES: Final = frozenset({Trigger.HAND_OVER, Trigger.LOSE, Trigger.FENCE})
+LEAVES: Final = (Trigger.HAND_OVER, Trigger.LOSE, Trigger.FENCE)
 """Another process goes on with it, or may: its log does not end here."""
 
-STOP_REASONS: Final[Mapping[Trigger, str]] = MappingProxyType(
-    {
-        Trigger.CANCEL: "cancelled",
-        Trigger.ABANDON: "cancelled",
-        Trigger.HAND_OVER: "handed_over",
-        Trigger.LOSE: "lost",
-        Trigger.FENCE: "fenced",
-    }
-)
+STOP_REASONS: Final[Mapping[Trigger, str]] = {
+    Trigger.CANCEL: "cancelled",
+    Trigger.ABANDON: "cancelled",
+    Trigger.HAND_OVER: "handed_over",
+    Trigger.LOSE: "lost",
+    Trigger.FENCE: "fenced",
+}
 """What stops from outside are called in metrics, spans and the log of the server."""
 
 _STOPS: Final = (Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE, Trigger.TIME_OUT, *sorted(CANCELS), *sorted(LEAVES))
 
-TABLE: Final[Mapping[Phase, Mapping[Trigger, Phase]]] = MappingProxyType(
-    {
-        Phase.QUEUED: {Trigger.BEGIN: Phase.WORKING},
-        Phase.WORKING: {Trigger.SUSPEND: Phase.SUSPENDED, **dict.fromkeys(_STOPS, Phase.STOPPING)},
-        Phase.SUSPENDED: {Trigger.WAKE: Phase.QUEUED, Trigger.REFUSE: Phase.STOPPING, Trigger.LOSE: Phase.LEFT},
-        Phase.STOPPING: {Trigger.END: Phase.ENDED, Trigger.LEAVE: Phase.LEFT},
-        Phase.ENDED: {},
-        Phase.LEFT: {},
-    }
-)
+TABLE: Final[Mapping[Phase, Mapping[Trigger, Phase]]] = {
+    Phase.QUEUED: {Trigger.BEGIN: Phase.WORKING},
+    Phase.WORKING: {Trigger.SUSPEND: Phase.SUSPENDED, **dict.fromkeys(_STOPS, Phase.STOPPING)},
+    Phase.SUSPENDED: {Trigger.WAKE: Phase.QUEUED, Trigger.REFUSE: Phase.STOPPING, Trigger.LOSE: Phase.LEFT},
+    Phase.STOPPING: {Trigger.END: Phase.ENDED, Trigger.LEAVE: Phase.LEFT},
+    Phase.ENDED: {},
+    Phase.LEFT: {},
+}
 """What each trigger does in each phase. What is not named changes nothing: the first of two stops counts."""
 
 
 def advance(phase: Phase, trigger: Trigger) -> Phase:
     """Return the phase after `trigger`; `phase` itself where that changes nothing."""
-    return TABLE[phase].get(trigger, phase)
+    moves = TABLE[phase]
+    return moves[trigger] if trigger in moves else phase  # noqa: SIM401 - `get` is a call, for every run three times

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import ReasondError
@@ -62,13 +61,8 @@ class Recoverer:
             lease=lease,
             random=clock.random,
             monotonic=clock.monotonic,
-            fences=runs.read_fences,
-            room=lambda: 0 if admission.is_draining else admission.free_places,
-            adopt=self._adopt,
-            on_renewed=runs.prolong,
-            on_lost=partial(runs.stop, Trigger.LOSE),
-            on_cancelled=partial(runs.stop, Trigger.CANCEL),
-            on_kept=runs.keep,
+            runs=runs,
+            heir=self,
         )
 
     def begin(self, run: Run, place: Place, *, since_s: float) -> Run:
@@ -79,7 +73,7 @@ class Recoverer:
         run.place, run.subscribers.patience_s = place, self._limits.reattach_s
         run.advance(Trigger.BEGIN)
         run.driver = asyncio.create_task(self._driver.drive(run), name=f"execution {run.identity.execution_id}")
-        self._runs.add(run)
+        self._runs.by_id[run.identity.execution_id] = run
         return run
 
     async def aclose(self, *, within_s: float) -> None:
@@ -87,7 +81,11 @@ class Recoverer:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
 
-    def _adopt(self, recovery: Recovery, since_s: float) -> None:
+    def count_room(self) -> int:
+        """See Heir."""
+        return 0 if self._admission.is_draining else self._admission.free_places
+
+    def adopt(self, recovery: Recovery, since_s: float) -> None:
         """Go on with what a process left behind, or end it where that cannot be."""
         name = recovery.execution.execution_id
         own = self._runs.by_id.get(name)
@@ -112,6 +110,7 @@ class Recoverer:
             run.subscribers.await_one(within_s=self._limits.reattach_s)
         place = self._admission.force()
         self.begin(run, place, since_s=since_s)
+        self._runs.notify(name)
         self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
 
     async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:
@@ -120,7 +119,7 @@ class Recoverer:
         if self._admission.is_draining:
             await self._driver.give_back(name, recovery.fence)
         elif name not in self._runs.by_id:
-            self._adopt(recovery, since_s)
+            self.adopt(recovery, since_s)
 
     async def _count(self, run: Run, place: Place, fence: int) -> None:
         """Let a run that was taken over count among those that its caller may have at once."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from reasond_server.logs.fencing import Tenure
+    from reasond_server.logs.leases import Tenure
     from reasond_server.logs.log import RunLog
-    from reasond_server.logs.mailbox import Listener
+    from reasond_server.logs.mailbox import Subscriber
     from reasond_server.runs.accounts import Accounts
     from reasond_server.runs.admission import Place
     from reasond_server.runs.effects import Effects
@@ -44,6 +44,7 @@ class Subscribers:
         keeps_running: whether it goes on though nobody follows it.
         finishes_open_calls: when the last one leaves, no call begins any more, and the run is given up once those under
             way are on record: who asks again pays for none of them twice.
+        held: text of the step in progress that waits until the steps before it are committed.
         patience_s: how long one that finishes its calls waits for a subscriber instead where it has no `journal`.
     """
 
@@ -51,13 +52,13 @@ class Subscribers:
         "_all",
         "_awaited_until_s",
         "_has_readers",
-        "_held",
         "_journal",
         "_log",
         "_on_error",
         "_on_unwanted",
         "_timer",
         "finishes_open_calls",
+        "held",
         "keeps_running",
         "patience_s",
     )
@@ -80,21 +81,21 @@ class Subscribers:
         self.finishes_open_calls = finishes_open_calls
         self.patience_s = 0.0
         # In the order in which they came, so that a simulation can be repeated.
-        self._all: dict[Listener, None] = {}
+        self._all: dict[Subscriber, None] = {}
         self._has_readers = False
-        self._held: TextDelta | None = None
+        self.held: TextDelta | None = None
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def attach(self, listener: Listener) -> None:
-        """Let `listener` hear of everything from now on."""
-        self._all[listener] = None
-        self._has_readers = self._has_readers or listener.wants_deltas
+    def attach(self, subscriber: Subscriber) -> None:
+        """Let `subscriber` hear of everything from now on."""
+        self._all[subscriber] = None
+        self._has_readers = self._has_readers or subscriber.wants_deltas
         self._decide()
 
-    def detach(self, listener: Listener) -> None:
-        """Forget `listener`; give the run up if nobody is left who wants it."""
-        self._all.pop(listener, None)
+    def detach(self, subscriber: Subscriber) -> None:
+        """Forget `subscriber`; give the run up if nobody is left who wants it."""
+        self._all.pop(subscriber, None)
         self._has_readers = any(one.wants_deltas for one in self._all)
         if self.finishes_open_calls and self._journal is None and not self._all:
             self.await_one(within_s=self.patience_s)
@@ -117,27 +118,23 @@ class Subscribers:
         """Tell who wants it the `text` of step `index`, once they can have read all steps before it."""
         if not self._has_readers or not text:
             return
-        held, log = self._held, self._log
-        if log.committed == log.last_sequence:
+        held, log = self.held, self._log
+        if log.events.committed == log.last_sequence:
             for one in self._all:
-                one.wrote(index, text)
+                one.add_text(index, text)
         elif held is None or held.iteration_index != index:
-            self._held = TextDelta(iteration_index=index, text=text)
+            self.held = TextDelta(iteration_index=index, text=text)
         elif len(held.text) + len(text) <= _MAX_HELD_CHARACTERS:
-            self._held = TextDelta(iteration_index=index, text=held.text + text)
-
-    def drop_text(self) -> None:
-        """Forget text that waits: its step is over and will carry it."""
-        self._held = None
+            self.held = TextDelta(iteration_index=index, text=held.text + text)
 
     def notify(self) -> None:
         """Tell everybody that the log has changed."""
         if self._log.error is not None:
             self._on_error()
         for one in self._all:
-            one.log_grew()
-        if self._held is not None and self._log.committed == self._log.last_sequence:
-            held, self._held = self._held, None
+            one.notify_growth()
+        if self.held is not None and self._log.events.committed == self._log.last_sequence:
+            held, self.held = self.held, None
             self.publish(held.iteration_index, held.text)
 
     def stop_deciding(self) -> None:
@@ -197,10 +194,8 @@ class Work(Protocol):
     agent: str
     request: WorkRequest
     step_count: int
+    new_step_count: int
     metrics: Any
-
-    @property
-    def new_step_count(self) -> int: ...  # noqa: D102 - described above
 
     @property
     def obstacle(self) -> str:
@@ -332,7 +327,8 @@ class Run:
 
     def append(self, event: Event, *, now: datetime) -> None:
         """Append an event of the work to the log, where it gets the next sequence number."""
-        self.subscribers.drop_text()
+        # Text of the step that is over now is not told any more: the step carries it.
+        self.subscribers.held = None
         self.log.append(event, now=now, usage=self.accounts.usage)
 
     def reach_checkpoint(self) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
     from reasond_server.search.allowance import Allowance
-    from reasond_server.search.policies import Choice, SearchPlan, Selection
+    from reasond_server.search.policies import Choice, SearchPlan, SelectionPolicy
     from reasond_server.search.tree import Candidate, Evaluator, Proposer
 
 
@@ -110,7 +110,7 @@ class TreeSearch(Generic[PayloadT]):
         proposer: Proposer[PayloadT],
         evaluator: Evaluator[PayloadT],
         plan: SearchPlan,
-        selection: Selection[PayloadT],
+        selection: SelectionPolicy[PayloadT],
         allowance: Allowance,
         failures: tuple[type[Exception], ...],
         exhaustions: tuple[type[Exception], ...] = (),

@@ -84,7 +84,7 @@ class Expansion(Generic[PayloadT]):
     is_failed: bool = False
 
 
-class Selection(Protocol[PayloadT]):
+class SelectionPolicy(Protocol[PayloadT]):
     """A policy: which nodes come next, and which are given up."""
 
     def choose(self) -> Sequence[Choice[PayloadT]]:

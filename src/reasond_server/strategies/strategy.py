@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,6 +22,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
+    from typing import Self
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.tools.toolbox import Toolbox
@@ -70,6 +71,76 @@ class Outcome:
 StrategyEvent = Wrote | Step | Outcome
 
 
+class Effect(Protocol):
+    """Something that must not happen twice, as an asynchronous context: what is in it happens once, whatever dies.
+
+        async with context.effect("mail", digest, is_idempotent=False) as effect:
+            if effect.recorded is None:
+                await effect.complete(json.dumps(await send(key=effect.idempotency_key)))
+
+    Left without `complete` it stays begun: a run that is gone on with does an idempotent one again, and fails with any
+    other.
+    """
+
+    @property
+    def recorded(self) -> str | None:
+        """What `complete` was given in an earlier life of the run; None where it is to be done now."""
+        ...
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key by which another system can tell that it is asked the same again: the same in every life."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Put on record that it begins, unless it is completed.
+
+        Raises:
+            ToolOutcomeUnknownError: it was begun in an earlier life, and is not idempotent.
+        """
+        ...
+
+    async def __aexit__(self, *_: object) -> None:
+        """Leave it as it is on record."""
+        ...
+
+    async def complete(self, body: str) -> None:
+        """Keep `body`, JSON text, as what came of it; return once that is committed."""
+        ...
+
+
+class EffectSource(Protocol):
+    """Where a run's effects are kept."""
+
+    def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
+        """See `RunContext.effect`."""
+        ...
+
+
+class PlainEffect:
+    """An effect of a run without a server: it is done, and nothing is kept of it."""
+
+    recorded: str | None = None
+
+    def __init__(self) -> None:
+        self.idempotency_key = new_nonce()
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End."""
+
+    async def complete(self, body: str) -> None:
+        """Keep nothing."""
+
+
+class _PlainEffects:
+    def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:  # noqa: ARG002 - the protocol gives it
+        return PlainEffect()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext(Generic[ConfigT]):
     """What one run works with.
@@ -85,6 +156,15 @@ class RunContext(Generic[ConfigT]):
     tools: Toolbox = NO_TOOLS
     monotonic: Callable[[], float] = time.monotonic
     new_nonce: Callable[[], str] = new_nonce
+    effects: EffectSource = _PlainEffects()  # noqa: RUF009 - it keeps nothing
+
+    def effect(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
+        """Return something that must not happen twice; it begins where its context is entered.
+
+        `kind` is a word without a colon, and `digest` (hexadecimal) tells apart what is done: both are kept, so neither
+        may be content. Alike effects are numbered in the order of these calls.
+        """
+        return self.effects.begin(kind, digest, is_idempotent=is_idempotent)
 
 
 class ReasoningStrategy(ABC, Generic[ConfigT]):

@@ -69,11 +69,13 @@ class RunToolbox:
         tools: Sequence[Tool],
         limits: ToolLimits,
         max_calls: int | None,
+        execution_id: str = "",
         observer: ToolObserver = UNOBSERVED,
     ) -> None:
         self._observer = observer
         self._limits = limits
         self._max_calls = max_calls
+        self._execution_id = execution_id
         self._calls = 0
         self._memory = ResultMemory(most_bytes=limits.max_kept_bytes)
         own: Sequence[Tool] = (ReadToolResult(memory=self._memory),) if tools else ()
@@ -101,8 +103,8 @@ class RunToolbox:
         if not result.is_error and call.name != READ_TOOL_RESULT:
             self._memory.keep(call.call_id, result.result_json)
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Call one tool and return its result.
+    async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
+        """Call one tool, which is told `idempotency_key`, and return its result.
 
         Raises:
             TokenBudgetExhaustedError: the budget's calls are used up.
@@ -119,13 +121,13 @@ class RunToolbox:
         loop = asyncio.get_running_loop()
         kind, since_s = "cancelled", loop.time()
         try:
-            outcome = await self._make_call(call)
+            outcome = await self._make_call(call, idempotency_key)
             kind = outcome.kind if isinstance(outcome, _Failure) else "ok"
         finally:
             self._observer.tool_called(call.name, kind, loop.time() - since_s)
         return _build_error_result(call, outcome) if isinstance(outcome, _Failure) else outcome
 
-    async def _make_call(self, call: ToolCall) -> ToolResult | _Failure:
+    async def _make_call(self, call: ToolCall, key: str) -> ToolResult | _Failure:
         tool = self._tools.get(call.name)
         if tool is None:
             return _Failure(kind="unknown_tool", message=_describe_unknown(call.name, self._tools))
@@ -136,7 +138,7 @@ class RunToolbox:
             return _Failure(kind="invalid_arguments", message=f"{error}. The schema is: {schema}")
         if violations := _find_violations(tool, arguments):
             return _Failure(kind="invalid_arguments", message=_describe_violations(violations, tool))
-        outcome = await self._invoke(tool, arguments, call)
+        outcome = await self._invoke(tool, arguments, call, key)
         return outcome if isinstance(outcome, _Failure) else self._keep_result(tool, call, outcome)
 
     def _keep_result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult | _Failure:
@@ -154,13 +156,15 @@ class RunToolbox:
             call_id=call.call_id, result_json=to_preview(text, handle=call.call_id, most_bytes=most, is_cut=is_cut)
         )
 
-    async def _invoke(self, tool: Tool, arguments: Json, call: ToolCall) -> object:
+    async def _invoke(self, tool: Tool, arguments: Json, call: ToolCall, key: str) -> object:
         """Return what the tool returned within its time, or a failure.
 
         The tool works in a task of its own; a task that does not stop when it is cancelled is abandoned.
         """
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
-        context = ToolContext(call_id=call.call_id, timeout_s=timeout_s)
+        context = ToolContext(
+            call_id=call.call_id, timeout_s=timeout_s, execution_id=self._execution_id, idempotency_key=key
+        )
         work = asyncio.create_task(_run_tool(tool, arguments, context), name=f"tool {tool.name} {call.call_id}")
         try:
             done, _ = await asyncio.wait({work}, timeout=timeout_s)

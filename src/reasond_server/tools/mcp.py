@@ -43,6 +43,8 @@ _MAX_TOOLS: Final = 200
 _MAX_SCHEMA_BYTES: Final = 65_536
 _MAX_NAME: Final = 64
 _SUFFIX: Final = 9
+IDEMPOTENCY_KEY: Final = "reasond/idempotency_key"
+"""Where the key of a call stands in its `_meta`."""
 _CONNECTION_CLOSED: Final = -32000
 _CLOSING_S: Final = 10.0
 # What the package raises for a result that is malformed or does not satisfy the tool's own schema. Broken connections
@@ -145,8 +147,10 @@ class McpServer:
         await asyncio.wait({self._keeper}, timeout=_CLOSING_S)
         self._keeper = None
 
-    async def call(self, tool: str, arguments: Json) -> object:
+    async def call(self, tool: str, arguments: Json, *, idempotency_key: str = "") -> object:
         """Call `tool` of the server and return its result as JSON can hold it.
+
+        The server finds `idempotency_key` in `_meta` under `reasond/idempotency_key`, if there is one.
 
         Raises:
             ToolFailedError: the server is down, reports that the call failed, or returned a result that cannot be
@@ -159,7 +163,10 @@ class McpServer:
             raise ToolFailedError(f"the MCP server {self.name!r} is not connected now; try another way, or later")
         try:
             result = await client.call_tool(
-                tool, dict(arguments), read_timeout_seconds=self._options.timeout_s, meta=_build_meta()
+                tool,
+                dict(arguments),
+                read_timeout_seconds=self._options.timeout_s,
+                meta=_build_meta(idempotency_key),
             )
         except MCPError as error:
             if error.code == _CONNECTION_CLOSED:
@@ -314,9 +321,9 @@ class McpTool:
         """Return what is wrong with `arguments` by the server's own schema."""
         return self._violations(arguments)
 
-    async def invoke(self, arguments: Json, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+    async def invoke(self, arguments: Json, context: ToolContext) -> object:
         """Call the server. Raises as `McpServer.call`."""
-        return await self._server.call(self._told_name, arguments)
+        return await self._server.call(self._told_name, arguments, idempotency_key=context.idempotency_key)
 
 
 async def _add_trace_headers(request: httpx2.Request) -> None:
@@ -324,9 +331,11 @@ async def _add_trace_headers(request: httpx2.Request) -> None:
     request.headers.update(outgoing_headers())
 
 
-def _build_meta() -> mcp.types.RequestParamsMeta | None:
-    """Return the call's trace context for the field `_meta` of the protocol; None if there is none to send."""
+def _build_meta(idempotency_key: str) -> mcp.types.RequestParamsMeta | None:
+    """Return the call's key and trace context for the field `_meta` of the protocol; None if there is none to send."""
     found: Any = dict(outgoing_headers())
+    if idempotency_key:
+        found[IDEMPOTENCY_KEY] = idempotency_key
     return found or None
 
 

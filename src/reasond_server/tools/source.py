@@ -73,10 +73,14 @@ class Tools:
         """The names of the tools that are known now, sorted."""
         return sorted(tool.name for tool in self._collect_tools())
 
-    def open_toolbox(self, *, max_calls: int | None) -> RunToolbox:
+    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> RunToolbox:
         """Return the tools for one run; later changes do not affect it."""
         return RunToolbox(
-            tools=self._collect_tools(), limits=self._limits, max_calls=max_calls, observer=self._observer
+            tools=self._collect_tools(),
+            limits=self._limits,
+            max_calls=max_calls,
+            execution_id=execution_id,
+            observer=self._observer,
         )
 
     async def start(self) -> None:

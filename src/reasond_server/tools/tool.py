@@ -52,10 +52,16 @@ class ToolContext:
     Attributes:
         call_id: unique within the run; a call that is made again after a crash has the same id.
         timeout_s: seconds that the call may take.
+        execution_id: the execution whose run calls; empty where there is no server.
+        idempotency_key: 64 hexadecimal digits that nobody can guess, by which another system can tell that it is asked
+            the same again: the same when the call is made again after a crash, or for a request that takes the place of
+            a cancelled one. Empty where there is no server.
     """
 
     call_id: str
     timeout_s: float
+    execution_id: str = ""
+    idempotency_key: str = ""
 
 
 @runtime_checkable

@@ -39,18 +39,29 @@ class Toolbox(Protocol):
         ...
 
 
+class KeyedToolbox(Toolbox, Protocol):
+    """The tools of one run as a source gives them: each call may carry a key."""
+
+    async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
+        """Execute `call` as a toolbox does; tools are told `idempotency_key`, the same for a call that is repeated."""
+        ...
+
+
 class ToolSource(Protocol):
     """All tools of the server; every run gets a toolbox of its own."""
 
-    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:
-        """Return the tools for one run, which may make at most `max_calls` calls; None means no limit."""
+    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:
+        """Return the tools for the run of `execution_id`.
+
+        It may make at most `max_calls` calls; None means no limit.
+        """
         ...
 
 
 class _NoTools:
     """The toolbox of a run that may use no tools, and the source of such toolboxes."""
 
-    def open_toolbox(self, *, max_calls: int | None) -> Toolbox:  # noqa: ARG002 - the protocol gives it
+    def open_toolbox(self, *, max_calls: int | None, execution_id: str = "") -> KeyedToolbox:  # noqa: ARG002 - as above
         """Return itself: it keeps nothing."""
         return self
 
@@ -59,7 +70,7 @@ class _NoTools:
         """No tools."""
         return ()
 
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:  # noqa: ARG002 - as above
         """Refuse: a strategy may call only what it was offered."""
         raise InternalError(f"the run has no tools, but its strategy called {shown(call.name)}")
 

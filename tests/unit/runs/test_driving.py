@@ -293,7 +293,7 @@ async def test_a_strategy_whose_task_is_cancelled_after_its_outcome_has_ended_wi
     assert result is not None
     assert result.answer == "done"
     await run.wait_for_end()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert (await store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
     assert (runner.load.running, runner.find_live(execution.execution_id)) == (0, None)
 
@@ -462,7 +462,7 @@ async def test_a_call_that_was_open_when_its_run_was_cancelled_is_not_taken_for_
     strategy.stop = run.cancel
     await run.wait_for_end()
     assert (await store.find("acme", execution.execution_id)).finish_reason is FinishReason.CANCELLED
-    kept = await store.kept("acme", execution.execution_id)
+    kept = await store.read_checkpoint("acme", execution.execution_id)
     assert [record.key.partition(":")[0] for record in kept.records] == ["model"]
     strategy.stop = lambda: None
     again = await runner.start(assignment)

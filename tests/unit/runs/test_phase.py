@@ -44,7 +44,7 @@ def test_every_phase_is_reached_and_every_end_is_final() -> None:
 
 
 def test_every_stop_from_outside_has_a_name_and_says_whether_the_log_ends_here() -> None:
-    assert set(STOP_REASONS) == CANCELS | LEAVES
+    assert set(STOP_REASONS) == {*CANCELS, *LEAVES}
     assert all(TABLE[Phase.WORKING][trigger] is Phase.STOPPING for trigger in STOP_REASONS)
 
 

@@ -34,7 +34,7 @@ class Memory:
         self.records: list[Record] = []
         self.flushed: list[int] = []
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         await asyncio.sleep(0)
 
     async def flush(self) -> None:
@@ -49,6 +49,7 @@ class Cash:
 
     def __init__(self, error: ReasondError | None = None, *, repeats: bool = False) -> None:
         self.calls = 0
+        self.keys: list[str] = []
         self.restored: list[ToolResult] = []
         self.error = error
         self.repeats = repeats
@@ -64,8 +65,9 @@ class Cash:
         assert call.call_id == result.call_id
         self.restored.append(result)
 
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
         self.calls += 1
+        self.keys.append(idempotency_key)
         if self.error is not None:
             raise self.error
         return ToolResult(call_id=call.call_id, result_json=str(self.calls))

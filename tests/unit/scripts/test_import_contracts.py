@@ -28,8 +28,9 @@ CASES = {
     ],
     "strategies/intruder.py": [("import reasond_server.strategies.chain_of_thought", "No strategy imports another")],
     "strategies/react/intruder.py": [
-        ("import reasond_server.strategies.tree_of_thought.room", "No strategy imports another")
+        ("import reasond_server.strategies.tree_of_thought.prompts", "No strategy imports another")
     ],
+    "search/intruder.py": [("import reasond_server.llm.model", "The search knows neither prompts nor models")],
     "llm/model.py": [("import reasond_server.llm.intruder", "No import cycles")],
     "llm/intruder.py": [("import reasond_server.llm.model", "No import cycles")],
     "newroom.py": [("", "Rooms import downwards")],

@@ -75,6 +75,7 @@ def test_a_public_name_without_a_docstring_is_refused_whatever_ruff_was_told(tex
         f"def f():\n    {DOC}    def inner(): ...",
         f"class A:\n    {DOC}    def __len__(self): ...",
         f"class A:\n    {DOC}    @override\n    def f(self): ...",
+        f"class A:\n    {DOC}    @name.setter\n    def name(self, text: str): ...",
         f"@typing.overload\ndef f(): ...\ndef f():\n    {DOC}",
     ],
 )

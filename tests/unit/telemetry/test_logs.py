@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from reasond_server.telemetry.logs import JsonHandler, configure, emit_line, human_formatter, json_formatter
 from reasond_server.telemetry.propagation import parse_traceparent
-from reasond_server.telemetry.redaction import redact
 from reasond_server.telemetry.scope import Scope, enter
+from reasond_server.telemetry.scrubbing import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -57,11 +57,12 @@ def message_of(result: ToolResult) -> str:
     return f"{told['error']}: {told['message']}"
 
 
-async def test_a_call_returns_the_tools_result_as_json_and_tells_the_tool_its_id_and_time() -> None:
+async def test_a_call_returns_the_tools_result_as_json_and_tells_the_tool_its_ids_its_key_and_its_time() -> None:
     echo = Echo()
-    result = await box(echo, timeout_s=7.0).call(call('{"text": "hi"}'))
+    toolbox = RunToolbox(tools=[echo], limits=ToolLimits(timeout_s=7.0), max_calls=None, execution_id="e1")
+    result = await toolbox.call(call('{"text": "hi"}'), idempotency_key="k1")
     assert result == ToolResult(call_id="c1", result_json='{"said":"hi"}')
-    assert echo.contexts == [ToolContext(call_id="c1", timeout_s=7.0)]
+    assert echo.contexts == [ToolContext(call_id="c1", timeout_s=7.0, execution_id="e1", idempotency_key="k1")]
 
 
 def test_a_toolbox_offers_its_tools_by_name_and_the_one_that_reads_results() -> None:

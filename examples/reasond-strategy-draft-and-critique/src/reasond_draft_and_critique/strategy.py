@@ -158,7 +158,7 @@ class DraftAndCritique(ReasoningStrategy[DraftAndCritiqueConfig]):
         """
         run = _Run(task=task, context=context, nonce=context.new_nonce())
         try:
-            async with aclosing(_drafted(run)) as events:
+            async with aclosing(_draft(run)) as events:
                 async for event in events:
                     yield event
             while run.rounds < context.config.max_rounds and not run.is_over:
@@ -174,7 +174,7 @@ class DraftAndCritique(ReasoningStrategy[DraftAndCritiqueConfig]):
             yield _end(run)
 
 
-async def _drafted(run: _Run) -> AsyncGenerator[StrategyEvent, None]:
+async def _draft(run: _Run) -> AsyncGenerator[StrategyEvent, None]:
     config = run.context.config
     async with aclosing(run.call(_DRAFT, temperature=config.temperature)) as wrote:
         async for text in wrote:

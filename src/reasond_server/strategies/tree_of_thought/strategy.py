@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, Message, TokenCounter
     from reasond_server.search.allowance import Cost
     from reasond_server.search.controller import JudgedNode
-    from reasond_server.search.policies import Selection
+    from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
@@ -328,7 +328,7 @@ def _build_plan(config: TreeOfThoughtConfig) -> SearchPlan:
     )
 
 
-def _build_selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> Selection[TreeThought]:
+def _build_selection(config: TreeOfThoughtConfig, plan: SearchPlan) -> SelectionPolicy[TreeThought]:
     root = build_root(TreeThought(text=""))
     return UctSelection(root, plan) if config.search is TreeSearchOrder.BEST_FIRST else BeamSelection(root, plan)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.telemetry.logs import human_formatter, json_formatter
-from reasond_server.telemetry.redaction import CONTENT_FIELDS, has_marks, redact, shown_value
+from reasond_server.telemetry.scrubbing import CONTENT_FIELDS, has_marks, redact, shown_value
 
 SAFE = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", min_size=12, max_size=40)
 ORDINARY = st.text(max_size=60)

@@ -1,4 +1,4 @@
-from reasond_server.telemetry.redaction import MAX_SPAN_CHARACTERS, shorten
+from reasond_server.telemetry.scrubbing import MAX_SPAN_CHARACTERS, shorten
 
 
 def test_a_text_is_cut_and_its_secrets_are_hidden() -> None:
