@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.machine import circumstances, new_event_loop
 from reasond_server.stores import MEMORY_URL, migrate_stores, open_stores
 from tests.engines.postgres import is_postgres_here, running_postgres
-from tests.stores.logs import HandWrittenLog, started, step
+from tests.stores.logs import HandWrittenLog, first_event, step
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -51,9 +51,9 @@ async def one_round(store: ExecutionStore, batch: int) -> Figures:
     logs = [HandWrittenLog.new(store, tenant="bench") for _ in range(batch)]
     for log in logs:
         await log.create()
-    await store.append([log.part(started()) for log in logs])
+    await store.append([log.part(first_event()) for log in logs])
     for log in logs:
-        log.took(log.part(started()))
+        log.took(log.part(first_event()))
     waits = []
     cpu_ns = time.process_time_ns()
     for index in range(EVENTS // batch):

@@ -35,11 +35,11 @@ class Spans:
         """What has ended, the earliest beginning first."""
         return sorted(self.exporter.get_finished_spans(), key=lambda span: (span.start_time or 0, order(span)))
 
-    def named(self, start: str) -> Sequence[ReadableSpan]:
+    def find_named(self, start: str) -> Sequence[ReadableSpan]:
         return [span for span in self.all if span.name.startswith(start)]
 
     def one(self, start: str) -> ReadableSpan:
-        (found,) = self.named(start)
+        (found,) = self.find_named(start)
         return found
 
     def tree(self, parent: int | None = None) -> Tree:
@@ -73,5 +73,5 @@ def order(span: ReadableSpan) -> int:
     return -(span.end_time or 0)
 
 
-def said(span: ReadableSpan) -> Mapping[str, Any]:
+def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
     return dict(span.attributes or {})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.config import choose_provider
 from reasond_server.config.section import require_base_url
-from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.errors import SettingsError, Violation, show
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import find_profile, is_hosted, merge, needs_responses
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -129,7 +129,7 @@ def _choose(settings: Settings, name: str) -> tuple[str, BackendSettings]:
     if name not in settings.llm.backends:
         known = ", ".join(settings.llm.backends) or "none"
         raise SettingsError(
-            f"There is no backend {shown(name)}", remedy=f"Named in [llm.backends]: {known}; [llm] itself has no name."
+            f"There is no backend {show(name)}", remedy=f"Named in [llm.backends]: {known}; [llm] itself has no name."
         )
     return f"{MAIN}.backends.{name}", settings.llm.backends[name]
 

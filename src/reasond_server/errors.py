@@ -57,7 +57,7 @@ from reasond_server.reasons import SOON_S, Reason
 # Whoever raises or reads an error finds all of it here.
 ReasondError = reasons.ReasondError
 Violation = reasons.Violation
-shown = reasons.shown
+show = reasons.show
 
 
 class RequestError(ReasondError):

@@ -25,7 +25,7 @@ def _without_user(text: str) -> str:
     return f"{scheme}://***{rest[place:]}" if found and place >= 0 and not any(map(str.isspace, rest[:place])) else text
 
 
-def shown(value: object) -> str:
+def show(value: object) -> str:
     """Return `value` as error messages show it: `repr`, at most 120 characters, no control characters.
 
     What stands before the host of a URL is left out: it may be a password.

@@ -23,7 +23,7 @@ from reasond_server.access.token_keys import (
 )
 from reasond_server.access.token_verifier import Revocations, TokenRules, TokenVerifier, VerifiedTokenCache
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.errors import SettingsError, Violation, show
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def require_known_grants(settings: Settings) -> None:
         found += _find_unknown(f"auth.roles.{name}.strategies", unknown, enabled)
     for owner, holder in holders:
         if not is_free_tenant(holder.tenant):
-            text = f"is {shown(holder.tenant)}; {OWN_TENANT!r} begins the tenants of subjects without one"
+            text = f"is {show(holder.tenant)}; {OWN_TENANT!r} begins the tenants of subjects without one"
             found.append(Violation(field=f"auth.{owner}.tenant", description=text))
         found += _find_unknown(
             f"auth.{owner}.roles", [one for one in holder.roles if one not in auth.roles], auth.roles
@@ -130,7 +130,7 @@ def require_known_grants(settings: Settings) -> None:
 def _find_unknown(field: str, words: Sequence[str], known: Iterable[str]) -> Iterator[Violation]:
     for word in words:
         yield Violation(
-            field=field, description=f"grants {shown(word)}, which is not known here{suggest_nearest(word, known)}"
+            field=field, description=f"grants {show(word)}, which is not known here{suggest_nearest(word, known)}"
         )
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import Violation, shown
+from reasond_server.errors import Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -92,7 +92,7 @@ def suggest_nearest(name: str, known: Iterable[str]) -> str:
 def _describe(finding: ErrorDetails, known: list[str]) -> str:
     if finding["type"] == "extra_forbidden":
         return f"is not known{suggest_nearest(str(finding['loc'][-1]), known)}"
-    got = "" if finding["type"] in _WITHOUT_INPUT else f", got {shown(finding['input'])}"
+    got = "" if finding["type"] in _WITHOUT_INPUT else f", got {show(finding['input'])}"
     return f"{words_of(finding)}{got}"
 
 

@@ -27,16 +27,16 @@ def note(text: str) -> str:
 @server.tool()
 async def hang(text: str) -> str:
     """Writes a text down, and ends unless it is held."""
-    return await _held(text)
+    return await _hold(text)
 
 
 @server.tool(annotations=types.ToolAnnotations(idempotent_hint=True))
 async def look(text: str) -> str:
     """Writes a text down, and ends unless it is held; does no harm when it is called again."""
-    return await _held(text)
+    return await _hold(text)
 
 
-async def _held(text: str) -> str:
+async def _hold(text: str) -> str:
     _write_down(text)
     if Path(sys.argv[1]).with_suffix(".held").exists():
         await asyncio.Event().wait()

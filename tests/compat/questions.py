@@ -72,7 +72,7 @@ def calls_of(*cycles: tuple[tuple[str, Mapping[str, str]], ...]) -> str:
     return "".join(f" ({text})" for text in texts)
 
 
-def noted(*texts: str) -> str:
+def note_each(*texts: str) -> str:
     """Return the part of a query that has one text noted in each cycle."""
     return calls_of(*(((("compat__note", {"text": text})),) for text in texts))
 
@@ -104,7 +104,7 @@ ENDED: Final = (
     Question(name="tree", strategy="tree_of_thought", config=_TREE),
     Question(name="poll", strategy="self_consistency", config={"samples": 5}),
     Question(name="unary", strategy="self_consistency", config={"samples": 3}, is_unary=True),
-    Question(name="failed", strategy="react", query="How high?" + noted("failing"), config=_TOOLS, fails_at=1),
+    Question(name="failed", strategy="react", query="How high?" + note_each("failing"), config=_TOOLS, fails_at=1),
     Question(name="cancelled", strategy="bounded_context", config=_WINDOWS, stands_at=1),
 )
 """What has ended; "cancelled" was cancelled by its caller where its model stood still."""
@@ -137,7 +137,7 @@ RUNNING: Final = (
     Question(
         name="left-acted",
         strategy="react",
-        query="How high?" + noted("acted one", "acted two"),
+        query="How high?" + note_each("acted one", "acted two"),
         config=_TOOLS,
         keep_running=True,
         stands_at=1,
@@ -152,7 +152,7 @@ RUNNING: Final = (
     Question(
         name="left-looking",
         strategy="react",
-        query="How high?" + calls_of((("compat__look", {"text": "looking"}),)) + noted("looking two"),
+        query="How high?" + calls_of((("compat__look", {"text": "looking"}),)) + note_each("looking two"),
         config=_TOOLS,
         keep_running=True,
     ),
@@ -167,7 +167,7 @@ RUNNING: Final = (
     Question(
         name="left-recorded",
         strategy="react",
-        query="How high?" + noted("recorded one", "recorded two"),
+        query="How high?" + note_each("recorded one", "recorded two"),
         config=_TOOLS,
         request_id="recorded-before",
         is_unary=True,

@@ -73,7 +73,7 @@ def reply(request: ChatRequest) -> Reply:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncGenerator[Caller, None]:
+async def serve(folder: Path) -> AsyncGenerator[Caller, None]:
     """Serve with times that stand still, ids that are counted and one nonce."""
     ids = count(1)
     clock = replace(
@@ -104,14 +104,14 @@ async def log(caller: Caller, question: Question) -> str:
     return "[\n" + ",\n".join(lines).replace(execution_id, "EXECUTION") + "\n]\n"
 
 
-async def written(folder: Path) -> dict[str, str]:
+async def write_logs(folder: Path) -> dict[str, str]:
     """Return the logs of all questions by their names."""
-    async with served(folder) as caller:
+    async with serve(folder) as caller:
         return {name: await log(caller, question) for name, question in QUESTIONS.items()}
 
 
 async def test_callers_read_the_logs_of_before_byte_for_byte(tmp_path: Path) -> None:
-    logs = await written(tmp_path)
+    logs = await write_logs(tmp_path)
     assert set(logs) == {path.stem for path in GOLDEN.glob("*.json")}
     for name, text in logs.items():
         assert text == (GOLDEN / f"{name}.json").read_text(encoding="utf-8"), name
@@ -120,5 +120,5 @@ async def test_callers_read_the_logs_of_before_byte_for_byte(tmp_path: Path) -> 
 if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        for stem, text in asyncio.run(written(Path(name))).items():
+        for stem, text in asyncio.run(write_logs(Path(name))).items():
             (GOLDEN / f"{stem}.json").write_text(text, encoding="utf-8")

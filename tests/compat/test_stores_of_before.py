@@ -52,7 +52,7 @@ class Left:
     notes: Path
 
     @asynccontextmanager
-    async def served(self, model: FunctionModel | None = None) -> AsyncGenerator[Caller, None]:
+    async def serve(self, model: FunctionModel | None = None) -> AsyncGenerator[Caller, None]:
         """Serve it with the code of today."""
         environ = settings(self.url, self.notes)
         async with (
@@ -86,7 +86,7 @@ def left(request: pytest.FixtureRequest, tmp_path: Path) -> Left:
     return Left(url=url, shown=shown, notes=tmp_path / "notes")
 
 
-async def ended(caller: Caller, execution_id: str, question: Question) -> list[Any]:
+async def follow_all(caller: Caller, execution_id: str, question: Question) -> list[Any]:
     """Follow an execution to its end, as its caller would after the server died, and return its events."""
     if question.is_unary:
         await caller.client.reason(**question.task, request_id=question.request_id)
@@ -104,7 +104,7 @@ async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left)
     told = [*shown["ended"].values(), *shown["redacted"].values()]
     (asked,) = [question for question in ENDED if question.request_id]
     model = replying_model()
-    async with left.served(model) as caller:
+    async with left.serve(model) as caller:
         for one in told:
             assert await caller.whole(one["execution_id"], has_jsonrpc="jsonrpc" in one) == one
         assert [plain(agent) async for agent in caller.client.list_agents()] == shown["agents"]
@@ -120,8 +120,10 @@ async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left)
 async def test_what_was_at_work_is_gone_on_with_and_no_tool_is_called_twice(left: Left) -> None:
     shown = left.shown["running"]
     assert set(shown) == set(QUESTIONS)
-    async with left.served() as caller:
-        logs = {name: await ended(caller, told["execution_id"], QUESTIONS[name]) for name, told in shown.items()}
+    async with left.serve() as caller:
+        logs = {
+            name: await follow_all(caller, told["execution_id"], QUESTIONS[name]) for name, told in shown.items()
+        }
         lost = await caller.events(left.shown["lost"]["execution_id"])
     for name, events in logs.items():
         before = shown[name]["events"]

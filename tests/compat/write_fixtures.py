@@ -96,21 +96,21 @@ class _Asking:
         self.ids: dict[str, str] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def ended(self, question: Question) -> None:
+    async def ask_to_end(self, question: Question) -> None:
         """Ask and wait for the end."""
         self.standing.questions[question.name] = question
         self.standing.calls[question.name] = 0
         with suppress(Exception):
-            await self._followed(question)
+            await self._follow(question)
         await self._remember(question.name, question)
 
-    async def begun(self, question: Question) -> None:
+    async def ask_until_standing(self, question: Question) -> None:
         """Ask and wait until the model stands still, or a tool does."""
         before = set(self.ids.values()) | {each.execution_id async for each in self.caller.client.list_executions()}
         self.standing.questions[question.name] = question
         self.standing.calls[question.name] = 0
         self.standing.standing.discard(question.name)
-        self.tasks.append(asyncio.create_task(self._followed(question)))
+        self.tasks.append(asyncio.create_task(self._follow(question)))
         # A program that is run by hand may look again and again.
         while question.stands_at is not None and question.name not in self.standing.standing:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.05)
@@ -121,7 +121,7 @@ class _Asking:
         (self.ids[question.name],) = fresh
         await asyncio.sleep(0.5 if question.stands_at is None else 0)
 
-    async def _followed(self, question: Question) -> None:
+    async def _follow(self, question: Question) -> None:
         client, request_id = self.caller.client, question.request_id or None
         if question.is_unary:
             await client.reason(**question.task, request_id=request_id, timeout_s=math.inf)
@@ -156,8 +156,8 @@ async def _write(url: str, phase: str, told: Path, notes: Path) -> None:
 
 async def _write_redacted(asking: _Asking, told: Path) -> None:
     for question in REDACTED:
-        await asking.ended(question)
-    await asking.begun(LOST)
+        await asking.ask_to_end(question)
+    await asking.ask_until_standing(LOST)
     await asyncio.sleep(1)
     _save(told, {"redacted": {name: {"execution_id": one} for name, one in asking.ids.items()}})
 
@@ -169,9 +169,9 @@ async def _write_kept(asking: _Asking, told: Path, notes: Path, *, has_jsonrpc: 
     agent = await caller.client.register_agent(dict(AGENT), agent_id="wall-keeper")
     for question in ENDED:
         if question.stands_at is None:
-            await asking.ended(question)
+            await asking.ask_to_end(question)
             continue
-        await asking.begun(question)
+        await asking.ask_until_standing(question)
         await caller.client.cancel_execution(asking.ids[question.name])
     ended = {question.name: asking.ids[question.name] for question in ENDED}
     notes.with_suffix(".held").touch()
@@ -179,7 +179,7 @@ async def _write_kept(asking: _Asking, told: Path, notes: Path, *, has_jsonrpc: 
         if question.name == RECORDED:
             await asyncio.sleep(1)
             _withhold_steps()
-        await asking.begun(question)
+        await asking.ask_until_standing(question)
     await asyncio.sleep(1)
     seen["agents"] = [plain(agent)]
     seen["lost"] = seen["redacted"].pop(LOST.name)
@@ -200,13 +200,13 @@ def _withhold_steps() -> None:
         store = getattr(importlib.import_module(module), name)
         append = store.append
 
-        async def withheld(self: Any, parts: Any, append: Any = append) -> Any:
+        async def withhold(self: Any, parts: Any, append: Any = append) -> Any:
             entries = [entry for part in parts for entry in part.entries]
             if any(isinstance(getattr(entry, "event", None), Iteration) for entry in entries):
                 await asyncio.Event().wait()
             return await append(self, parts)
 
-        store.append = withheld
+        store.append = withhold
 
 
 def _take_nothing_over() -> None:

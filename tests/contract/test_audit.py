@@ -19,7 +19,7 @@ QUERY = "What is 6 times 7, said the walrus?"
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
-def audited(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
+def read_audit(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
     """Return what was decided since the last time."""
     lines: list[dict[str, Any]] = [vars(record) for record in caplog.records if record.name == "reasond.audit"]
     text = json.dumps([{name: str(value) for name, value in line.items()} for line in lines])
@@ -43,16 +43,16 @@ def every_line(caplog: pytest.LogCaptureFixture) -> None:
 async def test_starting_reading_and_deleting_over_grpc_name_the_execution(caplog: pytest.LogCaptureFixture) -> None:
     async with running_server() as listening, reasond.AsyncClient(listening.grpc, token=listening.token) as client:
         done = await client.reason(QUERY)
-        assert audited(caplog) == [("Reason", "allowed", "", done.execution_id)]
+        assert read_audit(caplog) == [("Reason", "allowed", "", done.execution_id)]
         async with client.reason_iterations(QUERY) as stream:
             ids = {event.execution_id async for event in stream}
-        assert audited(caplog) == [("ReasonIterations", "allowed", "", ids.pop())]
+        assert read_audit(caplog) == [("ReasonIterations", "allowed", "", ids.pop())]
         await client.get_execution(done.execution_id)
         await client.delete_execution(done.execution_id)
         with pytest.raises(reasond.NotFoundError):
             await client.get_execution(done.execution_id)
 
-    assert audited(caplog) == [
+    assert read_audit(caplog) == [
         ("GetExecution", "allowed", "", done.execution_id),
         ("DeleteExecution", "allowed", "", done.execution_id),
         ("GetExecution", "denied", "EXECUTION_NOT_FOUND", done.execution_id),
@@ -67,7 +67,7 @@ async def test_starting_and_reading_over_jsonrpc_name_the_execution(caplog: pyte
         await post(listening, "executions.list")
         await post(listening, "executions.get", execution_id=7)
 
-    assert audited(caplog) == [
+    assert read_audit(caplog) == [
         ("Reason", "allowed", "", done),
         ("GetExecution", "allowed", "", done),
         ("CancelExecution", "denied", "EXECUTION_NOT_FOUND", UNKNOWN),
@@ -84,7 +84,7 @@ async def test_a_request_that_is_sent_again_names_the_execution_that_it_began(
         again = await client.reason(QUERY, request_id="mine")
 
     assert first.execution_id == again.execution_id
-    assert audited(caplog) == [("Reason", "allowed", "", first.execution_id)] * 2
+    assert read_audit(caplog) == [("Reason", "allowed", "", first.execution_id)] * 2
 
 
 async def test_a_large_body_that_is_not_read_is_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +93,7 @@ async def test_a_large_body_that_is_not_read_is_a_line_of_its_own(caplog: pytest
         found = await client.post("/api/v1/jsonrpc", json=body, headers={"authorization": "Bearer not.a.token"})
 
     assert found.status_code == 401
-    assert audited(caplog) == [("Unread", "denied", "TOKEN_INVALID", "")]
+    assert read_audit(caplog) == [("Unread", "denied", "TOKEN_INVALID", "")]
 
 
 async def test_limits_are_denials_of_the_call_and_budgets_of_the_model_call(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,7 +105,7 @@ async def test_limits_are_denials_of_the_call_and_budgets_of_the_model_call(capl
             with pytest.raises(reasond.ResourceExhaustedError):
                 await client.reason(QUERY)
 
-    (start, call, second, third) = audited(caplog)
+    (start, call, second, third) = read_audit(caplog)
     assert broke["reason"] == "TOKEN_BUDGET_EXHAUSTED"
     assert start[:3] == ("Reason", "allowed", "")
     assert call == ("CallModel", "denied", "TOKEN_BUDGET_EXHAUSTED", start[3])

@@ -116,7 +116,7 @@ def token(subject: str, tenant: str | None) -> str:
     return minter.mint(subject=subject, permissions=["admin"], tenant=tenant, lifetime_s=600, now=datetime.now(UTC))
 
 
-def filled(values: Any, names: Mapping[str, str]) -> Any:
+def fill(values: Any, names: Mapping[str, str]) -> Any:
     text = json.dumps(values)
     for name, value in names.items():
         text = text.replace(f"{{{name}}}", value)
@@ -214,18 +214,18 @@ def test_every_field_that_names_something_stored_is_asked_for() -> None:
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 async def test_another_tenants_is_not_there_over_grpc(name: str, owned: Owned) -> None:
-    foreign = await rpc(owned.listening, owned.stranger, name, filled(CALLS[name], owned.names))
-    unknown = await rpc(owned.listening, owned.stranger, name, filled(CALLS[name], NOWHERE))
+    foreign = await rpc(owned.listening, owned.stranger, name, fill(CALLS[name], owned.names))
+    unknown = await rpc(owned.listening, owned.stranger, name, fill(CALLS[name], NOWHERE))
 
     assert foreign.code == "NOT_FOUND"
     same_but_for_names(foreign, unknown, owned.names)
-    assert (await rpc(owned.listening, owned.owner, name, filled(CALLS[name], owned.names))).code in {"OK", "ABORTED"}
+    assert (await rpc(owned.listening, owned.owner, name, fill(CALLS[name], owned.names))).code in {"OK", "ABORTED"}
 
 
 async def test_a_stream_does_not_begin_with_another_tenants_agent(owned: Owned) -> None:
     values = {"task": CALLS["Reason"]["task"]}
-    foreign = await rpc(owned.listening, owned.stranger, "ReasonIterations", filled(values, owned.names))
-    unknown = await rpc(owned.listening, owned.stranger, "ReasonIterations", filled(values, NOWHERE))
+    foreign = await rpc(owned.listening, owned.stranger, "ReasonIterations", fill(values, owned.names))
+    unknown = await rpc(owned.listening, owned.stranger, "ReasonIterations", fill(values, NOWHERE))
 
     assert foreign.code == "NOT_FOUND"
     same_but_for_names(foreign, unknown, owned.names)
@@ -233,19 +233,19 @@ async def test_a_stream_does_not_begin_with_another_tenants_agent(owned: Owned) 
 
 @pytest.mark.parametrize("name", sorted(METHOD_CALLS))
 async def test_another_tenants_is_not_there_over_jsonrpc(name: str, owned: Owned) -> None:
-    foreign = await post(owned.listening, owned.stranger, name, filled(METHOD_CALLS[name], owned.names))
-    unknown = await post(owned.listening, owned.stranger, name, filled(METHOD_CALLS[name], NOWHERE))
+    foreign = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], owned.names))
+    unknown = await post(owned.listening, owned.stranger, name, fill(METHOD_CALLS[name], NOWHERE))
 
     assert foreign.reason in {"EXECUTION_NOT_FOUND", "AGENT_NOT_FOUND"}
     same_but_for_names(foreign, unknown, owned.names)
 
 
 async def test_another_tenants_stream_of_server_sent_events_is_not_there(owned: Owned) -> None:
-    async def resumed(names: Mapping[str, str]) -> Told:
+    async def resume(names: Mapping[str, str]) -> Told:
         headers = {"accept": "text/event-stream", "last-event-id": f"{names['execution_id']}:0"}
         return await post(owned.listening, owned.stranger, "reasoning.execute", {"query": "q"}, headers)
 
-    foreign, unknown = await resumed(owned.names), await resumed(NOWHERE)
+    foreign, unknown = await resume(owned.names), await resume(NOWHERE)
 
     assert foreign.reason == "EXECUTION_NOT_FOUND"
     same_but_for_names(foreign, unknown, owned.names)

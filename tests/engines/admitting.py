@@ -27,6 +27,6 @@ def admitting(kind: str, redis: Redis, *, most: int | None = None, **limits: int
     return DirectAdmission(rates=rates, slots=slots)
 
 
-async def admitted(admission: RequestAdmission, caller: str, place: str, *, weight: int = 1) -> bool:
+async def passes_admission(admission: RequestAdmission, caller: str, place: str, *, weight: int = 1) -> bool:
     """Return whether `caller` is admitted."""
     return await admission.admit(caller, place, weight=weight) is None

@@ -25,7 +25,7 @@ START_LIMIT_S = 180.0
 CALL_LIMIT_S = 180.0
 
 
-def required(program: str) -> str:
+def require_program(program: str) -> str:
     """Return the path of a program of Debian's package; without it the test is skipped, and fails where CI=true."""
     path = shutil.which(program)
     if path is None:
@@ -73,7 +73,7 @@ async def running_prometheus(
     folder: Path, targets: Sequence[Target], *, rules: Path
 ) -> AsyncGenerator[Prometheus, None]:
     """Scrape `targets` once a second, with the rules of a file, while the context lasts."""
-    program = required("prometheus")
+    program = require_program("prometheus")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

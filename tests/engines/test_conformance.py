@@ -59,7 +59,9 @@ async def test_a_model_over_a_real_engine_conforms(engine: Engine, protocol: Pro
         assert not await conformance.check(check)
 
 
-async def heard(model: OpenAIModel, max_tokens: int, stop: Sequence[str] = ()) -> tuple[list[ModelEvent], Finished]:
+async def ask_model(
+    model: OpenAIModel, max_tokens: int, stop: Sequence[str] = ()
+) -> tuple[list[ModelEvent], Finished]:
     messages = (Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER, content="Six times seven?"))
     request = ChatRequest(messages=messages, max_tokens=max_tokens, temperature=0.0, stop=stop)
     async with aclosing(model.stream(request)) as events:
@@ -72,7 +74,7 @@ async def test_both_protocols_tell_the_same(engine: Engine) -> None:
     told = []
     for protocol in PROTOCOLS:
         async with aclosing(model_on(engine, protocol)) as model:
-            events, end = await heard(model, 20)
+            events, end = await ask_model(model, 20)
         texts = [event.text for event in events if isinstance(event, Text)]
         thoughts = [event.text for event in events if isinstance(event, ReasoningText)]
         assert end.usage.source is UsageSource.REPORTED
@@ -88,7 +90,7 @@ async def test_responses_has_no_stop_strings_and_is_stopped_on_our_side(engine: 
     if engine.chain == "endless":
         pytest.skip("it writes no tag")
     async with aclosing(model_on(engine, "responses")) as model:
-        events, end = await heard(model, 48, stop=("</answer>",))
+        events, end = await ask_model(model, 48, stop=("</answer>",))
     assert "".join(event.text for event in events if isinstance(event, Text)).endswith("<answer>42")
     assert (end.reason, end.matched_stop) == (ModelFinish.STOP, "</answer>")
     assert not end.warnings

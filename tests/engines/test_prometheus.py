@@ -19,7 +19,7 @@ import pytest
 from reasond import AsyncClient, Budget
 from reasond_server.telemetry.catalogue import CATALOGUE
 from scripts.dashboard import WINDOW
-from tests.engines.prometheus_server import Target, required, running_prometheus
+from tests.engines.prometheus_server import Target, require_program, running_prometheus
 from tests.engines.served import Served, serving
 from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, upstream, usage
 
@@ -81,7 +81,7 @@ async def backend() -> AsyncIterator[tuple[Backend, str]]:
         yield plays, running.address
 
 
-async def ended(call: Awaitable[object]) -> None:
+async def await_end(call: Awaitable[object]) -> None:
     """Let a call end, well or not."""
     await asyncio.gather(call, return_exceptions=True)
 
@@ -112,10 +112,10 @@ async def use_freely(served: Served) -> None:
         async for _ in client.reason_iterations(question, material=BOOK, strategy="bounded_context", config=config):
             pass
         await client.list_strategies()
-        await ended(client.reason(SUM, strategy="nothing_like_it"))
-        await ended(client.reason(SUM, budget=Budget(max_total_tokens=1)))
+        await await_end(client.reason(SUM, strategy="nothing_like_it"))
+        await await_end(client.reason(SUM, budget=Budget(max_total_tokens=1)))
     async with AsyncClient(served.grpc, token="not a token") as stranger:
-        await ended(stranger.reason(SUM))
+        await await_end(stranger.reason(SUM))
     for body in (call("reasoning.execute", query=SUM), call("executions.list"), call("no.such.method")):
         await asyncio.to_thread(post, served, body)
     await asyncio.to_thread(post, served, call("reasoning.execute", query=SUM), accept="text/event-stream")
@@ -129,13 +129,13 @@ async def use_up(served: Served, plays: Backend) -> None:
     async with AsyncClient(served.grpc, token=served.token) as client, asyncio.TaskGroup() as tasks:
         first = tasks.create_task(client.reason("HOLD"))
         await plays.came.wait()
-        others = [tasks.create_task(ended(client.reason(f"HOLD {number}"))) for number in range(3)]
+        others = [tasks.create_task(await_end(client.reason(f"HOLD {number}"))) for number in range(3)]
         # Of these three one waits for the backend, one for a place, and the first that ends was refused.
         await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         plays.released.set()
         await first
     async with AsyncClient(served.grpc, token=served.token) as client:
-        await ended(client.reason("FAIL ONCE"))
+        await await_end(client.reason("FAIL ONCE"))
         await client.reason("UNCOUNTED")
 
 
@@ -197,7 +197,7 @@ def test_every_metric_in_an_expression_exists() -> None:
 
 
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
-    program = required("promtool")
+    program = require_program("promtool")
     rules = Path(__file__).with_name("alerts_test.yaml")
     for arguments in (("check", "rules", ALERTS), ("test", "rules", rules)):
         done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=180)
@@ -205,7 +205,7 @@ def test_promtool_accepts_the_rules_and_their_tests() -> None:
 
 
 async def test_promtool_finds_nothing_wrong_with_what_is_exposed(tmp_path: Path) -> None:
-    program = required("promtool")
+    program = require_program("promtool")
     async with serving(tmp_path, "one", {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}) as served:
         await use_freely(served)
         with await asyncio.to_thread(urllib.request.urlopen, served.metrics, timeout=180) as response:

@@ -14,7 +14,7 @@ from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import SharedHealth
 from reasond_server.limits.request_limits import RequestGate
 from reasond_server.limits.shared import Fallback, FallbackAdmission, FallbackLedger, OnFailure, RedisTokenLedger
-from tests.engines.admitting import admitted, admitting
+from tests.engines.admitting import admitting, passes_admission
 
 if TYPE_CHECKING:
     from tests.engines.redis_server import RedisServer
@@ -71,7 +71,7 @@ async def test_two_servers_admit_together_no_request_more_than_the_limit(
 ) -> None:
     other = Redis.from_url(redis_server.url)
     servers = [admitting("redis", client, per_minute=50, per_hour=30) for client in (redis, other)]
-    tries = (admitted(servers[number % 2], "alice", "") for number in range(100))
+    tries = (passes_admission(servers[number % 2], "alice", "") for number in range(100))
     assert (await asyncio.gather(*tries)).count(True) == 30
     await other.aclose()
 
@@ -94,7 +94,7 @@ async def test_what_was_counted_holds_as_long_as_it_is_in_sight(
     redis: Redis, left_s: int, count: int, before: int, *, is_admitted: bool
 ) -> None:
     admission = admitting("redis", redis, per_hour=10)
-    assert await admitted(admission, "alice", "")
+    assert await passes_admission(admission, "alice", "")
     (key,) = await keys_in(redis)
     await redis.set(key, count, px=max(1, (left_s + 3600) * 1000))
     if before:
@@ -110,7 +110,7 @@ async def test_what_was_counted_holds_as_long_as_it_is_in_sight(
 
 async def test_whoever_waits_as_long_as_told_by_redis_passes_and_not_much_earlier(redis: Redis) -> None:
     admission = admitting("redis", redis, per_hour=10)
-    assert await admitted(admission, "alice", "", weight=10)
+    assert await passes_admission(admission, "alice", "", weight=10)
     (key,) = await keys_in(redis)
     denial = await admission.admit("alice", "", weight=4)
     assert denial is not None
@@ -119,16 +119,16 @@ async def test_whoever_waits_as_long_as_told_by_redis_passes_and_not_much_earlie
         left_ms = int((7200 - denial.retry_after_s + short_s) * 1000)
         await redis.delete(f"{key}/-1")
         await redis.set(key, 10, px=left_ms)
-        assert await admitted(admission, "alice", "", weight=4) is is_admitted
+        assert await passes_admission(admission, "alice", "", weight=4) is is_admitted
 
 
 async def test_limits_that_are_set_or_taken_away_leave_the_windows_of_the_others_alone(redis: Redis) -> None:
     alone, both = admitting("redis", redis, per_hour=3), admitting("redis", redis, per_minute=9, per_hour=3)
     for _ in range(3):
-        assert await admitted(alone, "alice", "")
-        assert await admitted(both, "bob", "")
-    assert not await admitted(both, "alice", "")
-    assert not await admitted(alone, "bob", "")
+        assert await passes_admission(alone, "alice", "")
+        assert await passes_admission(both, "bob", "")
+    assert not await passes_admission(both, "alice", "")
+    assert not await passes_admission(alone, "bob", "")
 
 
 async def test_everything_in_redis_has_the_prefix_of_the_server_and_lapses(redis: Redis) -> None:
@@ -143,7 +143,7 @@ async def test_everything_in_redis_has_the_prefix_of_the_server_and_lapses(redis
 
 async def test_two_at_once_are_not_each_refused_for_the_other(redis: Redis) -> None:
     admission = admitting("redis", redis, per_minute=1, per_hour=1)
-    tries = await asyncio.gather(*(admitted(admission, "alice", "") for _ in range(20)))
+    tries = await asyncio.gather(*(passes_admission(admission, "alice", "") for _ in range(20)))
     assert tries.count(True) == 1
 
 
@@ -212,7 +212,7 @@ async def test_rates_are_kept_by_each_server_while_redis_is_gone(redis_server: R
     shared, local = admitting("redis", redis, per_minute=4), admitting("memory", redis, per_minute=2)
     health = SharedHealth(monotonic=time.monotonic)
     rates = FallbackAdmission(shared=shared, local=local, fallback=fallback(health))
-    assert await admitted(rates, "alice", "")
+    assert await passes_admission(rates, "alice", "")
     redis_server.kill()
-    assert [await admitted(rates, "alice", "") for _ in range(3)] == [True, True, False]
+    assert [await passes_admission(rates, "alice", "") for _ in range(3)] == [True, True, False]
     assert health.is_degraded

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from reasond_server.limits.request_limits import release_slot
 from reasond_server.limits.shared import RedisSlots
-from tests.engines.admitting import admitted, admitting
+from tests.engines.admitting import admitting, passes_admission
 
 if TYPE_CHECKING:
     from tests.engines.redis_server import RedisServer
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("kind", ["memory", "redis"])
 async def test_the_last_place_goes_to_one_of_many_and_comes_back(kind: str, redis: Redis) -> None:
     places = admitting(kind, redis, most=1)
-    taken = await asyncio.gather(*(admitted(places, "alice", str(number)) for number in range(20)))
+    taken = await asyncio.gather(*(passes_admission(places, "alice", str(number)) for number in range(20)))
     assert taken.count(True) == 1
-    assert await admitted(places, "bob", "x")
+    assert await passes_admission(places, "bob", "x")
     await release_slot(places, "alice", str(taken.index(True)))
     await release_slot(places, "alice", str(taken.index(True)))
-    assert await admitted(places, "alice", "next")
+    assert await passes_admission(places, "alice", "next")
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
@@ -32,14 +32,14 @@ async def test_a_place_is_moved_from_one_server_to_the_next_whether_it_was_relea
     kind: str, redis: Redis
 ) -> None:
     places = admitting(kind, redis, most=1)
-    assert await admitted(places, "alice", "run")
+    assert await passes_admission(places, "alice", "run")
     await places.move("alice", "run:2", earlier=["run"])
-    assert not await admitted(places, "alice", "next")
+    assert not await passes_admission(places, "alice", "next")
     await release_slot(places, "alice", "run")
-    assert not await admitted(places, "alice", "next")
+    assert not await passes_admission(places, "alice", "next")
     await places.move("alice", "run:4", earlier=["run", "run:2", "run:3"])
     await release_slot(places, "alice", "run:4")
-    assert await admitted(places, "alice", "next")
+    assert await passes_admission(places, "alice", "next")
 
 
 async def test_the_place_of_a_server_that_died_is_free_soon_and_that_of_one_that_lives_is_not(

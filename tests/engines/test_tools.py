@@ -71,7 +71,7 @@ def model_on(engine: Engine, protocol: Literal["chat", "responses"]) -> OpenAIMo
     return build_model(replace(LLAMACPP, base_url=engine.base_url, protocol=protocol))
 
 
-async def heard(model: OpenAIModel, **changes: Any) -> tuple[str, list[ToolCall], Finished]:
+async def call_model(model: OpenAIModel, **changes: Any) -> tuple[str, list[ToolCall], Finished]:
     """Return text, calls and end."""
     request = ChatRequest(
         **{"messages": (QUESTION,), "max_tokens": 120, "temperature": 0.0, "tools": (ADD, HALVE), **changes}
@@ -83,7 +83,7 @@ async def heard(model: OpenAIModel, **changes: Any) -> tuple[str, list[ToolCall]
     return text, [piece for piece in pieces if isinstance(piece, ToolCall)], end
 
 
-def told(calls: list[ToolCall]) -> list[tuple[str, str]]:
+def list_calls(calls: list[ToolCall]) -> list[tuple[str, str]]:
     assert len({call.call_id for call in calls}) == len(calls)
     assert all(call.call_id for call in calls)
     return [(call.name, call.arguments_json.replace(" ", "")) for call in calls]
@@ -92,8 +92,8 @@ def told(calls: list[ToolCall]) -> list[tuple[str, str]]:
 async def test_a_call_comes_whole_from_the_pieces_of_the_stream(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
-    text, calls, end = await heard(model_on(engine_of("call"), protocol))
-    assert (text, told(calls)) == ("", [("add", '{"a":6,"b":7}')])
+    text, calls, end = await call_model(model_on(engine_of("call"), protocol))
+    assert (text, list_calls(calls)) == ("", [("add", '{"a":6,"b":7}')])
     assert end.reason is ModelFinish.TOOL_CALLS
     assert end.usage.source is UsageSource.REPORTED
     assert not end.warnings
@@ -102,17 +102,17 @@ async def test_a_call_comes_whole_from_the_pieces_of_the_stream(
 async def test_several_calls_of_one_reply_keep_their_order_and_their_ids(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
-    _, calls, end = await heard(model_on(engine_of("calls"), protocol))
-    assert told(calls) == [("add", '{"a":6,"b":7}'), ("halve", '{"c":8}')]
+    _, calls, end = await call_model(model_on(engine_of("calls"), protocol))
+    assert list_calls(calls) == [("add", '{"a":6,"b":7}'), ("halve", '{"c":8}')]
     assert end.reason is ModelFinish.TOOL_CALLS
 
 
 async def test_a_model_that_must_call_a_tool_cannot_end_without_a_call(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
-    text, calls, end = await heard(model_on(engine_of("answer"), protocol))
+    text, calls, end = await call_model(model_on(engine_of("answer"), protocol))
     assert (text[-9:], calls, end.reason) == ("</answer>", [], ModelFinish.STOP)
-    text, calls, end = await heard(model_on(engine_of("answer"), protocol), tool_choice="required")
+    text, calls, end = await call_model(model_on(engine_of("answer"), protocol), tool_choice="required")
     assert text.startswith("Let me see: six times seven makes<answer>42</answer>")
     assert (calls, end.reason) == ([], ModelFinish.LENGTH), "the grammar lets it write before a call, but not end"
 
@@ -120,10 +120,10 @@ async def test_a_model_that_must_call_a_tool_cannot_end_without_a_call(
 async def test_a_demanded_tool_is_the_only_one_that_is_called(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
-    _, calls, end = await heard(model_on(engine_of("call"), protocol), tool_choice="add")
-    assert told(calls) == [("add", '{"a":6,"b":7}')]
+    _, calls, end = await call_model(model_on(engine_of("call"), protocol), tool_choice="add")
+    assert list_calls(calls) == [("add", '{"a":6,"b":7}')]
     assert (end.reason, tuple(end.warnings)) == (ModelFinish.TOOL_CALLS, ())
-    _, calls, end = await heard(model_on(engine_of("call"), protocol), tool_choice="halve")
+    _, calls, end = await call_model(model_on(engine_of("call"), protocol), tool_choice="halve")
     assert {call.name for call in calls} <= {"halve"}, "its model would call add"
     assert end.reason in {ModelFinish.TOOL_CALLS, ModelFinish.LENGTH}
 
@@ -131,7 +131,7 @@ async def test_a_demanded_tool_is_the_only_one_that_is_called(
 async def test_no_tool_is_called_where_none_may_be(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
-    text, calls, end = await heard(model_on(engine_of("call"), protocol), tool_choice="none")
+    text, calls, end = await call_model(model_on(engine_of("call"), protocol), tool_choice="none")
     assert not calls
     assert '"name": "add"' in text
     assert end.reason is ModelFinish.STOP
@@ -141,7 +141,7 @@ async def test_a_call_that_the_limit_cuts_is_not_passed_on(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
     for limit in range(1, 8):
-        _, calls, end = await heard(model_on(engine_of("call"), protocol), max_tokens=limit)
+        _, calls, end = await call_model(model_on(engine_of("call"), protocol), max_tokens=limit)
         assert (calls, end.reason) == ([], ModelFinish.LENGTH), limit
         assert end.usage.output_tokens == limit
 
@@ -149,10 +149,10 @@ async def test_a_call_that_the_limit_cuts_is_not_passed_on(
 async def test_results_are_sent_back_under_the_ids_of_their_calls(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
-    _, calls, first = await heard(model_on(engine_of("calls"), protocol))
+    _, calls, first = await call_model(model_on(engine_of("calls"), protocol))
     results = [Message(role=Role.TOOL, content="13", tool_call_id=call.call_id) for call in calls]
     sent = (QUESTION, Message(role=Role.ASSISTANT, content="", tool_calls=calls), *results)
-    text, again, end = await heard(model_on(engine_of("answer"), protocol), messages=sent)
+    text, again, end = await call_model(model_on(engine_of("answer"), protocol), messages=sent)
     assert text.endswith("<answer>42</answer>")
     assert not again
     body = build_chat_body(ChatRequest(messages=sent, max_tokens=1), LLAMACPP)

@@ -58,7 +58,7 @@ class ServerProcess:
     token: str = ""
 
     @classmethod
-    def begun(cls, folder: Path, name: str, environ: Mapping[str, str]) -> ServerProcess:
+    def start(cls, folder: Path, name: str, environ: Mapping[str, str]) -> ServerProcess:
         """Start a server whose log and ready file are in `folder`; `until_ready` waits for it."""
         log = folder / f"{name}.log"
         with log.open("wb") as file:
@@ -94,7 +94,7 @@ class ServerProcess:
         self.process.kill()
         self.process.wait()
 
-    async def ended(self) -> int:
+    async def end(self) -> int:
         """Ask it to end and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return await asyncio.to_thread(self.process.wait, START_LIMIT_S)

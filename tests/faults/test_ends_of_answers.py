@@ -11,7 +11,7 @@ import pytest
 
 from reasond import AsyncClient, FinishReason
 from reasond import UsageSource as ToldSource
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import running_server
@@ -58,13 +58,13 @@ async def silent(conversation: Conversation) -> None:
     await conversation.until_gone()
 
 
-async def heard(server: Upstream, **options: Any) -> Reply:
+async def hear_reply(server: Upstream, **options: Any) -> ModelReply:
     """Hear one call of a model over `server`."""
     async with backend(server, **options) as one:
         call = hear(model=one.model, messages=MESSAGES, max_tokens=100, temperature=0.5)
         async with aclosing(call) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Reply):
+                if isinstance(piece, ModelReply):
                     return piece
     pytest.fail("no reply")
 
@@ -73,7 +73,7 @@ async def heard(server: Upstream, **options: Any) -> Reply:
 async def test_usage_that_is_told_after_the_closing_tag_is_the_servers(speech: Speech) -> None:
     said = (*map(speech.text, ANSWER), speech.text("\n\n"), speech.end(usage=speech.usage(100, 20)))
     async with upstream(streaming(*said)) as server:
-        reply = await heard(server, protocol=speech.protocol)
+        reply = await hear_reply(server, protocol=speech.protocol)
     assert reply.usage == Usage(input_tokens=100, output_tokens=20, model_calls=1)
     assert (reply.parsed.content, reply.finish) == ("42", ModelFinish.STOP)
 
@@ -81,7 +81,7 @@ async def test_usage_that_is_told_after_the_closing_tag_is_the_servers(speech: S
 async def test_cached_and_reasoning_tokens_that_are_told_after_the_closing_tag_are_kept() -> None:
     end = (chunk(" That is all."), chunk(finish="length"), event({"choices": [], "usage": TOLD}), DONE)
     async with upstream(answering(*end)) as server:
-        reply = await heard(server)
+        reply = await hear_reply(server)
     expected = Usage(input_tokens=100, output_tokens=20, cached_input_tokens=64, reasoning_tokens=7, model_calls=1)
     assert (reply.usage, reply.finish, reply.parsed.is_closed) == (expected, ModelFinish.STOP, True)
 
@@ -92,7 +92,7 @@ async def test_a_server_that_writes_on_after_the_closing_tag_is_cut_and_counted_
             await conversation.send(chunk("and on " * 10))
 
     async with upstream(answering(then=on_and_on)) as server:
-        reply = await heard(server)
+        reply = await hear_reply(server)
         assert (reply.usage.source, reply.parsed.content) == (UsageSource.ESTIMATED, "42")
         assert reply.finish is ModelFinish.STOP
         await server.conversations[0].until_gone()
@@ -101,7 +101,7 @@ async def test_a_server_that_writes_on_after_the_closing_tag_is_cut_and_counted_
 @pytest.mark.parametrize("then", [silent, drip(b": ping\n\n"), drip(chunk("x"))], ids=["silence", "pings", "a drip"])
 async def test_a_server_that_does_not_end_after_the_closing_tag_is_not_waited_for_long(then: Script) -> None:
     async with upstream(answering(then=then)) as server:
-        reply = await heard(server)
+        reply = await hear_reply(server)
         assert (reply.usage.source, reply.parsed.content) == (UsageSource.ESTIMATED, "42")
         assert reply.finish is ModelFinish.STOP
         await server.conversations[0].until_gone()
@@ -124,7 +124,7 @@ async def breaking(conversation: Conversation) -> None:
 )
 async def test_what_goes_wrong_after_the_closing_tag_does_not_take_the_answer_back(script: Script) -> None:
     async with upstream(script) as server:
-        reply = await heard(server)
+        reply = await hear_reply(server)
     assert (reply.usage.source, reply.parsed.content) == (UsageSource.ESTIMATED, "42")
     assert (reply.finish, server.calls) == (ModelFinish.STOP, 1)
 

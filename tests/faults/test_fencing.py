@@ -190,7 +190,7 @@ async def two_servers(folder: Path, store_url: str) -> AsyncIterator[Pair]:
                 "REASOND__LLM__MODEL": "fake",
                 "OPENAI_API_KEY": who,
             }
-            pair.servers[who] = ServerProcess.begun(folder, who, environ)
+            pair.servers[who] = ServerProcess.start(folder, who, environ)
         await asyncio.gather(*(server.until_ready() for server in pair.servers.values()))
         yield pair
 

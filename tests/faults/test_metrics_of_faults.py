@@ -36,7 +36,7 @@ GOOD = streaming(chunk("<answer>42</answer>"), chunk(finish="stop"), usage(11, 4
 Found = dict[str, float]
 
 
-async def scraped(address: str) -> Found:
+async def scrape(address: str) -> Found:
     async with httpx.AsyncClient() as client:
         text = (await client.get(address)).text
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
@@ -46,7 +46,7 @@ async def scraped(address: str) -> Found:
 async def until(address: str, holds: Callable[[Found], bool]) -> Found:
     """Scrape until `holds`."""
     async with asyncio.timeout(LIMIT_S):
-        while not holds(found := await scraped(address)):  # noqa: ASYNC110 - a scrape is all that can be asked
+        while not holds(found := await scrape(address)):  # noqa: ASYNC110 - a scrape is all that can be asked
             await asyncio.sleep(0.05)
     return found
 
@@ -81,7 +81,7 @@ async def test_a_grpc_client_that_does_not_read_is_a_slow_consumer() -> None:
     options = endless()
     task = execution_pb2.ReasoningTask(query="Go.", strategy=options["strategies"][0].name)
     async with running_server(**options) as listening, grpc.aio.insecure_channel(listening.grpc) as channel:
-        assert (await scraped(listening.metrics))[slow] == 0
+        assert (await scrape(listening.metrics))[slow] == 0
         stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
         stream = stub.ReasonIterations(
             reasoning_service_pb2.ReasonIterationsRequest(task=task),
@@ -129,9 +129,9 @@ async def test_a_breaker_is_seen_to_open_to_let_one_call_through_and_to_close() 
             "REASOND__LLM__MAX_ATTEMPTS": "1",
         }
         async with running_server(environ=environ) as listening:
-            assert state(await scraped(listening.metrics)) == ["closed"]
+            assert state(await scrape(listening.metrics)) == ["closed"]
             reasons = [await ask(listening.grpc, listening.token) for _ in range(11)]
-            found = await scraped(listening.metrics)
+            found = await scrape(listening.metrics)
             assert state(found) == ["open"]
             assert set(reasons) == {"MODEL_UNAVAILABLE"}
             # The client asks again by itself; what the breaker refused never went out.
@@ -139,7 +139,7 @@ async def test_a_breaker_is_seen_to_open_to_let_one_call_through_and_to_close() 
             assert server.calls == 10
             await until(listening.metrics, lambda found: state(found) == ["half_open"])
             assert await ask(listening.grpc, listening.token) == "42"
-            assert state(await scraped(listening.metrics)) == ["closed"]
+            assert state(await scrape(listening.metrics)) == ["closed"]
 
 
 async def test_limits_are_degraded_while_redis_is_gone() -> None:
@@ -161,7 +161,7 @@ async def test_limits_are_degraded_while_redis_is_gone() -> None:
                 async with asyncio.timeout(LIMIT_S):
                     while True:
                         assert await ask(listening.grpc, listening.token) == "42"
-                        now = (await scraped(listening.metrics))["reasond_limits_degraded"]
+                        now = (await scrape(listening.metrics))["reasond_limits_degraded"]
                         if now == expected:
                             break
                 seen.append(now)
@@ -176,13 +176,13 @@ async def test_a_database_that_is_gone_is_counted_as_a_failure_of_the_store(tmp_
         environ = {**OWN_LISTENER, "REASOND__STORE__URL": url}
         async with serving(tmp_path, "one", environ) as served:
             assert await ask(served.grpc, served.token) == "42"
-            assert (await scraped(served.metrics))[failures] == 0
+            assert (await scrape(served.metrics))[failures] == 0
             await asyncio.to_thread(postgres.stop)
             # It waits for no commit, and is answered; the next one is refused.
             await ask_without_id(served.grpc, served.token)
             found = await until(served.metrics, lambda found: found[failures] > 0)
             assert await ask(served.grpc, served.token) == "STORE_UNAVAILABLE"
-            found = await scraped(served.metrics)
+            found = await scrape(served.metrics)
             assert found['reasond_denials_total{kind="store"}'] >= 1
             await asyncio.to_thread(postgres.start)
             async with asyncio.timeout(LIMIT_S):

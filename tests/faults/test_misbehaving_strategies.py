@@ -32,7 +32,7 @@ class RudeError(BaseException):
 
 
 @asynccontextmanager
-async def served(behaviour: Behaviour) -> AsyncIterator[tuple[AsyncClient, Listening, Misbehaving]]:
+async def serve(behaviour: Behaviour) -> AsyncIterator[tuple[AsyncClient, Listening, Misbehaving]]:
     """Serve a strategy that misbehaves and one that does not; stopping the server is bounded too."""
     naughty = Misbehaving(behaviour)
     try:
@@ -97,7 +97,7 @@ ILL_FORMED: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", ILL_FORMED)
 async def test_what_no_wire_could_carry_ends_the_run_as_an_internal_error_on_every_wire(what: str) -> None:
-    async with served(yielding(ILL_FORMED[what], outcome())) as (client, listening, _):
+    async with serve(yielding(ILL_FORMED[what], outcome())) as (client, listening, _):
         with pytest.raises(ReasondError) as unary:
             await client.reason("why?", strategy="misbehaving")
         with pytest.raises(ReasondError) as streamed:
@@ -135,7 +135,7 @@ async def test_what_no_wire_could_carry_ends_the_run_as_an_internal_error_on_eve
     ids=repr,
 )
 async def test_whatever_a_strategy_raises_the_server_lives_and_the_log_ends(error: BaseException) -> None:
-    async with served(raising(error)) as (client, _, _):
+    async with serve(raising(error)) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await events_of(client)
         assert (caught.value.reason, caught.value.message) == ("INTERNAL", "internal error")
@@ -151,7 +151,7 @@ async def test_a_strategy_that_cancels_its_own_task_is_no_cancelled_run() -> Non
         await asyncio.sleep(0)
         yield outcome()
 
-    async with served(behave) as (client, _, _):
+    async with serve(behave) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await client.reason("why?", strategy="misbehaving")
     assert caught.value.reason == "INTERNAL"
@@ -159,21 +159,21 @@ async def test_a_strategy_that_cancels_its_own_task_is_no_cancelled_run() -> Non
 
 async def test_an_error_that_no_status_can_hold_reaches_the_client_as_far_as_it_can() -> None:
     odd = ModelFailedError("\ud800 broke", remedy="\ud801", metadata={"\ud800": 5}, retry_after_s=float("nan"))  # type: ignore[dict-item]  # so be it
-    async with served(raising(odd)) as (client, _, _):
+    async with serve(raising(odd)) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await events_of(client)
     assert (caught.value.reason, caught.value.message) == ("MODEL_FAILED", "? broke. ?")
 
 
 async def test_a_wait_without_end_is_no_advice() -> None:
-    async with served(raising(RateLimitedError("slow down", retry_after_s=float("inf")))) as (client, _, _):
+    async with serve(raising(RateLimitedError("slow down", retry_after_s=float("inf")))) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await client.reason("why?", strategy="misbehaving")
     assert (caught.value.reason, caught.value.retry_after) == ("RATE_LIMITED", None)
 
 
 async def test_a_strategy_that_says_not_found_does_not_leave_its_log_open() -> None:
-    async with served(raising(ExecutionNotFoundError("no such page"))) as (client, _, _):
+    async with serve(raising(ExecutionNotFoundError("no such page"))) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await client.reason("why?", strategy="misbehaving")
         assert caught.value.reason == "EXECUTION_NOT_FOUND"
@@ -182,14 +182,14 @@ async def test_a_strategy_that_says_not_found_does_not_leave_its_log_open() -> N
 
 @pytest.mark.parametrize("behaviour", [parts.more_after_the_outcome, parts.leaving_tasks_behind])
 async def test_what_comes_after_the_outcome_does_not_change_it(behaviour: Behaviour) -> None:
-    async with served(behaviour) as (client, _, _):
+    async with serve(behaviour) as (client, _, _):
         answer = await client.reason("why?", strategy="misbehaving")
     assert answer.answer in {"first", "done"}
 
 
 @pytest.mark.parametrize("behaviour", [parts.deaf_at_the_end, parts.never_ending_clean_up])
 async def test_an_answer_does_not_wait_for_ever_for_its_strategy_to_clean_up(behaviour: Behaviour) -> None:
-    async with served(behaviour) as (client, _, _):
+    async with serve(behaviour) as (client, _, _):
         answer = await client.reason("why?", strategy="misbehaving")
         assert answer.answer == "done"
         assert await all_have_ended(client)
@@ -197,7 +197,7 @@ async def test_an_answer_does_not_wait_for_ever_for_its_strategy_to_clean_up(beh
 
 @pytest.mark.parametrize("behaviour", [parts.deaf, parts.deaf_and_busy])
 async def test_a_strategy_that_swallows_cancellation_is_left_behind_with_a_warning(behaviour: Behaviour) -> None:
-    async with served(behaviour) as (client, _, _):
+    async with serve(behaviour) as (client, _, _):
         stream = client.reason_iterations("why?", strategy="misbehaving", keep_running=True)
         execution_id = (await anext(aiter(stream))).execution_id
         await client.cancel_execution(execution_id)
@@ -209,14 +209,14 @@ async def test_a_strategy_that_swallows_cancellation_is_left_behind_with_a_warni
 
 @pytest.mark.parametrize("behaviour", [parts.deaf, parts.never_yielding])
 async def test_a_deadline_is_kept_by_a_strategy_that_keeps_none(behaviour: Behaviour) -> None:
-    async with served(behaviour) as (client, _, _):
+    async with serve(behaviour) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await client.reason("why?", strategy="misbehaving", timeout_s=0.5)
         assert caught.value.reason in {"MODEL_TIMEOUT", "DEADLINE_EXCEEDED"}
 
 
 async def test_a_strategy_that_never_waits_lets_others_work_and_writes_no_more_than_one_log_may_hold() -> None:
-    async with served(parts.endless_steps) as (client, _, _):
+    async with serve(parts.endless_steps) as (client, _, _):
         endless = asyncio.create_task(client.reason("why?", strategy="misbehaving"))
         assert (await client.reason("1", strategy="stepping")).answer == "done"
         with pytest.raises(ReasondError) as caught:
@@ -225,7 +225,7 @@ async def test_a_strategy_that_never_waits_lets_others_work_and_writes_no_more_t
 
 
 async def test_endless_text_lets_others_work_and_ends_with_its_reader() -> None:
-    async with served(parts.endless_text) as (client, _, naughty):
+    async with serve(parts.endless_text) as (client, _, naughty):
         endless = asyncio.create_task(events_of(client))
         await naughty.has_begun.wait()
         assert (await client.reason("1", strategy="stepping")).answer == "done"

@@ -57,7 +57,7 @@ class Load:
     async def server(self) -> ServerProcess:
         """Start one more server."""
         name = f"server{len(list(self.folder.glob('*.log')))}"
-        server = ServerProcess.begun(self.folder, name, self.environ)
+        server = ServerProcess.start(self.folder, name, self.environ)
         self.servers.append(server)
         return await server.until_ready()
 
@@ -146,7 +146,7 @@ def check(load: Load, results: list[execution_pb2.Reasoning]) -> None:
 
 
 @asynccontextmanager
-async def loaded(folder: Path, store_url: str) -> AsyncIterator[Load]:
+async def open_load(folder: Path, store_url: str) -> AsyncIterator[Load]:
     """Yield a load with no server yet; all processes are gone in the end."""
     async with AsyncExitStack() as stack:
         load = Load(folder=folder, environ={})
@@ -196,7 +196,7 @@ def database(postgres: PostgresServer) -> str:
 
 
 async def test_runs_of_a_killed_server_go_on_in_another_one(tmp_path: Path, database: str) -> None:
-    async with loaded(tmp_path, database) as load:
+    async with open_load(tmp_path, database) as load:
         await asyncio.gather(load.server(), load.server())
         clients = asyncio.gather(*(client(load, number) for number in range(CLIENTS)))
         await load.until_seen(3 * CLIENTS)
@@ -208,21 +208,21 @@ async def test_runs_of_a_killed_server_go_on_in_another_one(tmp_path: Path, data
 
 
 async def test_runs_of_a_stopped_server_go_on_in_another_one_and_it_exits_with_0(tmp_path: Path, database: str) -> None:
-    async with loaded(tmp_path, database) as load:
+    async with open_load(tmp_path, database) as load:
         await asyncio.gather(load.server(), load.server())
         clients = asyncio.gather(*(client(load, number) for number in range(CLIENTS)))
         await load.until_seen(3 * CLIENTS)
-        assert await load.servers[0].ended() == 0
+        assert await load.servers[0].end() == 0
         await load.server()
         await load.until_seen(8 * CLIENTS)
-        assert await load.servers[1].ended() == 0
+        assert await load.servers[1].end() == 0
         check(load, await clients)
 
 
 async def test_a_database_that_crashes_under_load_costs_nothing_but_time(
     tmp_path: Path, database: str, postgres: PostgresServer
 ) -> None:
-    async with loaded(tmp_path, database) as load:
+    async with open_load(tmp_path, database) as load:
         await asyncio.gather(load.server(), load.server())
         clients = asyncio.gather(*(client(load, number) for number in range(CLIENTS)))
         await load.until_seen(4 * CLIENTS)
@@ -232,7 +232,7 @@ async def test_a_database_that_crashes_under_load_costs_nothing_but_time(
 
 
 async def test_a_server_that_comes_back_to_its_file_goes_on_with_its_runs(tmp_path: Path) -> None:
-    async with loaded(tmp_path, f"sqlite:///{tmp_path / 'reasond.db'}") as load:
+    async with open_load(tmp_path, f"sqlite:///{tmp_path / 'reasond.db'}") as load:
         await load.server()
         clients = asyncio.gather(*(client(load, number) for number in range(CLIENTS)))
         await load.until_seen(3 * CLIENTS)
@@ -245,10 +245,10 @@ async def test_a_server_that_comes_back_to_its_file_goes_on_with_its_runs(tmp_pa
 
 
 async def test_runs_of_a_stopped_server_go_on_when_it_comes_back_to_its_file(tmp_path: Path) -> None:
-    async with loaded(tmp_path, f"sqlite:///{tmp_path / 'reasond.db'}") as load:
+    async with open_load(tmp_path, f"sqlite:///{tmp_path / 'reasond.db'}") as load:
         await load.server()
         clients = asyncio.gather(*(client(load, number) for number in range(CLIENTS)))
         await load.until_seen(3 * CLIENTS)
-        assert await load.servers[0].ended() == 0
+        assert await load.servers[0].end() == 0
         await load.server()
         check(load, await clients)

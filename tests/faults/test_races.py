@@ -116,7 +116,7 @@ class Round:
         await asyncio.gather(starting, *(deed() for deed in chosen))
 
 
-async def settled(service: ReasoningService, execution_id: str) -> None:
+async def check_log(service: ReasoningService, execution_id: str) -> None:
     """Check the log of an execution that nobody follows any more."""
     try:
         execution = await service.desk.cancel(CALLER, execution_id)
@@ -142,7 +142,7 @@ async def test_whoever_comes_first_every_log_is_whole_and_nobody_waits_for_ever(
             try:
                 await round_.play()
                 for execution_id in {round_.execution_id, *round_.others}:
-                    await settled(service, execution_id)
+                    await check_log(service, execution_id)
             except ReasondError as error:
                 pytest.fail(f"seed {seed}: {error!r}")
     assert core.runner.runs.by_id == {}

@@ -61,7 +61,7 @@ def good(speech: Speech) -> Script:
     return streaming(speech.text("Hello"), speech.text(" world"), speech.end(usage=speech.usage(10, 2)))
 
 
-async def asked(server: Upstream, speech: Speech, asked_for: Any = None, **options: Any) -> Any:
+async def ask_checked(server: Upstream, speech: Speech, asked_for: Any = None, **options: Any) -> Any:
     outcome = await ask(server, asked_for, protocol=speech.protocol, **options)
     assert all(one.head.startswith(f"POST {speech.path} ") for one in server.conversations)
     return outcome
@@ -70,18 +70,18 @@ async def asked(server: Upstream, speech: Speech, asked_for: Any = None, **optio
 @BOTH
 async def test_a_clean_end_that_told_no_reason_is_a_breach_and_the_text_stays(speech: Speech) -> None:
     async with upstream(streaming(speech.thought("hm"), speech.text("Hello"))) as server:
-        outcome = await asked(server, speech, retries=THRICE)
+        outcome = await ask_checked(server, speech, retries=THRICE)
         assert isinstance(outcome.error, ModelProtocolError)
         assert (outcome.text, outcome.reasoning, server.calls) == ("Hello", "hm", 1)
         assert not any(isinstance(one, Finished) for one in outcome.events)
     async with upstream(streaming(*speech.nothings.values()), good(speech)) as server:
-        assert (await asked(server, speech, retries=THRICE)).text == "Hello world"
+        assert (await ask_checked(server, speech, retries=THRICE)).text == "Hello world"
 
 
 @BOTH
 async def test_a_text_that_was_held_back_for_a_tag_is_not_lost_where_the_answer_breaks_off(speech: Speech) -> None:
     async with upstream(streaming(speech.text("<thi"))) as server:
-        outcome = await asked(server, speech, retries=THRICE)
+        outcome = await ask_checked(server, speech, retries=THRICE)
         assert (outcome.text, server.calls) == ("<thi", 1)
         assert isinstance(outcome.error, ModelProtocolError)
 
@@ -94,7 +94,7 @@ async def test_an_abort_before_the_answer_is_made_good_and_one_within_it_is_told
         await conversation.send(STREAM_HEAD + b"transfer-encoding: chunked\r\n\r\n" + framed)
 
     async with upstream(abort_at_once, abort) as server:
-        outcome = await asked(server, speech, retries=THRICE)
+        outcome = await ask_checked(server, speech, retries=THRICE)
         assert isinstance(outcome.error, ModelFailedError)
         assert "5 characters of the answer had come" in outcome.error.message
         assert (outcome.text, server.calls) == ("Hello", 2)
@@ -104,10 +104,10 @@ async def test_an_abort_before_the_answer_is_made_good_and_one_within_it_is_told
 @pytest.mark.parametrize("wrong", MALFORMED.values(), ids=MALFORMED)
 async def test_malformed_content_is_tried_again_once_and_only_before_any_text(speech: Speech, wrong: bytes) -> None:
     async with upstream(streaming(wrong)) as server:
-        assert isinstance((await asked(server, speech, retries=THRICE, **LIMITS)).error, ModelProtocolError)
+        assert isinstance((await ask_checked(server, speech, retries=THRICE, **LIMITS)).error, ModelProtocolError)
         assert server.calls == 2
     async with upstream(streaming(speech.text("Hello"), wrong, speech.end())) as server:
-        outcome = await asked(server, speech, retries=THRICE, **LIMITS)
+        outcome = await ask_checked(server, speech, retries=THRICE, **LIMITS)
         assert isinstance(outcome.error, ModelProtocolError)
         assert (outcome.text, server.calls) == ("Hello", 1)
 
@@ -115,21 +115,21 @@ async def test_malformed_content_is_tried_again_once_and_only_before_any_text(sp
 @pytest.mark.parametrize(("speech", "wrong"), ERRORS.values(), ids=ERRORS)
 async def test_an_error_in_the_stream_is_that_error_in_our_words(speech: Speech, wrong: bytes) -> None:
     async with upstream(streaming(speech.text("Hello"), wrong, speech.end())) as server:
-        outcome = await asked(server, speech, retries=THRICE)
+        outcome = await ask_checked(server, speech, retries=THRICE)
         assert isinstance(outcome.error, ModelFailedError)
         assert SECRET not in outcome.error.full_message
         assert (outcome.text, server.calls) == ("Hello", 1)
     async with upstream(streaming(wrong), good(speech)) as server:
-        assert (await asked(server, speech, retries=THRICE)).text == "Hello world"
+        assert (await ask_checked(server, speech, retries=THRICE)).text == "Hello world"
 
 
 @pytest.mark.parametrize(("speech", "nothing"), NOTHINGS.values(), ids=NOTHINGS)
 async def test_events_without_content_are_passed_over_and_hold_nothing_open(speech: Speech, nothing: bytes) -> None:
     async with upstream(streaming(nothing, speech.text("Hello"), nothing, speech.end())) as server:
-        outcome = await asked(server, speech)
+        outcome = await ask_checked(server, speech)
         assert (outcome.text, outcome.finished.reason) == ("Hello", ModelFinish.STOP)
     async with upstream(endless(speech.text("Hello"), nothing)) as server:
-        outcome = await asked(server, speech, timeouts=SHORT)
+        outcome = await ask_checked(server, speech, timeouts=SHORT)
         assert "went silent within 0.5 s" in outcome.error.message
         assert outcome.text == "Hello"
 
@@ -150,7 +150,7 @@ async def test_a_success_in_html_is_a_breach(speech: Speech) -> None:
         await conversation.answer("200 OK", b"<html>login</html>", "content-type: text/html")
 
     async with upstream(page) as server:
-        outcome = await asked(server, speech, retries=THRICE)
+        outcome = await ask_checked(server, speech, retries=THRICE)
         assert isinstance(outcome.error, ModelProtocolError)
         assert "HTML" in outcome.error.message
         assert server.calls == 2
@@ -159,7 +159,7 @@ async def test_a_success_in_html_is_a_breach(speech: Speech) -> None:
 @BOTH
 async def test_a_drip_of_content_is_ended_by_the_total_time(speech: Speech) -> None:
     async with upstream(endless(speech.text("Hello"), speech.text("x"))) as server:
-        outcome = await asked(server, speech, timeouts=Timeouts(idle_s=5.0, total_s=0.4))
+        outcome = await ask_checked(server, speech, timeouts=Timeouts(idle_s=5.0, total_s=0.4))
         assert isinstance(outcome.error, ModelFailedError)
         assert "did not end its answer within 0.4 s" in outcome.error.message
         assert outcome.text.startswith("Hello")
@@ -170,7 +170,7 @@ async def test_a_drip_of_content_is_ended_by_the_total_time(speech: Speech) -> N
 async def test_pieces_of_a_tool_call_count_as_content(speech: Speech) -> None:
     begun, piece = speech.call("f", " ")
     async with upstream(endless(begun, piece)) as server:
-        outcome = await asked(server, speech, timeouts=Timeouts(idle_s=0.2, total_s=0.6))
+        outcome = await ask_checked(server, speech, timeouts=Timeouts(idle_s=0.2, total_s=0.6))
         assert outcome.error.metadata["limit"] == "timeouts.total_s"
 
 
@@ -182,7 +182,7 @@ async def test_an_endless_line_is_left_at_its_limit(speech: Speech) -> None:
             await conversation.send(b"x" * 65_536)
 
     async with upstream(line) as server:
-        outcome = await asked(server, speech, max_line_bytes=100_000)
+        outcome = await ask_checked(server, speech, max_line_bytes=100_000)
         assert "more than 100000 bytes" in outcome.error.message
         await server.conversations[0].until_gone()
 
@@ -208,7 +208,7 @@ async def test_a_refusal_is_tried_again_only_where_that_can_help(
     speech: Speech, status: str, body: object, kind: type[ModelError], calls: int
 ) -> None:
     async with upstream(refusing(status, body, "location: http://127.0.0.1:1/v1")) as server:
-        outcome = await asked(server, speech, retries=THRICE)
+        outcome = await ask_checked(server, speech, retries=THRICE)
         assert type(outcome.error) is kind
         assert SECRET not in outcome.error.full_message
         assert server.calls == calls
@@ -238,7 +238,7 @@ async def test_the_wait_that_a_server_asks_for_is_kept(speech: Speech, header: s
 @BOTH
 async def test_a_wait_beyond_the_deadline_fails_now_and_says_how_long(speech: Speech) -> None:
     async with upstream(refusing("429 T", b"", "retry-after: 30")) as server:
-        outcome = await asked(server, speech, request(time_left_s=20.0), retries=THRICE)
+        outcome = await ask_checked(server, speech, request(time_left_s=20.0), retries=THRICE)
         assert (type(outcome.error), outcome.error.retry_after_s) == (ModelRateLimitedError, 30.0)
         assert server.calls == 1
 
@@ -249,11 +249,11 @@ async def test_a_hang_is_tried_again_within_the_limits_and_said_to_have_perhaps_
     speech: Speech, silence: Script
 ) -> None:
     async with upstream(silence) as server:
-        outcome = await asked(server, speech, timeouts=SHORT, retries=THRICE)
+        outcome = await ask_checked(server, speech, timeouts=SHORT, retries=THRICE)
         assert isinstance(outcome.error, ModelTimeoutError)
         assert server.calls == 3
     async with upstream(silence, refusing("503 S"), good(speech)) as server:
-        outcome = await asked(server, speech, timeouts=SHORT, retries=THRICE)
+        outcome = await ask_checked(server, speech, timeouts=SHORT, retries=THRICE)
         assert outcome.text == "Hello world"
         (warning,) = outcome.finished.warnings
         assert warning.startswith("1 attempt before this answer was given up")
@@ -294,7 +294,7 @@ async def test_cancelling_and_closing_let_the_server_know(speech: Speech) -> Non
 async def test_an_answer_that_was_cut_says_so_and_its_unfinished_call_is_dropped(speech: Speech, reason: str) -> None:
     parts = (speech.text("Hello"), *speech.call("f", '{"x"', ":1"))
     async with upstream(streaming(*parts, speech.end(reason))) as server:
-        outcome = await asked(server, speech)
+        outcome = await ask_checked(server, speech)
         assert outcome.finished.reason is ModelFinish(reason)
         assert outcome.text == "Hello"
         assert not any(isinstance(one, ToolCall) for one in outcome.events)
@@ -307,11 +307,11 @@ async def test_a_call_is_passed_on_whole_and_never_from_an_answer_that_broke_off
     done = {"type": "function_call", "id": "f1", "call_id": CALL_ID, "name": "f", "arguments": '{"x":1}'}
     ended = b"" if speech.protocol == "chat" else item_done(done)
     async with upstream(streaming(*parts, ended, speech.end())) as server:
-        outcome = await asked(server, speech)
+        outcome = await ask_checked(server, speech)
         assert outcome.events[0] == whole
         assert outcome.finished.reason is ModelFinish.TOOL_CALLS
     async with upstream(streaming(*parts)) as server:
-        outcome = await asked(server, speech)
+        outcome = await ask_checked(server, speech)
         assert not outcome.events
         assert isinstance(outcome.error, ModelProtocolError)
 
@@ -323,7 +323,7 @@ def item_done(item: dict[str, str]) -> bytes:
 @BOTH
 async def test_a_refusal_in_words_is_text_that_ends_as_filtered(speech: Speech) -> None:
     async with upstream(streaming(speech.refusal("I will not."), speech.end())) as server:
-        outcome = await asked(server, speech)
+        outcome = await ask_checked(server, speech)
         assert (outcome.text, outcome.finished.reason) == ("I will not.", ModelFinish.CONTENT_FILTER)
 
 
@@ -348,11 +348,11 @@ async def test_usage_is_reported_mended_or_counted_here(
     speech: Speech, read: object, written: object, expected: Usage
 ) -> None:
     async with upstream(streaming(speech.text("Hello"), speech.end(usage=speech.usage(read, written)))) as server:
-        assert (await asked(server, speech)).finished.usage == expected
+        assert (await ask_checked(server, speech)).finished.usage == expected
 
 
 @BOTH
 async def test_a_prompt_that_was_cut_upstream_is_warned_of(speech: Speech) -> None:
     async with upstream(streaming(speech.text("Hello"), speech.end(usage=speech.usage(1000, 1)))) as server:
-        (warning,) = (await asked(server, speech, request("word " * 2000))).finished.warnings
+        (warning,) = (await ask_checked(server, speech, request("word " * 2000))).finished.warnings
         assert warning.startswith("The prompt was truncated upstream")

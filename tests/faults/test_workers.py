@@ -61,24 +61,24 @@ class Together:
             self.lines.append({"message": "ended"})
             self.grown.notify_all()
 
-    def told(self, message: str) -> list[dict[str, object]]:
+    def find_lines(self, message: str) -> list[dict[str, object]]:
         """Return the lines with this message."""
         return [line for line in self.lines if str(line.get("message", "")).startswith(message)]
 
     async def until_told(self, message: str, count: int = 1) -> list[dict[str, object]]:
         """Wait until as many lines have this message."""
         async with self.grown, asyncio.timeout(PATIENCE_S):
-            await self.grown.wait_for(lambda: len(self.told(message)) >= count or self.told("ended"))
-        found = self.told(message)
+            await self.grown.wait_for(lambda: len(self.find_lines(message)) >= count or self.find_lines("ended"))
+        found = self.find_lines(message)
         assert len(found) >= count, self.lines[-20:]
         return found
 
     @property
     def workers(self) -> list[int]:
         """Ids of the processes, in the order in which they were ready."""
-        return [int(str(line["pid"])) for line in self.told("worker ready")]
+        return [int(str(line["pid"])) for line in self.find_lines("worker ready")]
 
-    async def counted(self) -> dict[str, float]:
+    async def scrape(self) -> dict[str, float]:
         """Return the metrics, of whichever worker answers."""
         place = json.loads(self.ready_file.read_text("utf-8"))["metrics"]
         async with aiohttp.ClientSession() as session, session.get(place) as answer:
@@ -88,7 +88,7 @@ class Together:
     async def until_counted(self, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         """Scrape until `holds`: processes hand over what they counted four times a second."""
         async with asyncio.timeout(PATIENCE_S):
-            while not holds(found := await self.counted()):  # noqa: ASYNC110 - other processes set no event of ours
+            while not holds(found := await self.scrape()):  # noqa: ASYNC110 - other processes set no event of ours
                 await asyncio.sleep(0.1)
         return found
 
@@ -96,7 +96,7 @@ class Together:
         """Return how many streams ended well."""
         return sum(
             value
-            for name, value in (await self.counted()).items()
+            for name, value in (await self.scrape()).items()
             if name.startswith("reasond_calls_total{") and 'code="OK"' in name and "ReasonIterations" in name
         )
 
@@ -205,7 +205,7 @@ async def following(both: Together, query: str, begun: asyncio.Semaphore) -> rea
             await asyncio.sleep(0.2)
 
 
-def fallen(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+def find_fallen(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return the counters that are less than they were, or gone."""
     counters = [name for name in before if name.partition("{")[0].endswith(("_total", "_count", "_sum", "_bucket"))]
     assert counters
@@ -234,7 +234,7 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
         # What the dead worker held is not held any more; what it counted stays.
         during = await both.until_counted(lambda found: found["reasond_ready"] == 2)
         assert (during["reasond_processes"], during[CLOSED_BREAKERS]) == (2, 2)
-        assert fallen(before, during) == {}
+        assert find_fallen(before, during) == {}
         both.gate.set()
         results = await clients
         assert {result.answer for result in results} == {"#ANSWER yes"}
@@ -245,7 +245,7 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
                 await asyncio.sleep(0.1)
         assert [await both.streams_that_ended() for _ in range(6)] == [CLIENTS] * 6
         after = await both.until_counted(lambda found: not found[OPEN] and not found["reasond_executions_running"])
-        assert fallen(during, after) == {}
+        assert find_fallen(during, after) == {}
         # Each run ended once, in whichever worker.
         assert sum(value for name, value in after.items() if name.startswith("reasond_executions_total{")) == CLIENTS
         both.process.send_signal(signal.SIGTERM)
@@ -266,6 +266,6 @@ async def test_a_store_that_cannot_be_used_is_told_once_and_ends_the_supervisor(
     async with together(tmp_path, "postgresql://nobody@127.0.0.1:1/none") as both:
         assert await both.process.wait() == ExitCode.BAD_REQUEST
         await both.until_told("ended")
-        assert len(both.told("error: The database")) == 1
-        assert both.told("error: A worker did not start: it ended with exit code 2")
+        assert len(both.find_lines("error: The database")) == 1
+        assert both.find_lines("error: A worker did not start: it ended with exit code 2")
         assert not both.ready_file.exists()

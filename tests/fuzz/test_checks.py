@@ -18,7 +18,7 @@ FOUND = sorted(path for path in CORPUS.rglob("*") if path.is_file())
 EXAMPLES = 200
 
 
-def spliced(name: str) -> st.SearchStrategy[bytes]:
+def splice(name: str) -> st.SearchStrategy[bytes]:
     """Return inputs that are cut and joined from those that are kept for `name`, with noise between."""
     kept = [path.read_bytes() for path in FOUND if path.parent.name == name]
     pieces = st.tuples(st.sampled_from(kept), st.integers(0, 80), st.integers(1, 80)).map(
@@ -39,7 +39,7 @@ def test_what_was_found_once_is_no_fault_any_more(path: Path) -> None:
 @pytest.mark.parametrize("name", CHECKS)
 def test_no_bytes_break_a_promise(name: str) -> None:
     @settings(max_examples=EXAMPLES)
-    @given(data=spliced(name))
+    @given(data=splice(name))
     def holds(data: bytes) -> None:
         CHECKS[name](data)
 

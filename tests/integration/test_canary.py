@@ -269,7 +269,7 @@ env = {{ CANARY_TOOL = "{secrets.tool_variable}" }}
 """
 
 
-def minted(secrets: Secrets) -> None:
+def mint_tokens(secrets: Secrets) -> None:
     """Make the tokens of the run: one that is good and some that are not."""
 
     def token(*, key: str = secrets.signing_key, audience: str = "reasond", ago_s: int = 0) -> str:
@@ -390,7 +390,7 @@ async def everything_in(url: str, password: str) -> bytes:
     return b"\n".join([*keys, *(value or b"" for value in values)])
 
 
-async def shared(running: Running, secrets: Secrets, url: str) -> bytes:
+async def fill_redis(running: Running, secrets: Secrets, url: str) -> bytes:
     """Ask until Redis holds counts: who is not answered within its 50 ms counts by itself for a second."""
     async with asyncio.timeout(120):
         while b"{requests/" not in (found := await everything_in(url, secrets.redis_password)):
@@ -411,7 +411,7 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, backend: str, stored: Stored
 ) -> None:
     secrets = Secrets()
-    minted(secrets)
+    mint_tokens(secrets)
     plugin = tmp_path_factory.mktemp("plugin")
     install(plugin)
     (tmp_path / "main.key").write_text(secrets.signing_key, encoding="ascii")
@@ -424,7 +424,7 @@ async def test_no_secret_of_a_run_in_which_everything_fails_is_written_or_told(
             async with serving(tmp_path, secrets, plugin) as running:
                 await call_over_grpc(running, secrets)
                 await call_over_http(running, secrets)
-                in_redis = await shared(running, secrets, redis.url)
+                in_redis = await fill_redis(running, secrets, redis.url)
                 metrics = await metrics_of(running, secrets)
                 redis.kill()
                 await call_over_http(running, secrets)

@@ -260,7 +260,7 @@ def test_a_run_can_be_followed_again_from_any_event(dev_server: Mapping[str, str
 
 
 @contextmanager
-def started(arguments: list[str], server: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def start_command(arguments: list[str], server: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """Start `reasond` as a caller of `server`; it is gone when the block ends."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
@@ -279,7 +279,7 @@ def started(arguments: list[str], server: Mapping[str, str]) -> Iterator[subproc
 @contextmanager
 def asking(server: Mapping[str, str], *options: str) -> Iterator[subprocess.Popen[str]]:
     """Start `reasond ask` against `server`; the block begins when its run has begun."""
-    with started(["ask", "How?", "--json", *options], server) as process:
+    with start_command(["ask", "How?", "--json", *options], server) as process:
         assert process.stdout is not None
         assert "started" in json.loads(process.stdout.readline())
         yield process
@@ -308,7 +308,7 @@ def test_ctrl_c_leaves_a_run_alone_that_shall_keep_running_and_says_how_to_follo
             _, err = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130
         command = err.strip().rpartition(": reasond ")[2].split()
-        with started(command, server) as follower:
+        with start_command(command, server) as follower:
             hold.set()
             out, _ = follower.communicate(timeout=LIMIT_S)
         assert out == "late\n"

@@ -17,7 +17,7 @@ from reasond_server.config import load
 from reasond_server.core import assemble
 from reasond_server.errors import ModelUnavailableError
 from reasond_server.testing import Reply, ScriptedModel, running_server
-from tests.unit.grpc_api.parts import AUTHORIZED, SOON, refused, serving
+from tests.unit.grpc_api.parts import AUTHORIZED, SOON, get_error, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ async def served_core(*replies: str | Reply, **environ: str) -> AsyncIterator[tu
         await core.runner.stop()
 
 
-async def ended(served: Served, execution_id: str) -> Any:
+async def follow_to_end(served: Served, execution_id: str) -> Any:
     """Follow an execution to its end and return it."""
     cursor = execution_pb2.ExecutionCursor(execution_id=execution_id)
     call = served.reasoning.ReasonIterations(pb.ReasonIterationsRequest(resume=cursor), metadata=AUTHORIZED)
@@ -69,7 +69,7 @@ async def test_a_client_that_leaves_cancels_the_run_and_what_it_did_is_kept() ->
         call = served.reasoning.ReasonIterations(request, metadata=AUTHORIZED)
         first: Any = await call.read()
         call.cancel()
-        found = await asyncio.wait_for(ended(served, first.execution_id), SOON)
+        found = await asyncio.wait_for(follow_to_end(served, first.execution_id), SOON)
 
     assert found.execution.state == execution_pb2.EXECUTION_STATE_CANCELLED
     assert found.reasoning.finish_reason == execution_pb2.FINISH_REASON_CANCELLED
@@ -83,7 +83,7 @@ async def test_a_run_that_is_kept_running_is_resumed_without_loss() -> None:
         first: Any = await call.read()
         call.cancel()
         hold.set()
-        found = await asyncio.wait_for(ended(served, first.execution_id), SOON)
+        found = await asyncio.wait_for(follow_to_end(served, first.execution_id), SOON)
 
     assert found.reasoning.answer == "42"
 
@@ -94,7 +94,7 @@ async def test_a_request_id_stands_for_one_request() -> None:
         first = await served.reasoning.Reason(request, metadata=AUTHORIZED)
         second = await served.reasoning.Reason(request, metadata=AUTHORIZED)
         request.task.query = "What else?"
-        code, _, details = await refused(served.reasoning.Reason(request, metadata=AUTHORIZED))
+        code, _, details = await get_error(served.reasoning.Reason(request, metadata=AUTHORIZED))
 
     assert first == second
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.ALREADY_EXISTS, "REQUEST_ID_REUSED")
@@ -126,7 +126,9 @@ async def test_what_follows_spent_tokens_is_never_a_failure_that_clients_retry_b
 async def test_a_draining_core_refuses_new_work_and_says_when_to_retry() -> None:
     async with served_core() as (served, core):
         core.runner.begin_drain()
-        code, _, details = await refused(served.reasoning.Reason(pb.ReasonRequest(task=TASK), metadata=AUTHORIZED))
+        code, _, details = await get_error(
+            served.reasoning.Reason(pb.ReasonRequest(task=TASK), metadata=AUTHORIZED)
+        )
 
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
     assert details["RetryInfo"].retry_delay.ToMilliseconds() > 0
@@ -157,7 +159,7 @@ async def test_what_the_core_refuses_is_told_by_the_field_of_this_wire(
 ) -> None:
     async with served_core() as (served, _):
         request = pb.ReasonRequest(task=execution_pb2.ReasoningTask(**task))
-        found, _, details = await refused(served.reasoning.Reason(request, metadata=AUTHORIZED))
+        found, _, details = await get_error(served.reasoning.Reason(request, metadata=AUTHORIZED))
 
     assert (found.name, details["ErrorInfo"].reason) == (code, reason)
     if field is not None:

@@ -27,9 +27,9 @@ from tests.unit.grpc_api.parts import (
     SOON,
     VIEW,
     ScriptedReasoning,
+    get_error,
     bare_server,
     new_server,
-    refused,
     serving,
     stream_event,
 )
@@ -71,7 +71,7 @@ async def test_b01_a_unary_call_whose_inner_task_was_cancelled_is_answered_inter
         return VIEW
 
     async with serving(ScriptedReasoning(on_execute=execute)) as served:
-        code, message, details = await refused(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
+        code, message, details = await get_error(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
 
     assert (code, message) == (grpc.StatusCode.INTERNAL, "internal error")
     assert details["ErrorInfo"].reason == "INTERNAL"
@@ -83,7 +83,7 @@ async def test_b01_a_stream_whose_inner_task_was_cancelled_is_answered_internal_
         await a_cancelled_inner_task()
 
     async with serving(ScriptedReasoning(on_stream=events)) as served:
-        code, _, _ = await refused(served.reasoning.ReasonIterations(ITERATIONS, metadata=AUTHORIZED))
+        code, _, _ = await get_error(served.reasoning.ReasonIterations(ITERATIONS, metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.INTERNAL
 
@@ -98,14 +98,14 @@ async def test_b02_the_peers_cancellation_passes_through_every_interceptor() -> 
         async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
             handler = await continuation(handler_call_details)
 
-            async def witnessed(request: Any, context: Any) -> Any:
+            async def witness(request: Any, context: Any) -> Any:
                 try:
                     return await handler.unary_unary(request, context)
                 except BaseException as error:
                     seen.set_result(error)
                     raise
 
-            return grpc.unary_unary_rpc_method_handler(witnessed)
+            return grpc.unary_unary_rpc_method_handler(witness)
 
     async def wait(_request: bytes, _context: Any) -> bytes:
         entered.set()
@@ -172,7 +172,7 @@ async def test_b04_the_text_of_a_foreign_exception_from_a_handler_never_reaches_
 
     async with serving(ScriptedReasoning(on_execute=execute)) as served:
         with caplog.at_level(logging.ERROR, "reasond.grpc"):
-            code, message, details = await refused(
+            code, message, details = await get_error(
                 served.reasoning.Reason(REASON, metadata=(*AUTHORIZED, ("x-request-id", "mine-7")))
             )
 
@@ -189,7 +189,7 @@ async def test_b04_the_text_of_a_foreign_exception_from_an_interceptor_never_rea
             raise ValueError(message)
 
     async with bare_server({}, (guard(), Broken())) as channel:
-        code, message, _ = await refused(channel.unary_unary("/test.Bare/Any")(b""))
+        code, message, _ = await get_error(channel.unary_unary("/test.Bare/Any")(b""))
 
     assert (code, message) == (grpc.StatusCode.INTERNAL, "internal error")
 
@@ -199,7 +199,7 @@ async def test_b04_an_exception_group_that_holds_a_cancellation_does_not_leave_t
         raise BaseExceptionGroup("several", [asyncio.CancelledError(), ValueError("secret")])
 
     async with serving(ScriptedReasoning(on_execute=execute)) as served:
-        code, message, _ = await refused(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
+        code, message, _ = await get_error(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
 
     assert (code, message) == (grpc.StatusCode.INTERNAL, "internal error")
 
@@ -246,10 +246,10 @@ async def test_b06_all_kinds_of_handlers_work_behind_all_interceptors() -> None:
     authentication = Authentication(authenticate=_anybody, require=lambda *_: None, operations=OPERATIONS)
     async with bare_server(handlers, (guard(), authentication, Codec(max_send_bytes=100))) as channel:
         one = await channel.unary_unary("/test.Bare/UnaryUnary")(b"2", metadata=AUTHORIZED)
-        many = await drained(channel.unary_stream("/test.Bare/UnaryStream")(b"2", metadata=AUTHORIZED))
-        written = await drained(channel.unary_stream("/test.Bare/Writing")(b"2", metadata=AUTHORIZED))
+        many = await drain(channel.unary_stream("/test.Bare/UnaryStream")(b"2", metadata=AUTHORIZED))
+        written = await drain(channel.unary_stream("/test.Bare/Writing")(b"2", metadata=AUTHORIZED))
         joined = await channel.stream_unary("/test.Bare/StreamUnary")(iter([b"2", b"3"]), metadata=AUTHORIZED)
-        both = await drained(channel.stream_stream("/test.Bare/StreamStream")(iter([b"2", b"3"]), metadata=AUTHORIZED))
+        both = await drain(channel.stream_stream("/test.Bare/StreamStream")(iter([b"2", b"3"]), metadata=AUTHORIZED))
 
     assert (one, many, written, joined, both) == (b"3", [b"0", b"1"], [b"0", b"1"], b"5", [b"4", b"6"])
 
@@ -295,7 +295,7 @@ async def test_b08_no_place_in_the_core_is_a_refusal_that_says_when_to_come_back
         raise OverloadedError("full", remedy="Retry.", retry_after_s=1.5)
 
     async with serving(ScriptedReasoning(on_execute=execute)) as served:
-        code, _, details = await refused(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
+        code, _, details = await get_error(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.UNAVAILABLE
     assert details["RetryInfo"].retry_delay.ToMilliseconds() == 1500
@@ -327,13 +327,13 @@ async def test_b10_a_stream_on_an_old_connection_ends_after_the_grace() -> None:
     async with serving(reasoning, **aging) as served:
         call = served.reasoning.ReasonIterations(ITERATIONS, metadata=AUTHORIZED)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await asyncio.wait_for(drained(call), SOON)
+            await asyncio.wait_for(drain(call), SOON)
         await asyncio.wait_for(reasoning.closed.wait(), SOON)
 
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def drained(call: Any) -> list[Any]:
+async def drain(call: Any) -> list[Any]:
     return [each async for each in call]
 
 
@@ -405,7 +405,7 @@ async def test_b12_a_streamed_message_over_the_send_limit_ends_the_stream_with_t
         yield stream_event(1, TextDelta(iteration_index=0, text="x" * 100_001))
 
     async with serving(ScriptedReasoning(on_stream=events), max_send_bytes=100_000) as served:
-        code, message, details = await refused(served.reasoning.ReasonIterations(ITERATIONS, metadata=AUTHORIZED))
+        code, message, details = await get_error(served.reasoning.ReasonIterations(ITERATIONS, metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "over the limit of 100000" in message
@@ -419,7 +419,7 @@ async def test_b13_a_thousand_violations_stay_readable_within_four_kibibytes() -
         )
 
     async with serving(ScriptedReasoning(on_execute=execute)) as served:
-        code, message, details = await refused(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
+        code, message, details = await get_error(served.reasoning.Reason(REASON, metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert message.startswith("Request validation failed: field_0 must be")
@@ -478,7 +478,7 @@ async def test_b15_the_rich_status_is_read_from_the_error_of_a_stream_after_its_
         raise error
 
     async with serving(ScriptedReasoning(on_stream=events)) as served:
-        code, _, details = await refused(served.reasoning.ReasonIterations(ITERATIONS, metadata=AUTHORIZED))
+        code, _, details = await get_error(served.reasoning.ReasonIterations(ITERATIONS, metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert details["ErrorInfo"].metadata["execution_id"] == "run-1"

@@ -36,7 +36,7 @@ async def call(listening: Listening) -> Any:
 
 
 @asynccontextmanager
-async def limited(model: FunctionModel | None = None, **limits: object) -> AsyncGenerator[Listening, None]:
+async def serve_limited(model: FunctionModel | None = None, **limits: object) -> AsyncGenerator[Listening, None]:
     environ = {f"REASOND__LIMITS__{name.upper()}": str(value) for name, value in limits.items()}
     async with running_server(model=model, environ=environ) as listening:
         yield listening
@@ -49,7 +49,7 @@ async def refusal(listening: Listening, **options: Any) -> reasond.ReasondError:
 
 
 async def test_requests_over_the_limit_are_told_when_to_come_back_on_both_wires() -> None:
-    async with limited(requests_per_minute=2) as listening:
+    async with serve_limited(requests_per_minute=2) as listening:
         assert (await ask(listening)).answer == "42"
         assert (await call(listening))["result"]["answer"] == "42"
         error = await refusal(listening)
@@ -61,7 +61,7 @@ async def test_requests_over_the_limit_are_told_when_to_come_back_on_both_wires(
 
 
 async def test_a_strategy_counts_by_its_weight() -> None:
-    async with limited(requests_per_minute=4, weights__chain_of_thought=3) as listening:
+    async with serve_limited(requests_per_minute=4, weights__chain_of_thought=3) as listening:
         await ask(listening)
         await refusal(listening)
         await ask(listening, strategy="bounded_context")
@@ -82,7 +82,7 @@ class Gated:
 
 async def test_a_place_is_taken_while_the_execution_runs_and_comes_back_on_every_way_out() -> None:
     gated = Gated()
-    async with limited(gated.model, concurrent_requests=1) as listening:
+    async with serve_limited(gated.model, concurrent_requests=1) as listening:
         for way_out in ("answered", "left"):
             gated.is_asked.clear()
             gated.may_answer.clear()
@@ -114,7 +114,7 @@ async def test_of_many_calls_at_once_only_those_are_made_that_the_budget_covers(
         asked += 1
         return "<answer>42</answer>"
 
-    async with limited(FunctionModel(answer), tokens_per_day=1200) as listening:
+    async with serve_limited(FunctionModel(answer), tokens_per_day=1200) as listening:
         tries = (ask(listening, config={"max_tokens": 1000}) for _ in range(64))
         ends = await asyncio.gather(*tries, return_exceptions=True)
         reasons = {end.reason for end in ends if isinstance(end, reasond.ReasondError)}
@@ -129,7 +129,7 @@ async def test_a_run_that_meets_the_callers_budget_ends_with_what_it_has() -> No
     thoughts = FunctionModel(
         lambda _request: f"<continue>{' '.join(str(next(numbers)) for _ in range(100))}</continue>"
     )
-    async with limited(thoughts, tokens_per_day=1000) as listening:
+    async with serve_limited(thoughts, tokens_per_day=1000) as listening:
         config = {"chunk_size": 1024, "carryover_size": 512, "carryover_mode": "tail"}
         found = await ask(listening, strategy="bounded_context", config=config)
         assert found.finish_reason == reasond.FinishReason.FINISH_REASON_BUDGET_EXHAUSTED
@@ -145,7 +145,7 @@ async def test_two_servers_share_one_budget_in_redis_and_health_is_never_limited
             "requests_per_minute": 3,
             "tokens_per_minute": 1_000_000,
         }
-        one, two = [await stack.enter_async_context(limited(**limits)) for _ in range(2)]
+        one, two = [await stack.enter_async_context(serve_limited(**limits)) for _ in range(2)]
         for listening in (one, two, one):
             assert (await ask(listening)).answer == "42"
         for listening in (one, two):

@@ -60,7 +60,7 @@ async def model_of(engine: Engine, **options: Any) -> AsyncIterator[ChatModel]:
         await model.aclose()
 
 
-async def called(model: ChatModel, **changes: Any) -> tuple[str, str, Finished]:
+async def call_model(model: ChatModel, **changes: Any) -> tuple[str, str, Finished]:
     """Return the text, the hidden reasoning and the end of a call at temperature 0."""
     request = ChatRequest(**{"messages": PROMPT, "max_tokens": 60, "temperature": 0.0, **changes})
     async with aclosing(model.stream(request)) as stream:
@@ -74,7 +74,7 @@ async def called(model: ChatModel, **changes: Any) -> tuple[str, str, Finished]:
 async def test_text_streams_and_ends_with_the_engines_own_account(llama_server: StartEngine) -> None:
     engine = llama_server("answer")
     async with model_of(engine) as model:
-        text, reasoning, finished = await called(model)
+        text, reasoning, finished = await call_model(model)
     assert text == "Let me see: six times seven makes<answer>42</answer>"
     assert not reasoning
     assert finished.reason is ModelFinish.STOP
@@ -85,7 +85,7 @@ async def test_text_streams_and_ends_with_the_engines_own_account(llama_server: 
 
 async def test_a_closing_tag_stops_the_engine_and_is_left_out(llama_server: StartEngine) -> None:
     async with model_of(llama_server("answer")) as model:
-        text, _, finished = await called(model, stop=CLOSING)
+        text, _, finished = await call_model(model, stop=CLOSING)
     assert text == "Let me see: six times seven makes<answer>42"
     assert finished.reason is ModelFinish.STOP
     assert finished.usage.output_tokens < 12
@@ -93,14 +93,14 @@ async def test_a_closing_tag_stops_the_engine_and_is_left_out(llama_server: Star
 
 async def test_a_repeated_prompt_is_reported_as_cached(llama_server: StartEngine) -> None:
     async with model_of(llama_server("answer", slots=1)) as model:
-        await called(model)
-        _, _, finished = await called(model)
+        await call_model(model)
+        _, _, finished = await call_model(model)
     assert finished.usage.cached_input_tokens == finished.usage.input_tokens - 1
 
 
 async def test_hidden_reasoning_comes_apart_from_the_answer(llama_server: StartEngine) -> None:
     async with model_of(llama_server("think")) as model:
-        text, reasoning, _ = await called(model)
+        text, reasoning, _ = await call_model(model)
     assert (text, reasoning) == ("<answer>42</answer>", " Hm, easy")
 
 
@@ -112,13 +112,13 @@ async def test_a_json_schema_binds_the_engine(llama_server: StartEngine) -> None
         "additionalProperties": False,
     }
     async with model_of(llama_server("answer")) as model:
-        text, _, _ = await called(model, json_schema=schema, max_tokens=200)
+        text, _, _ = await call_model(model, json_schema=schema, max_tokens=200)
     assert json.loads(text) == {"answer": "42"}
 
 
 async def test_the_limit_of_tokens_is_the_engines_own(llama_server: StartEngine) -> None:
     async with model_of(llama_server("endless")) as model:
-        text, _, finished = await called(model, max_tokens=17)
+        text, _, finished = await call_model(model, max_tokens=17)
     assert finished.reason is ModelFinish.LENGTH
     assert finished.usage.output_tokens == 17 == len(text.split())
 
@@ -127,7 +127,7 @@ async def test_a_prompt_beyond_the_window_is_an_exhausted_context(llama_server: 
     long = Message(role=Role.USER, content="x" * 5000)
     async with model_of(llama_server("answer")) as model:
         with pytest.raises(ContextExhaustedError):
-            await called(model, messages=[long])
+            await call_model(model, messages=[long])
 
 
 TEXTS = (
@@ -147,7 +147,7 @@ async def test_the_servers_count_is_what_it_reports_and_bytes_are_above_it(
     prompt = [Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER, content=text or " ")]
     async with model_of(llama_server("answer")) as model:
         counted = await model.count_exactly(prompt)
-        _, _, finished = await called(model, messages=prompt)
+        _, _, finished = await call_model(model, messages=prompt)
     assert counted == finished.usage.input_tokens
     assert ByteCounter().count_prompt(prompt) >= counted
     assert ByteCounter(message_overhead=1, prompt_overhead=2).count_prompt(prompt) >= counted
@@ -158,7 +158,7 @@ async def test_an_estimate_learns_from_the_engine_that_it_was_far_too_low(llama_
     async with model_of(llama_server("answer"), counter_kind="estimate") as model:
         assert isinstance(model.counter, EstimatingCounter)
         assert model.counter.count_prompt(prompt) < 1000
-        _, _, finished = await called(model, messages=prompt)
+        _, _, finished = await call_model(model, messages=prompt)
         model.counter.learn(prompt, finished.usage.input_tokens)
         assert 950 < finished.usage.input_tokens <= model.counter.count_prompt(prompt)
 
@@ -216,7 +216,7 @@ async def test_a_model_that_writes_nothing_is_reported_as_such(llama_server: Sta
     assert "The model wrote nothing." in reasoning.warnings
 
 
-async def bounded(
+async def run_bounded(
     engine: Engine, *, material: str = "", chunk_size: int = 2048, **options: Any
 ) -> tuple[execution_pb2.Reasoning, Sequence[tuple[ChatRequest, Finished]]]:
     """Run bounded context over gRPC and return its result and the calls that it made."""
@@ -245,7 +245,7 @@ PROSE = "In the town of Kel there is a wall, and in the wall there are four gate
 async def test_no_window_is_larger_than_chunk_size_by_the_engines_own_tokenizer(
     llama_server: StartEngine, chain: str
 ) -> None:
-    reasoning, calls = await bounded(llama_server(chain, window=8192), material=PROSE)
+    reasoning, calls = await run_bounded(llama_server(chain, window=8192), material=PROSE)
     assert len(calls) > 4
     for _, finished in calls:
         assert finished.usage.source is UsageSource.REPORTED
@@ -257,7 +257,7 @@ async def test_no_window_is_larger_than_chunk_size_by_the_engines_own_tokenizer(
 
 
 async def test_an_estimate_that_was_too_low_keeps_to_chunk_size_once_it_has_learnt(llama_server: StartEngine) -> None:
-    reasoning, calls = await bounded(llama_server("answer", window=8192), material=PROSE, counter_kind="estimate")
+    reasoning, calls = await run_bounded(llama_server("answer", window=8192), material=PROSE, counter_kind="estimate")
     first, *others = [finished.usage.total_tokens for _, finished in calls]
     assert first > 2048
     assert len(others) > 2
@@ -267,6 +267,6 @@ async def test_an_estimate_that_was_too_low_keeps_to_chunk_size_once_it_has_lear
 
 async def test_bytes_keep_to_chunk_size_from_the_first_call(llama_server: StartEngine) -> None:
     engine = llama_server("answer", window=8192)
-    _, calls = await bounded(engine, material=PROSE, chunk_size=4096, counter_kind="bytes")
+    _, calls = await run_bounded(engine, material=PROSE, chunk_size=4096, counter_kind="bytes")
     assert len(calls) > 2
     assert max(finished.usage.total_tokens for _, finished in calls) <= 4096

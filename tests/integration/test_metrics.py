@@ -21,14 +21,14 @@ OWN_LISTENER = {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}
 REASON = 'method="reasond.v1.ReasoningService/Reason",transport="grpc"'
 
 
-async def scraped(listening: Listening) -> Mapping[str, float]:
+async def scrape(listening: Listening) -> Mapping[str, float]:
     async with httpx.AsyncClient() as client:
         text = (await client.get(listening.metrics)).text
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in lines}
 
 
-async def posted(listening: Listening, method: str, *, accept: str = "application/json", **params: object) -> str:
+async def post(listening: Listening, method: str, *, accept: str = "application/json", **params: object) -> str:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     headers = {"authorization": f"Bearer {listening.token}", "accept": accept}
     async with httpx.AsyncClient() as client:
@@ -40,7 +40,7 @@ async def test_a_unary_call_is_counted_in_every_room_once() -> None:
     async with running_server(model=model, environ=OWN_LISTENER) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             await client.reason("2 + 2?", strategy="chain_of_thought")
-        found = await scraped(listening)
+        found = await scrape(listening)
     ends = 'finish_reason="answered",strategy="chain_of_thought"'
     assert found[f'reasond_calls_total{{code="OK",{REASON}}}'] == 1
     assert found[f"reasond_call_duration_seconds_count{{{REASON}}}"] == 1
@@ -57,11 +57,11 @@ async def test_a_unary_call_is_counted_in_every_room_once() -> None:
 async def test_json_rpc_calls_are_counted_by_method_and_streams_when_they_end() -> None:
     model = FunctionModel(lambda _: "<answer>4</answer>")
     async with running_server(model=model, environ=OWN_LISTENER) as listening:
-        await posted(listening, "reasoning.execute", query="2 + 2?")
-        await posted(listening, "reasoning.execute", query="")
-        await posted(listening, "no.such.method")
-        await posted(listening, "reasoning.execute", accept="text/event-stream", query="2 + 2?")
-        found = await scraped(listening)
+        await post(listening, "reasoning.execute", query="2 + 2?")
+        await post(listening, "reasoning.execute", query="")
+        await post(listening, "no.such.method")
+        await post(listening, "reasoning.execute", accept="text/event-stream", query="2 + 2?")
+        found = await scrape(listening)
     of = 'method="reasoning.execute",transport="jsonrpc"'
     assert found[f'reasond_calls_total{{code="OK",{of}}}'] == 2
     assert found[f'reasond_calls_total{{code="INVALID_ARGUMENT",{of}}}'] == 1
@@ -81,11 +81,11 @@ async def test_a_stream_is_open_while_it_runs_and_its_place_is_taken() -> None:
     ):
         stream = aiter(client.reason_iterations("2 + 2?", strategy="chain_of_thought"))
         await anext(stream)
-        during = await scraped(listening)
+        during = await scrape(listening)
         hold.set()
         async for _ in stream:
             pass
-        after = await scraped(listening)
+        after = await scrape(listening)
     assert during['reasond_streams_open{transport="grpc"}'] == 1
     assert during['reasond_calls_in_flight{transport="grpc"}'] == 1
     assert during["reasond_executions_running"] == 1
@@ -104,7 +104,7 @@ async def test_denials_are_counted_by_kind_and_nobody_is_named() -> None:
             await client.reason("2 + 2?")
             with pytest.raises(ReasondError):
                 await client.reason("3 + 3?", timeout_s=5)
-        found = await scraped(listening)
+        found = await scrape(listening)
     assert found['reasond_denials_total{kind="authentication"}'] == 1
     assert found['reasond_denials_total{kind="rate"}'] >= 1
     reserved, settled, refunded = (
@@ -126,12 +126,12 @@ async def test_who_waits_for_a_place_and_who_gets_none_are_counted_once() -> Non
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             two = [asyncio.create_task(client.reason("2 + 2?", strategy="chain_of_thought")) for _ in range(2)]
             async with asyncio.timeout(120):
-                while not (during := await scraped(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - only a scrape tells
+                while not (during := await scrape(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - only a scrape tells
                     await asyncio.sleep(0.05)
-            refused = await posted(listening, "reasoning.execute", query="2 + 2?")
+            refused = await post(listening, "reasoning.execute", query="2 + 2?")
             hold.set()
             await asyncio.gather(*two)
-        found = await scraped(listening)
+        found = await scrape(listening)
     assert '"OVERLOADED"' in refused
     assert (during["reasond_executions_running"], during["reasond_execution_places"]) == (1, 1)
     assert found['reasond_queue_wait_seconds_count{outcome="admitted"}'] == 1
@@ -148,7 +148,7 @@ async def test_who_is_refused_a_token_or_a_scrape_is_a_denial_too() -> None:
             assert (await client.post("/api/v1/auth/token", json=guess)).status_code == 401
             assert (await client.get("/metrics")).status_code == 401
             assert (await client.get("/metrics", headers={"authorization": "Bearer nonsense"})).status_code == 401
-        found = await scraped(listening)
+        found = await scrape(listening)
     assert found['reasond_denials_total{kind="authentication"}'] == 3
     assert found['reasond_errors_total{reason="TOKEN_INVALID",transport="http"}'] == 2
     assert found['reasond_errors_total{reason="TOKEN_MISSING",transport="http"}'] == 1
@@ -159,7 +159,7 @@ async def test_a_run_that_fails_counts_as_failed_with_its_reason() -> None:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             with pytest.raises(ReasondError):
                 await client.reason("2 + 2?", budget=Budget(max_total_tokens=1))
-        found = await scraped(listening)
+        found = await scrape(listening)
     assert found['reasond_executions_total{finish_reason="failed",strategy="chain_of_thought"}'] == 1
     assert found['reasond_errors_total{reason="TOKEN_BUDGET_EXHAUSTED",transport="grpc"}'] == 1
     assert found['reasond_denials_total{kind="budget"}'] == 0

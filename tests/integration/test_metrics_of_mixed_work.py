@@ -75,7 +75,7 @@ class Backend:
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + said + USAGE + DONE)
 
 
-async def scraped(listening: Listening) -> Mapping[str, float]:
+async def scrape(listening: Listening) -> Mapping[str, float]:
     async with httpx.AsyncClient() as client:
         text = (await client.get(listening.metrics)).text
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
@@ -99,7 +99,7 @@ def require_budget_spent(found: Mapping[str, float]) -> None:
     assert budget["reserved"] == spent + found['reasond_budget_tokens_total{event="refunded"}']
 
 
-async def cancelled(listening: Listening, plays: Backend) -> None:
+async def ask_and_leave(listening: Listening, plays: Backend) -> None:
     """Ask without a request id, and leave while the model works."""
     task = execution_pb2.ReasoningTask(query="HOLD", strategy="chain_of_thought")
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
@@ -127,7 +127,7 @@ async def use(listening: Listening, plays: Backend) -> None:
         for number in range(20):
             with suppress(ReasondError):
                 await client.reason("What?", strategy=f"made_up_{number}")
-    await cancelled(listening, plays)
+    await ask_and_leave(listening, plays)
     async with httpx.AsyncClient(base_url=listening.http) as stranger:
         for number in range(20):
             made_up = {"jsonrpc": "2.0", "id": 1, "method": f"made.up.{number}", "params": {}}
@@ -150,7 +150,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
             await use(listening, plays)
             ends = 'reasond_executions_total{finish_reason="cancelled",strategy="chain_of_thought"}'
             async with asyncio.timeout(LIMIT_S):
-                while not (found := await scraped(listening)).get(ends):  # noqa: ASYNC110 - a scrape is all that can be asked
+                while not (found := await scrape(listening)).get(ends):  # noqa: ASYNC110 - a scrape is all that can be asked
                     await asyncio.sleep(0.05)
         attempts = sum(conversation.body != b"" for conversation in server.conversations)
 
@@ -201,7 +201,7 @@ async def test_what_a_run_saved_is_told_as_its_caller_is_told() -> None:
     async with running_server(environ={"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             result = await client.reason(question, material=book, strategy="bounded_context", config=config)
-        found = await scraped(listening)
+        found = await scrape(listening)
     told = result.metrics.bounded_context
     for baseline, savings in (("single_pass", told.savings), ("reprompt", told.reprompt_savings)):
         for measure in ("attention", "kv_read", "tokens"):

@@ -49,7 +49,7 @@ def stdio(*args: str, **changed: Any) -> McpOptions:
 
 
 @asynccontextmanager
-async def connected(options: McpOptions) -> AsyncIterator[McpServer]:
+async def connect(options: McpOptions) -> AsyncIterator[McpServer]:
     server = McpServer(options, jitter=lambda: 0.0)
     await server.start()
     try:
@@ -58,7 +58,7 @@ async def connected(options: McpOptions) -> AsyncIterator[McpServer]:
         await server.aclose()
 
 
-async def called(server: McpServer, tool: str, /, **arguments: object) -> ToolResult:
+async def call_tool(server: McpServer, tool: str, /, **arguments: object) -> ToolResult:
     box = Tools(servers=[server]).open_toolbox(max_calls=None)
     return await box.call(ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments)))
 
@@ -73,25 +73,25 @@ def options(request: pytest.FixtureRequest) -> Iterator[McpOptions]:
 
 
 async def test_the_tools_of_a_server_are_called_and_its_results_mapped(options: McpOptions) -> None:
-    async with connected(options) as server:
+    async with connect(options) as server:
         told = {tool.name: tool.is_idempotent for tool in server.tools}
         assert {"t__add": True, "t__environment": True, "t__fail": False, "t__parts": False}.items() <= told.items()
         assert "t__large" not in told, "its schema is too large for any prompt"
         odd = next(name for name in told if name.startswith("t__odd_name_"))
-        assert (await called(server, "t__add", one=2, other=3)).result_json == '{"result":5}'
-        assert (await called(server, odd)).result_json == '{"text":"odd"}'
-        assert json.loads((await called(server, "t__parts")).result_json)["content"] == [
+        assert (await call_tool(server, "t__add", one=2, other=3)).result_json == '{"result":5}'
+        assert (await call_tool(server, odd)).result_json == '{"text":"odd"}'
+        assert json.loads((await call_tool(server, "t__parts")).result_json)["content"] == [
             {"type": "text", "text": "seen"},
             {"type": "image", "mime_type": "image/png", "left_out_base64_characters": 8},
         ]
-        hostile = (await called(server, "t__hostile")).result_json
+        hostile = (await call_tool(server, "t__hostile")).result_json
         assert "\\u202e" in hostile
         assert "\\u0000" in hostile
 
 
 async def test_a_call_carries_its_idempotency_key(options: McpOptions) -> None:
     call = ToolCall(call_id="c1", name="t__heard", arguments_json="{}")
-    async with connected(options) as server:
+    async with connect(options) as server:
         box = Tools(servers=[server]).open_toolbox(max_calls=None)
         results = [await box.call(call, idempotency_key=key) for key in ("", "k1")]
     told = [json.loads(json.loads(result.result_json)["text"]) for result in results]
@@ -99,83 +99,83 @@ async def test_a_call_carries_its_idempotency_key(options: McpOptions) -> None:
 
 
 async def test_a_call_that_fails_or_does_not_fit_is_an_error_result(options: McpOptions) -> None:
-    async with connected(options) as server:
-        failed = await called(server, "t__fail", why="because")
+    async with connect(options) as server:
+        failed = await call_tool(server, "t__fail", why="because")
         assert failed.is_error
         assert "Error executing tool fail" in failed.result_json
-        wrong = await called(server, "t__add", one="x", extra=1)
+        wrong = await call_tool(server, "t__add", one="x", extra=1)
         assert wrong.is_error
         for words in ("one must satisfy type 'integer', got 'x'", "must have 'other'"):
             assert words in json.loads(wrong.result_json)["message"]
 
 
 async def test_a_call_that_never_ends_is_stopped_and_the_connection_goes_on(options: McpOptions) -> None:
-    async with connected(replace(options, timeout_s=2.0)) as server:
-        late = await called(server, "t__wait")
+    async with connect(replace(options, timeout_s=2.0)) as server:
+        late = await call_tool(server, "t__wait")
         assert late.is_error
         assert "timeout" in late.result_json or "did not answer" in late.result_json
-        assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+        assert (await call_tool(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
 
 
 @pytest.mark.parametrize("tool", ["t__misfit", "t__malformed"])
 async def test_a_result_that_cannot_be_read_costs_its_call_and_no_other(options: McpOptions, tool: str) -> None:
-    async with connected(options) as server:
-        waiting = asyncio.create_task(called(server, "t__wait"))
+    async with connect(options) as server:
+        waiting = asyncio.create_task(call_tool(server, "t__wait"))
         await asyncio.sleep(0)
-        failed = await called(server, tool)
+        failed = await call_tool(server, tool)
         assert failed.is_error
         assert "cannot be read" in failed.result_json
         assert server.is_connected
         assert not waiting.done(), "the calls of other runs share the connection"
-        assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+        assert (await call_tool(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
         waiting.cancel()
         await asyncio.wait({waiting})
 
 
 async def test_a_program_that_dies_costs_a_call_and_is_started_again() -> None:
-    async with connected(stdio()) as server:
-        dead = await called(server, "t__die")
+    async with connect(stdio()) as server:
+        dead = await call_tool(server, "t__die")
         assert dead.is_error
         assert not server.is_connected
         async with asyncio.timeout(LIMIT_S):
             await server.wait_connected()
-        assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+        assert (await call_tool(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
 
 
 async def test_an_http_server_that_goes_away_and_comes_back_is_found_again() -> None:
     with over_http() as (process, port):
-        async with connected(McpOptions(name="t", url=f"http://127.0.0.1:{port}/mcp")) as server:
+        async with connect(McpOptions(name="t", url=f"http://127.0.0.1:{port}/mcp")) as server:
             process.kill()
             process.wait()
-            gone = await called(server, "t__add", one=1, other=1)
+            gone = await call_tool(server, "t__add", one=1, other=1)
             assert gone.is_error
             assert "MCP server 't'" in gone.result_json
             assert server.tools, "what was known stays offered"
             with over_http(port):
                 async with asyncio.timeout(LIMIT_S):
                     await server.wait_connected()
-                assert (await called(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
+                assert (await call_tool(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
 
 
 async def test_only_allowed_tools_and_variables_are_passed_on(caplog: pytest.LogCaptureFixture) -> None:
     options = stdio(env={"TESTED": "yes"}, allow_tools=("environment", "missing"))
-    async with connected(options) as server:
+    async with connect(options) as server:
         assert [tool.name for tool in server.tools] == ["t__environment"]
-        assert (await called(server, "t__environment", name="TESTED")).result_json == '{"result":"yes"}'
-        assert (await called(server, "t__environment", name="PYTEST_CURRENT_TEST")).result_json == '{"result":""}'
+        assert (await call_tool(server, "t__environment", name="TESTED")).result_json == '{"result":"yes"}'
+        assert (await call_tool(server, "t__environment", name="PYTEST_CURRENT_TEST")).result_json == '{"result":""}'
     assert "lacks allowed tools" in caplog.text
 
 
 async def test_a_program_is_ended_with_the_server(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    async with connected(stdio(str(pid_file))) as server:
+    async with connect(stdio(str(pid_file))) as server:
         assert server.is_connected
         pid = int(pid_file.read_text(encoding="ascii"))
         os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not server.is_connected
-    assert (await called(server, "t__add", one=1, other=1)).is_error
+    assert (await call_tool(server, "t__add", one=1, other=1)).is_error
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ async def test_a_program_is_ended_with_the_server(tmp_path: Path) -> None:
 )
 async def test_a_server_that_is_no_server_delays_the_start_and_nothing_else(wrong: dict[str, Any]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        async with connected(stdio(**{"connect_timeout_s": 3.0} | wrong)) as server:
+        async with connect(stdio(**{"connect_timeout_s": 3.0} | wrong)) as server:
             assert not server.is_connected
             assert server.tools == ()
             assert Tools(servers=[server]).open_toolbox(max_calls=None).specs == ()

@@ -37,7 +37,7 @@ from reasond_server.telemetry.spans import ATTRIBUTES, RESERVED_SPANS
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
 from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
-from tests.spans import Spans, ids, said
+from tests.spans import Spans, attributes_of, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,26 +53,26 @@ SERVER = "reasond.v1.ReasoningService/"
 GOOD = (chunk("<answer>42</answer>"), chunk(finish="stop"), usage(11, 4))
 
 
-async def asked(spans: Spans, model: ChatModel | None, query: str = "What is 6 * 7?", **keys: Any) -> None:
+async def ask_once(spans: Spans, model: ChatModel | None, query: str = "What is 6 * 7?", **keys: Any) -> None:
     """Ask once over gRPC and wait until the span of the RPC has ended."""
     async with running_server(model=model, spans=spans.sink) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             await client.reason(query, **keys)
-        await spans.until(lambda one: one.named(SERVER))
+        await spans.until(lambda one: one.find_named(SERVER))
 
 
 async def test_chain_of_thought_is_one_step_with_one_call() -> None:
     spans = Spans()
-    await asked(spans, ScriptedModel(["Six times seven. <answer>42</answer>"]))
+    await ask_once(spans, ScriptedModel(["Six times seven. <answer>42</answer>"]))
     assert spans.tree() == [f"{SERVER}Reason", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
     rpc, run, step, chat = spans.all
     assert [one.kind for one in spans.all] == [SpanKind.SERVER, SpanKind.INTERNAL, SpanKind.INTERNAL, SpanKind.CLIENT]
-    assert said(rpc)["rpc.response.status_code"] == "OK"
-    assert said(rpc)["reasond.execution.id"] == said(run)["gen_ai.conversation.id"]
-    assert said(run)["gen_ai.operation.name"] == "invoke_workflow"
-    assert said(run)["reasond.finish_reason"] == "answered"
-    assert (said(step)["reasond.step.index"], said(step)["openinference.span.kind"]) == (0, "CHAIN")
-    assert said(chat)["gen_ai.usage.output_tokens"] == said(run)["gen_ai.usage.output_tokens"]
+    assert attributes_of(rpc)["rpc.response.status_code"] == "OK"
+    assert attributes_of(rpc)["reasond.execution.id"] == attributes_of(run)["gen_ai.conversation.id"]
+    assert attributes_of(run)["gen_ai.operation.name"] == "invoke_workflow"
+    assert attributes_of(run)["reasond.finish_reason"] == "answered"
+    assert (attributes_of(step)["reasond.step.index"], attributes_of(step)["openinference.span.kind"]) == (0, "CHAIN")
+    assert attributes_of(chat)["gen_ai.usage.output_tokens"] == attributes_of(run)["gen_ai.usage.output_tokens"]
     assert {one.status.status_code for one in spans.all} == {StatusCode.UNSET}
 
 
@@ -80,30 +80,30 @@ async def test_react_has_a_step_for_each_turn_and_its_tools_below_it() -> None:
     call = ToolCall(call_id="c1", name="calculator", arguments_json='{"expression": "6*7"}')
     spans = Spans()
     model = ScriptedModel([Reply(text="I compute.", tool_calls=(call,)), "<answer>42</answer>"], has_native_tools=True)
-    await asked(spans, model, config=ReactConfig(allow_tool_use=True))
+    await ask_once(spans, model, config=ReactConfig(allow_tool_use=True))
     assert spans.tree() == [
         f"{SERVER}Reason",
         ["invoke_workflow react", ["step", ["chat scripted", "execute_tool calculator"], "step", ["chat scripted"]]],
     ]
-    assert said(spans.one("execute_tool"))["gen_ai.tool.call.id"] == "c1"
-    assert "gen_ai.tool.call.arguments" not in said(spans.one("execute_tool"))
+    assert attributes_of(spans.one("execute_tool"))["gen_ai.tool.call.id"] == "c1"
+    assert "gen_ai.tool.call.arguments" not in attributes_of(spans.one("execute_tool"))
 
 
 async def test_a_tool_that_the_model_invented_does_not_name_a_span() -> None:
     call = ToolCall(call_id="c1", name="the secret plan", arguments_json="{}")
     spans = Spans()
     model = ScriptedModel([Reply(text="I try.", tool_calls=(call,)), "<answer>42</answer>"], has_native_tools=True)
-    await asked(spans, model, config=ReactConfig(allow_tool_use=True))
+    await ask_once(spans, model, config=ReactConfig(allow_tool_use=True))
     tool = spans.one("execute_tool")
     assert tool.name == "execute_tool unknown"
-    assert said(tool)["error.type"] == "tool_error"
-    assert "secret plan" not in str([said(one) for one in spans.all])
+    assert attributes_of(tool)["error.type"] == "tool_error"
+    assert "secret plan" not in str([attributes_of(one) for one in spans.all])
 
 
 async def test_bounded_context_has_a_step_for_each_window() -> None:
     spans = Spans()
     model = FunctionModel(lambda request: "Nothing here." if "6 * 7" not in str(request) else "<answer>42</answer>")
-    await asked(spans, model, config=BoundedContextConfig())
+    await ask_once(spans, model, config=BoundedContextConfig())
     (rpc, (run, steps)) = spans.tree()
     assert (rpc, run) == (f"{SERVER}Reason", "invoke_workflow bounded_context")
     assert steps[:2] == ["step", ["chat function"]]
@@ -112,31 +112,31 @@ async def test_bounded_context_has_a_step_for_each_window() -> None:
 async def test_self_consistency_has_every_sample_below_a_step() -> None:
     spans = Spans()
     model = FunctionModel(lambda _: "<answer>42</answer>")
-    await asked(spans, model, config=SelfConsistencyConfig(samples=3))
-    steps = {ids(span)[1] for span in spans.named("step")}
-    calls = spans.named("chat")
-    assert len(calls) == said(spans.one("invoke_workflow self_consistency"))["reasond.steps"]
+    await ask_once(spans, model, config=SelfConsistencyConfig(samples=3))
+    steps = {ids(span)[1] for span in spans.find_named("step")}
+    calls = spans.find_named("chat")
+    assert len(calls) == attributes_of(spans.one("invoke_workflow self_consistency"))["reasond.steps"]
     assert all(call.parent is not None and call.parent.span_id in steps for call in calls)
 
 
 async def test_tree_of_thought_has_every_call_below_a_step() -> None:
     spans = Spans()
-    await asked(spans, None, strategy="tree_of_thought")
-    steps = {ids(span)[1] for span in spans.named("step")}
-    calls = spans.named("chat")
+    await ask_once(spans, None, strategy="tree_of_thought")
+    steps = {ids(span)[1] for span in spans.find_named("step")}
+    calls = spans.find_named("chat")
     assert calls
     assert all(call.parent is not None and call.parent.span_id in steps for call in calls)
     run = spans.one("invoke_workflow tree_of_thought")
-    assert all(span.parent is not None and span.parent.span_id == ids(run)[1] for span in spans.named("step"))
+    assert all(span.parent is not None and span.parent.span_id == ids(run)[1] for span in spans.find_named("step"))
 
 
 async def test_every_attribute_is_in_the_table_and_no_span_has_a_reserved_name() -> None:
     names, attributes = set(), set()
     for strategy in ("chain_of_thought", "react", "tree_of_thought", "self_consistency", "bounded_context"):
         spans = Spans(options=TracingOptions(has_content=True))
-        await asked(spans, None, strategy=strategy)
+        await ask_once(spans, None, strategy=strategy)
         names |= {span.name for span in spans.all}
-        attributes |= {name for span in spans.all for name in said(span)}
+        attributes |= {name for span in spans.all for name in attributes_of(span)}
     assert attributes <= set(ATTRIBUTES)
     assert not names & set(RESERVED_SPANS)
 
@@ -144,10 +144,10 @@ async def test_every_attribute_is_in_the_table_and_no_span_has_a_reserved_name()
 async def test_a_run_that_fails_says_why_in_every_span_that_failed() -> None:
     spans = Spans()
     with pytest.raises(ReasondError):
-        await asked(spans, ScriptedModel([Reply(error=ModelFailedError("gone"))]))
-    await spans.until(lambda one: one.named(SERVER))
+        await ask_once(spans, ScriptedModel([Reply(error=ModelFailedError("gone"))]))
+    await spans.until(lambda one: one.find_named(SERVER))
     assert spans.tree() == [f"{SERVER}Reason", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
-    failed = {span.name: said(span).get("error.type") for span in spans.all}
+    failed = {span.name: attributes_of(span).get("error.type") for span in spans.all}
     assert failed == {
         f"{SERVER}Reason": "MODEL_FAILED",
         "invoke_workflow chain_of_thought": "MODEL_FAILED",
@@ -160,10 +160,10 @@ async def test_a_run_that_fails_says_why_in_every_span_that_failed() -> None:
 async def test_a_request_that_is_refused_is_no_fault_of_the_server() -> None:
     spans = Spans()
     with pytest.raises(ReasondError):
-        await asked(spans, None, "")
-    await spans.until(lambda one: one.named(SERVER))
+        await ask_once(spans, None, "")
+    await spans.until(lambda one: one.find_named(SERVER))
     (rpc,) = spans.all
-    assert said(rpc)["error.type"] == "INVALID_REQUEST"
+    assert attributes_of(rpc)["error.type"] == "INVALID_REQUEST"
     assert rpc.status.status_code is StatusCode.UNSET
 
 
@@ -181,11 +181,11 @@ async def test_a_run_that_its_caller_left_is_cancelled_and_every_span_ends() -> 
             await spans.until(lambda _: model.open_calls)
             asking.cancel()
             await asyncio.wait([asking])
-        await spans.until(lambda one: one.named(SERVER) and one.named("invoke_workflow"))
+        await spans.until(lambda one: one.find_named(SERVER) and one.find_named("invoke_workflow"))
     run = ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]
     assert spans.tree() == [f"{SERVER}ReasonIterations", run]
-    assert said(spans.one("invoke_workflow"))["reasond.finish_reason"] == "cancelled"
-    assert said(spans.one(SERVER))["rpc.response.status_code"] == "CANCELLED"
+    assert attributes_of(spans.one("invoke_workflow"))["reasond.finish_reason"] == "cancelled"
+    assert attributes_of(spans.one(SERVER))["rpc.response.status_code"] == "CANCELLED"
 
 
 async def test_a_caller_continues_its_trace_over_grpc_and_over_http() -> None:
@@ -236,12 +236,12 @@ async def test_a_stranger_neither_has_a_trace_kept_nor_writes_into_one() -> None
         await ask_as(listening, listening.token)
         await dark.until(lambda one: len(one.all) == 2)
     assert {f"{ids(span)[0]:032x}" for span in dark.all} == {TRACE}
-    assert not any("error.type" in said(span) for span in dark.all)
+    assert not any("error.type" in attributes_of(span) for span in dark.all)
     async with running_server(spans=light.sink) as listening:
         await ask_as(listening, "nonsense")
         await light.until(lambda one: len(one.all) == 2)
     for span in light.all:
-        assert said(span)["error.type"] == "TOKEN_INVALID"
+        assert attributes_of(span)["error.type"] == "TOKEN_INVALID"
         assert span.parent is None
         assert f"{ids(span)[0]:032x}" != TRACE
         assert [f"{link.context.trace_id:032x}" for link in span.links] == [TRACE]
@@ -258,7 +258,7 @@ async def test_what_strangers_name_does_not_name_a_span_and_probes_have_none() -
             await http.get("/healthz")
         await spans.until(lambda one: len(one.all) == 2)
     assert [span.name for span in spans.all] == ["_OTHER", "GET"]
-    assert "hatever" not in str([(span.name, said(span)) for span in spans.all])
+    assert "hatever" not in str([(span.name, attributes_of(span)) for span in spans.all])
 
 
 @pytest.mark.parametrize("told", [("models",), ()])
@@ -274,10 +274,10 @@ async def test_the_model_server_is_told_where_the_call_stands_and_retries_are_on
         async with running_server(environ=environ, spans=spans.sink) as listening:
             async with AsyncClient(listening.grpc, token=listening.token) as client:
                 await client.reason("What is 6 * 7?")
-            await spans.until(lambda one: one.named(SERVER))
+            await spans.until(lambda one: one.find_named(SERVER))
         heads = [one.head.lower() for one in server.conversations]
     assert len(heads) == 2
-    (chat,) = spans.named("chat")
+    (chat,) = spans.find_named("chat")
     trace, span = ids(chat)
     for head in heads:
         assert (f"traceparent: 00-{trace:032x}-{span:016x}-01" in head) is bool(told)
@@ -287,8 +287,8 @@ async def test_content_is_there_only_where_it_is_asked_for_and_cut() -> None:
     for has_content in (False, True):
         spans = Spans(options=TracingOptions(has_content=has_content))
         question = f"My password=hunter2hunter2 and {'long ' * 2000}"
-        await asked(spans, ScriptedModel(["<answer>forty-two</answer>"]), question)
-        text = str([said(span) for span in spans.all])
+        await ask_once(spans, ScriptedModel(["<answer>forty-two</answer>"]), question)
+        text = str([attributes_of(span) for span in spans.all])
         assert ("forty-two" in text) is has_content
         assert ("long long" in text) is has_content
         assert "hunter2" not in text

@@ -43,7 +43,7 @@ async def host() -> AsyncIterator[tuple[int, list[str]]]:
         yield listener.sockets[0].getsockname()[1], heads
 
 
-async def called(spans: Spans, tool: str, arguments: Mapping[str, Any], **environ: str) -> tuple[str, ReadableSpan]:
+async def call_tool(spans: Spans, tool: str, arguments: Mapping[str, Any], **environ: str) -> tuple[str, ReadableSpan]:
     """Have a run on a real server call `tool`; return what that returned, and the span of the call."""
     call = ToolCall(call_id="c1", name=tool, arguments_json=json.dumps(arguments))
     model = ScriptedModel([Reply(tool_calls=(call,)), "<answer>done</answer>"], has_native_tools=True)
@@ -52,7 +52,7 @@ async def called(spans: Spans, tool: str, arguments: Mapping[str, Any], **enviro
             result = await client.reason(
                 "Go.", config=ReactConfig(allow_tool_use=True), trace_view=TraceView.TRACE_VIEW_FULL
             )
-        await spans.until(lambda one: one.named("invoke_workflow"))
+        await spans.until(lambda one: one.find_named("invoke_workflow"))
     (observed,) = result.trace[0].react.observations
     assert not observed.is_error, observed.result_json
     return observed.result_json, spans.one(f"execute_tool {tool}")
@@ -72,7 +72,7 @@ async def test_a_host_that_is_fetched_from_is_told_of_the_trace_only_where_tools
     spans = Spans(options=TracingOptions(propagate_to=told))
     async with host() as (port, heads):
         allowed = '["127.0.0.1"]'
-        _, span = await called(
+        _, span = await call_tool(
             spans,
             "http_get",
             {"url": f"http://127.0.0.1:{port}/"},
@@ -94,7 +94,7 @@ async def test_an_mcp_program_is_told_of_the_trace_only_where_tools_are(told: tu
         "REASOND__TOOLS__MCP__T__COMMAND": sys.executable,
         "REASOND__TOOLS__MCP__T__ARGS": json.dumps([str(PROGRAM)]),
     }
-    returned, span = await called(spans, "t__heard", {}, **environ)
+    returned, span = await call_tool(spans, "t__heard", {}, **environ)
     heard = json.loads(json.loads(returned)["text"])
     assert names(heard["meta"]) == ({"traceparent"} if told == TOLD else set())
     if told == TOLD:
@@ -107,7 +107,9 @@ async def test_an_mcp_server_over_http_is_told_in_the_call_and_by_headers_only_w
 ) -> None:
     spans = Spans(options=TracingOptions(propagate_to=told))
     with over_http() as (_, port):
-        returned, span = await called(spans, "t__heard", {}, REASOND__TOOLS__MCP__T__URL=f"http://127.0.0.1:{port}/mcp")
+        returned, span = await call_tool(
+            spans, "t__heard", {}, REASOND__TOOLS__MCP__T__URL=f"http://127.0.0.1:{port}/mcp"
+        )
     heard = json.loads(json.loads(returned)["text"])
     assert heard["headers"]
     for told_in in (heard["headers"], heard["meta"]):

@@ -89,12 +89,12 @@ class Expected:
     def events(self) -> int:
         return 1 + self.steps + (self.state is not ExecutionState.RUNNING)
 
-    def left(self) -> None:
+    def leave(self) -> None:
         self.followers -= 1
         if not self.followers and not self.keeps_running:
-            self.cancelled()
+            self.cancel()
 
-    def cancelled(self) -> None:
+    def cancel(self) -> None:
         if self.state is ExecutionState.RUNNING:
             self.state = ExecutionState.CANCELLED
             self.broken_off += 1
@@ -117,14 +117,14 @@ class Executions(RuleBasedStateMachine):
         super().__init__()
         self.loop = VirtualLoop()
         self.model = GatedModel()
-        self.runner, self.service = self.do(self.assembled())
+        self.runner, self.service = self.do(self.assemble())
         self.expected: dict[str, Expected] = {}
         self.holders: dict[str, str] = {}
         self.streams: list[Stream] = []
         self.seen: dict[tuple[str, int], object] = {}
         self.tags = 0
 
-    async def assembled(self) -> tuple[Runner, ReasoningService]:
+    async def assemble(self) -> tuple[Runner, ReasoningService]:
         ids, registry = iter(range(1, 10_000)), StrategyRegistry([Listed()])
         clock = Clock(
             now=self.loop.now,
@@ -196,7 +196,7 @@ class Executions(RuleBasedStateMachine):
             self.expected[stream.of] = Expected(tag=tag, keeps_running=keep_running, steps=steps, broken_off=broken_off)
             if request_id:
                 self.holders[request_id] = stream.of
-        self.joined(stream)
+        self.join(stream)
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data(), keep_running=st.booleans())
@@ -212,9 +212,9 @@ class Executions(RuleBasedStateMachine):
         stream.of = name
         if known.state is ExecutionState.RUNNING:
             known.keeps_running = known.keeps_running or keep_running
-        self.joined(stream)
+        self.join(stream)
 
-    def joined(self, stream: Stream) -> None:
+    def join(self, stream: Stream) -> None:
         self.expected[stream.of].followers += self.expected[stream.of].state is ExecutionState.RUNNING
         self.streams.append(stream)
 
@@ -228,7 +228,7 @@ class Executions(RuleBasedStateMachine):
         stream.task.cancel()
         self.settle()
         if was_open:
-            self.expected[stream.of].left()
+            self.expected[stream.of].leave()
 
     @precondition(lambda self: self.model.open)
     @rule(data=st.data())
@@ -252,7 +252,7 @@ class Executions(RuleBasedStateMachine):
         if not self.expected[name].is_deleted:
             self.do(self.service.desk.cancel(ANN, name))
             self.settle()
-            self.expected[name].cancelled()
+            self.expected[name].cancel()
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
@@ -265,7 +265,7 @@ class Executions(RuleBasedStateMachine):
         self.streams = [stream for stream in self.streams if stream.of != name]
         self.do(self.service.desk.delete(ANN, name))
         self.settle()
-        known.cancelled()
+        known.cancel()
         known.is_deleted = True
         self.holders = {request_id: holder for request_id, holder in self.holders.items() if holder != name}
 

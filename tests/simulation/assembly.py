@@ -39,7 +39,7 @@ class Parts:
         await self.runner.drain(grace_s=5.0)
 
 
-def assembled(world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str) -> Parts:
+def assemble(world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str) -> Parts:
     """Return the parts of the process `name`."""
     chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - chance that can be repeated
     # Clocks do not run alike.

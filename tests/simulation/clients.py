@@ -60,7 +60,9 @@ class Client:
             except CutError:
                 pass
             except TimeoutError:
-                self._world.violated(f"a client of {self._execution_id or self._tag} waited {_PATIENCE_S:g} s in vain")
+                self._world.report(
+                    f"a client of {self._execution_id or self._tag} waited {_PATIENCE_S:g} s in vain"
+                )
                 return
             except ReasondError as error:
                 self._judge(error)
@@ -135,7 +137,7 @@ class Client:
 
         async def execute(service: ReasoningService) -> None:
             view = await service.execute(CALLER, self._task(), request_id=self._request_id, deadline_s=deadline_s)
-            self._world.answered(view)
+            self._world.check_answer(view)
 
         await self._ask(process, execute)
 
@@ -145,7 +147,9 @@ class Client:
         async def get(service: ReasoningService) -> None:
             view = await service.get(CALLER, self._execution_id)
             if len(view.steps) + (view.result.finish_reason is not None) < seen and not self._is_gone():
-                self._world.violated(f"{len(view.steps)} steps of {self._execution_id} were got, {seen} events seen")
+                self._world.report(
+                    f"{len(view.steps)} steps of {self._execution_id} were got, {seen} events seen"
+                )
 
         await self._ask(process, get)
 
@@ -181,13 +185,13 @@ class Client:
         self._execution_id = self._execution_id or event.execution_id
         world = self._world
         if event.execution_id != self._execution_id:
-            world.violated(f"an event of {event.execution_id} came to a follower of {self._execution_id}")
+            world.report(f"an event of {event.execution_id} came to a follower of {self._execution_id}")
         if isinstance(event.event, Heartbeat | TextDelta):
             if event.sequence != self._last:
-                world.violated(f"between {self._last} and the next came {event}")
+                world.report(f"between {self._last} and the next came {event}")
             return False
         if event.sequence != self._last + 1:
-            world.violated(f"event {event.sequence} of {self._execution_id} came after {self._last}")
+            world.report(f"event {event.sequence} of {self._execution_id} came after {self._last}")
         self._last = event.sequence
         self._has_ended = isinstance(event.event, Result)
         world.note(f"seen {event.execution_id} {event.sequence}")
@@ -197,7 +201,7 @@ class Client:
     def _check_end(self) -> None:
         """A stream that ends by itself has told the result, unless the log was at its end already."""
         if not self._has_ended and self._last == 0:
-            self._world.violated(f"a stream of {self._execution_id or self._tag} ended without its result")
+            self._world.report(f"a stream of {self._execution_id or self._tag} ended without its result")
 
     def _is_gone(self) -> bool:
         return self._world.is_gone(self._execution_id)
@@ -210,15 +214,15 @@ class Client:
             return
         if isinstance(error, ExecutionNotFoundError | CursorExpiredError):
             if self._execution_id and not self._is_gone():
-                self._world.violated(f"{self._execution_id} was not found, but nobody deleted it: {error!r}")
+                self._world.report(f"{self._execution_id} was not found, but nobody deleted it: {error!r}")
             elif (
                 self._execution_id
                 and isinstance(error, CursorExpiredError)
                 and self._execution_id not in self._world.expired
             ):
-                self._world.violated(f"{self._execution_id} is said to be expired, but it was deleted")
+                self._world.report(f"{self._execution_id} is said to be expired, but it was deleted")
             self._execution_id = ""
             return
         if isinstance(error, InternalError):
-            self._world.violated(f"a client of {self._execution_id or self._tag} was told {error!r}")
+            self._world.report(f"a client of {self._execution_id or self._tag} was told {error!r}")
         self._has_ended = True

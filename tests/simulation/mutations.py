@@ -89,7 +89,7 @@ MUTATIONS: Final = (
 )
 
 
-def found(mutation: Mutation, *, seeds: int = SEEDS) -> str:
+def find_violation(mutation: Mutation, *, seeds: int = SEEDS) -> str:
     """Return the first lines that the simulation prints of code broken in that way; empty where it finds nothing."""
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / "reasond_server"
@@ -124,7 +124,7 @@ def main(names: Sequence[str] = ()) -> int:
     """Try those that are named, or all; return 1 if one was not found."""
     missed = 0
     for mutation in (one for one in MUTATIONS if not names or one.name in names):
-        story = found(mutation)
+        story = find_violation(mutation)
         missed += not story
         lines = story.splitlines()[:2]
         sys.stdout.write(f"{mutation.name}: {'; '.join(lines)[:220] if lines else 'NOT FOUND'}\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.runs.driving import Driver
 from reasond_server.types import ExecutionState
-from tests.simulation.assembly import assembled
+from tests.simulation.assembly import assemble
 from tests.simulation.virtual import OWNER
 from tests.simulation.world import WORKS_ON, Tools, Upstream
 
@@ -91,7 +91,7 @@ class Process:
         self._context.run(OWNER.set, self)
         self.store = FaultyStore(store, self)
         self._parts = self._context.run(
-            assembled, world, self.store, Upstream(world, self), Tools(world, self), name=self.name
+            assemble, world, self.store, Upstream(world, self), Tools(world, self), name=self.name
         )
 
     @property
@@ -157,13 +157,13 @@ class Process:
 
     def call(self, make: Callable[[ReasoningService], AsyncGenerator[StreamEvent, None]]) -> Connection:
         """Open a stream."""
-        return self._connected(self._stream(make, connection := Connection()), connection)
+        return self._connect(self._stream(make, connection := Connection()), connection)
 
     def ask(self, make: Callable[[ReasoningService], Awaitable[object]]) -> Connection:
         """Make a call that is answered with nothing but its end."""
-        return self._connected(self._unary(make, connection := Connection()), connection)
+        return self._connect(self._unary(make, connection := Connection()), connection)
 
-    def _connected(self, work: Coroutine[Any, Any, None], connection: Connection) -> Connection:
+    def _connect(self, work: Coroutine[Any, Any, None], connection: Connection) -> Connection:
         if self.is_dead:
             work.close()
             connection.deliver(CutError())
@@ -218,11 +218,11 @@ class FaultyStore:
 
     async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """See ExecutionStore."""
-        return await self._done("find_claim", self._inner.find_claim, tenant, request_id)
+        return await self._do("find_claim", self._inner.find_claim, tenant, request_id)
 
     async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
         """See ExecutionStore."""
-        return await self._done("read_checkpoint", self._inner.read_checkpoint, tenant, execution_id)
+        return await self._do("read_checkpoint", self._inner.read_checkpoint, tenant, execution_id)
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """See ExecutionStore."""
@@ -238,12 +238,12 @@ class FaultyStore:
             await self._check_request_id(execution.request_id)
             return claim
 
-        return await self._done("create", create)
+        return await self._do("create", create)
 
     async def release(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
         self._world.note(f"release {execution_id}")
-        await self._done("release", self._inner.release, tenant, execution_id)
+        await self._do("release", self._inner.release, tenant, execution_id)
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
@@ -261,11 +261,11 @@ class FaultyStore:
                     self._world.was_committed(part)
             return refusals
 
-        return await self._done("append", append)
+        return await self._do("append", append)
 
     async def find(self, tenant: str, execution_id: str) -> Execution:
         """See ExecutionStore."""
-        return await self._done("find", self._inner.find, tenant, execution_id)
+        return await self._do("find", self._inner.find, tenant, execution_id)
 
     async def read(
         self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
@@ -275,7 +275,7 @@ class FaultyStore:
         async def read() -> Sequence[LoggedEvent]:
             return await self._inner.read(tenant, execution_id, after=after, limit=limit)
 
-        return await self._done("read", read)
+        return await self._do("read", read)
 
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
@@ -285,7 +285,7 @@ class FaultyStore:
         async def page() -> Sequence[Execution]:
             return await self._inner.page(tenant, wanted, size=size, before=before)
 
-        return await self._done("page", page)
+        return await self._do("page", page)
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
@@ -296,7 +296,7 @@ class FaultyStore:
             await self._inner.delete(tenant, execution_id)
             self._world.was_deleted(execution_id, request_id if claim and claim.execution_id == execution_id else "")
 
-        await self._done("delete", delete)
+        await self._do("delete", delete)
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """See ExecutionStore."""
@@ -306,7 +306,7 @@ class FaultyStore:
             self._world.was_leased([name for name in fences if name not in told.lost], lease.seconds, self._process)
             return told
 
-        return await self._done("renew", renew)
+        return await self._do("renew", renew)
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
@@ -320,7 +320,7 @@ class FaultyStore:
             self._world.note(f"{self._process.name} recovers {[one.execution.execution_id for one in found]}")
             return found
 
-        return await self._done("recover", recover)
+        return await self._do("recover", recover)
 
     async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
         """See ExecutionStore."""
@@ -333,19 +333,19 @@ class FaultyStore:
                 self._world.note(f"{self._process.name} wakes {execution_id}")
             return found
 
-        return await self._done("wake", wake)
+        return await self._do("wake", wake)
 
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        await self._done("request_cancel", self._inner.request_cancel, tenant, execution_id)
+        await self._do("request_cancel", self._inner.request_cancel, tenant, execution_id)
 
     async def request_keep(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        await self._done("request_keep", self._inner.request_keep, tenant, execution_id)
+        await self._do("request_keep", self._inner.request_keep, tenant, execution_id)
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        await self._done("announce", self._inner.announce, tenant, execution_id)
+        await self._do("announce", self._inner.announce, tenant, execution_id)
 
     async def forget(self, *, limit: int) -> int:
         """See ExecutionStore."""
@@ -355,7 +355,7 @@ class FaultyStore:
             self._world.require_kept()
             return count
 
-        return await self._done("forget", forget)
+        return await self._do("forget", forget)
 
     @contextmanager
     def watch(self, execution_id: str, notify: Callable[[Change], None]) -> Iterator[None]:
@@ -372,7 +372,7 @@ class FaultyStore:
     async def aclose(self) -> None:
         """The store outlives the process."""
 
-    async def _done(self, what: str, operation: Callable[..., Awaitable[ResultT]], *arguments: object) -> ResultT:
+    async def _do(self, what: str, operation: Callable[..., Awaitable[ResultT]], *arguments: object) -> ResultT:
         """Do `operation`, with all that may come between a process and its store."""
         world, process = self._world, self._process
         world.expire()
@@ -407,7 +407,7 @@ class FaultyStore:
             if execution.request_id == request_id and execution.state is ExecutionState.RUNNING
         ]
         if len(running) > 1:
-            self._world.violated(f"{running} run for the request id {request_id!r}")
+            self._world.report(f"{running} run for the request id {request_id!r}")
 
 
 def _worked_on_by(work: Coroutine[Any, Any, Any]) -> str:

@@ -163,7 +163,7 @@ def plain(detail: StepDetail) -> str:
     return _NONCE.sub("", detail_json(detail))
 
 
-def calculated(call: ToolCall) -> ToolResult:
+def run_calculator(call: ToolCall) -> ToolResult:
     """Return what the calculator says."""
     expression = CalculatorArguments.model_validate_json(call.arguments_json).expression
     return ToolResult(call_id=call.call_id, result_json=json.dumps({"result": calculate(expression)}))
@@ -192,7 +192,7 @@ async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
         async with aclosing(DemoModel().stream(request)) as events:
             heard = [event async for event in events]
         pieces = "".join(event.text for event in heard if isinstance(event, Text))
-        return [Text(text=pieces), *(_marked(event, request) for event in heard if isinstance(event, Finished))]
+        return [Text(text=pieces), *(_mark(event, request) for event in heard if isinstance(event, Finished))]
     chance = int(marker_of(request).removeprefix("reply-"), 16)
     asked, done = request.messages[-1].content, sum(message.role is Role.TOOL for message in request.messages)
     call = None
@@ -207,10 +207,10 @@ async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
         text = f"So so. <answer>{chance % 11}</answer>"
     else:
         text = f"Because of {chance % 83}. <answer>{chance % 3}</answer>"
-    return _written(request, text, call)
+    return _write_reply(request, text, call)
 
 
-def _written(request: ChatRequest, text: str, call: ToolCall | None) -> list[ModelEvent]:
+def _write_reply(request: ChatRequest, text: str, call: ToolCall | None) -> list[ModelEvent]:
     stop, counter = StopFilter(request.stop), WordPieceCounter()
     written = stop.feed(text) + stop.flush()
     events: list[ModelEvent] = [Text(text=written[:8]), Text(text=written[8:])]
@@ -220,10 +220,10 @@ def _written(request: ChatRequest, text: str, call: ToolCall | None) -> list[Mod
         input_tokens=counter.count_prompt(request.messages), output_tokens=counter.count_text(written), model_calls=1
     )
     reason = ModelFinish.STOP if call is None else ModelFinish.TOOL_CALLS
-    return [*events, _marked(Finished(reason=reason, usage=usage, matched_stop=stop.matched), request)]
+    return [*events, _mark(Finished(reason=reason, usage=usage, matched_stop=stop.matched), request)]
 
 
-def _marked(finished: Finished, request: ChatRequest) -> Finished:
+def _mark(finished: Finished, request: ChatRequest) -> Finished:
     return replace(finished, warnings=(marker_of(request),))
 
 
@@ -256,7 +256,7 @@ class _Calculator:
     async def call(self, call: ToolCall) -> ToolResult:
         """Calculate."""
         self.calls += 1
-        return calculated(call)
+        return run_calculator(call)
 
     def is_idempotent(self, name: str) -> bool:
         """Nothing is done twice here."""

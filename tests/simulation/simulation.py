@@ -79,7 +79,7 @@ class Simulation:
         try:
             self._loop.run(self._main())
         except StandstillError as error:
-            world.violated(str(error))
+            world.report(str(error))
         finally:
             logger.removeHandler(listener)
             logger.setLevel(was_level)
@@ -161,7 +161,7 @@ class Simulation:
         while running := [one for one in self._world.all_executions() if one.state is ExecutionState.RUNNING]:
             if self._loop.time() > limit:
                 names = [one.execution_id for one in running]
-                self._world.violated(f"{names} still run {_CALM_LIMIT_S:g} s after the last client has left")
+                self._world.report(f"{names} still run {_CALM_LIMIT_S:g} s after the last client has left")
                 return
             await asyncio.sleep(1.0)
 
@@ -180,7 +180,7 @@ class Verdict:
             self._judge_log(execution.execution_id)
         for execution_id, events in self._world.seen.items():
             if events and execution_id not in kept and not self._world.is_gone(execution_id):
-                self._world.violated(f"{execution_id} was seen and is gone")
+                self._world.report(f"{execution_id} was seen and is gone")
 
     def judge_end(self, execution_id: str) -> None:
         """Look at a log that has ended just now, and may be forgotten before the simulation is over."""
@@ -191,17 +191,17 @@ class Verdict:
         world = self._world
         events = world.log_of(execution_id)
         if [event.sequence for event in events] != list(range(1, len(events) + 1)):
-            world.violated(f"the log of {execution_id} has a gap: {[event.sequence for event in events]}")
+            world.report(f"the log of {execution_id} has a gap: {[event.sequence for event in events]}")
         bodies = [logged.event for logged in events]
         kinds = [type(body) for body in bodies]
         if kinds and (kinds[0] is not ExecutionStarted or kinds.count(ExecutionStarted) != 1):
-            world.violated(f"the log of {execution_id} begins with {kinds}")
+            world.report(f"the log of {execution_id} begins with {kinds}")
         if kinds.count(Result) != 1 or kinds[-1] is not Result:
-            world.violated(f"the log of {execution_id} has no single result at its end: {kinds}")
+            world.report(f"the log of {execution_id} has no single result at its end: {kinds}")
             return
         steps = [body for body in bodies if isinstance(body, Iteration)]
         if [step.index for step in steps] != list(range(len(steps))):
-            world.violated(f"the steps of {execution_id} are numbered {[step.index for step in steps]}")
+            world.report(f"the steps of {execution_id} are numbered {[step.index for step in steps]}")
         for logged in events:
             seen = world.seen[execution_id].get(logged.sequence)
             there = StreamEvent(
@@ -211,9 +211,9 @@ class Verdict:
                 event=logged.event,
             )
             if seen is not None and seen != there:
-                world.violated(f"event {logged.sequence} of {execution_id} was seen as {seen} and is {there}")
+                world.report(f"event {logged.sequence} of {execution_id} was seen as {seen} and is {there}")
         if world.seen[execution_id] and max(world.seen[execution_id]) > len(events):
-            world.violated(
+            world.report(
                 f"{max(world.seen[execution_id])} events of {execution_id} were seen, {len(events)} are kept"
             )
         result = bodies[-1]
@@ -225,20 +225,20 @@ class Verdict:
         """Who asked for the answer alone, and could ask again, was given what the log says."""
         for view in self._world.answers.get(execution_id, ()):
             if view.execution.request_id and (list(view.steps), view.result) != (steps, result):
-                self._world.violated(f"{execution_id} was answered with {view.result} and ended with {result}")
+                self._world.report(f"{execution_id} was answered with {view.result} and ended with {result}")
 
     def _judge_usage(self, execution_id: str, steps: list[Iteration], result: Result) -> None:
         """What was spent is what the calls cost, each counted once, and never more than the budget."""
         world, usage = self._world, result.metrics.usage
         stepped = sum((step.usage for step in steps), Usage())
         if usage.total_tokens < stepped.total_tokens:
-            world.violated(f"the steps of {execution_id} cost {stepped}, the whole {usage}")
+            world.report(f"the steps of {execution_id} cost {stepped}, the whole {usage}")
         world.happened[f"ended {result.finish_reason}"] += 1
         if result.error is not None:
             world.happened[f"failed {result.error.reason}"] += 1
             # Nobody could have come back for the answer of a unary run without a request id: it is not gone on with.
             if result.error.reason == "INTERNAL" and "nobody could have come back" not in result.error.message:
-                world.violated(f"{execution_id} failed: {result.error}")
+                world.report(f"{execution_id} failed: {result.error}")
         question = world.questions.get(world.tag_of(execution_id) or result.answer)
         if question is None:
             return
@@ -255,20 +255,22 @@ class Verdict:
         if execution_id in world.interrupted:
             return
         if budget.max_model_calls is not None and usage.model_calls > budget.max_model_calls:
-            world.violated(f"{execution_id} made {usage.model_calls} calls of {budget.max_model_calls}")
+            world.report(f"{execution_id} made {usage.model_calls} calls of {budget.max_model_calls}")
         if budget.max_total_tokens is not None and usage.total_tokens > budget.max_total_tokens:
-            world.violated(f"{execution_id} took {usage.total_tokens} tokens of {budget.max_total_tokens}")
+            world.report(f"{execution_id} took {usage.total_tokens} tokens of {budget.max_total_tokens}")
 
     def _judge_course(self, execution_id: str, steps: list[Iteration], result: Result, course: Course) -> None:
         """What died on the way, and where, makes no difference: the same steps as undisturbed, as far as it came."""
         taken = [plain(step.detail) for step in steps]
         if taken != list(course.steps[: len(taken)]):
-            self._world.violated(f"the steps of {execution_id} are {taken}, undisturbed they are {course.steps}")
+            self._world.report(
+                f"the steps of {execution_id} are {taken}, undisturbed they are {course.steps}"
+            )
         if result.finish_reason is course.finish_reason and (result.answer, len(taken)) != (
             course.answer,
             len(course.steps),
         ):
-            self._world.violated(f"{execution_id} says {result.answer!r} after {len(taken)} steps: {course}")
+            self._world.report(f"{execution_id} says {result.answer!r} after {len(taken)} steps: {course}")
 
     def _judge_cost(self, execution_id: str, usage: Usage, question: Question) -> None:
         """An answer costs what its calls cost; what was broken off on the way may come on top, as an estimate."""
@@ -282,9 +284,9 @@ class Verdict:
         most_calls = world.begun[question.tag]
         is_exact = usage.source is UsageSource.REPORTED
         if is_exact and usage != least:
-            world.violated(f"{execution_id} cost {usage}, its calls {least}")
+            world.report(f"{execution_id} cost {usage}, its calls {least}")
         elif usage.model_calls > most_calls or usage.total_tokens < least.total_tokens:
-            world.violated(f"{execution_id} cost {usage}, its calls {least}, and {most_calls} were begun")
+            world.report(f"{execution_id} cost {usage}, its calls {least}, and {most_calls} were begun")
 
 
 class _Listener(logging.Handler):
@@ -302,4 +304,4 @@ class _Listener(logging.Handler):
             return
         if process is None or not process.is_dead:
             error = record.exc_info[1] if record.exc_info else None
-            self._world.violated(f"{record.getMessage()} {error!r}")
+            self._world.report(f"{record.getMessage()} {error!r}")

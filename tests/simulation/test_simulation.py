@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.__main__ import story_of
-from tests.simulation.mutations import MUTATIONS, found
+from tests.simulation.mutations import MUTATIONS, find_violation
 from tests.simulation.simulation import Simulation
 
 SEEDS, PARTS = 300, 10
@@ -25,4 +25,4 @@ def test_a_seed_gives_the_same_simulation_again() -> None:
 @pytest.mark.parametrize("name", ["resume-off-by-one", "told-before-the-commit", "calls-not-found-on-record"])
 def test_code_that_is_broken_on_purpose_is_found(name: str) -> None:
     (mutation,) = (one for one in MUTATIONS if one.name == name)
-    assert "failed:" in found(mutation, seeds=50)
+    assert "failed:" in find_violation(mutation, seeds=50)

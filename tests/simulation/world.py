@@ -17,7 +17,7 @@ from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import ExecutionFilter, Record
 from reasond_server.types import ToolResult, Usage
-from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, calculated, courses, reply_to
+from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, courses, reply_to, run_calculator
 from tests.simulation.questions import marker_of as request_marker
 from tests.simulation.scripted import is_of_list
 
@@ -132,7 +132,7 @@ class World:
             self.tells(f"{self.loop.passed_s:10.3f}  {what}")
         self.trace.update(f"{self.loop.passed_s:.9f} {what}\n".encode())
 
-    def violated(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Note that something that must hold did not."""
         self.note(what)
         self.violations.append(f"after {self.loop.passed_s:.3f} s: {what}")
@@ -157,19 +157,19 @@ class World:
     def saw(self, event: StreamEvent) -> None:
         """Compare what a client sees with what is committed, and with what anybody has seen at that place before."""
         if not self.is_gone(event.execution_id) and event.sequence > len(self.log_of(event.execution_id)):
-            self.violated(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
+            self.report(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
         before = self.seen[event.execution_id].setdefault(event.sequence, event)
         if before != event:
-            self.violated(f"event {event.sequence} of {event.execution_id} was {before} and is {event}")
+            self.report(f"event {event.sequence} of {event.execution_id} was {before} and is {event}")
 
-    def answered(self, view: ExecutionView) -> None:
+    def check_answer(self, view: ExecutionView) -> None:
         """Look at a whole answer: its steps are those that anybody has seen."""
         execution_id = view.execution.execution_id
         self.answers[execution_id].append(view)
         for step in view.steps:
             seen = self.seen[execution_id].get(step.index + 2)
             if seen is not None and seen.event != step:
-                self.violated(f"step {step.index} of {execution_id} was seen as {seen.event} and is {step}")
+                self.report(f"step {step.index} of {execution_id} was seen as {seen.event} and is {step}")
 
     def was_committed(self, part: Append) -> None:
         """Note which replies are on record; each names the prompt that it answers."""
@@ -211,7 +211,7 @@ class World:
         self.expire()
         kept = {execution.execution_id for execution in self.all_executions()}
         for execution_id in sorted(self.created - kept - self.deleted - self.expired):
-            self.violated(f"{execution_id} is gone, but nobody deleted it and its time is not over")
+            self.report(f"{execution_id} is gone, but nobody deleted it and its time is not over")
             self.deleted.add(execution_id)
 
     def was_leased(self, execution_ids: Sequence[str], seconds: float, process: Process) -> None:
@@ -234,9 +234,11 @@ class World:
             return
         now_s = self.loop.time()
         if holder.process != process.name:
-            self.violated(f"{process.name} began {what} of {execution_id}, whose lease {holder.process} has")
+            self.report(f"{process.name} began {what} of {execution_id}, whose lease {holder.process} has")
         elif now_s >= holder.until_s:
-            self.violated(f"{process.name} began {what} of {execution_id} {now_s - holder.until_s:.3f} s too late")
+            self.report(
+                f"{process.name} began {what} of {execution_id} {now_s - holder.until_s:.3f} s too late"
+            )
 
     def require_closed(self, process: Process, execution_id: str, what: str) -> None:
         """A call goes on: that may be for a moment after somebody else has got the lease."""
@@ -245,7 +247,9 @@ class World:
             return
         passed_s = self.loop.time() - max(holder.since_s, process.awake_since_s)
         if passed_s > CLOSED_WITHIN_S:
-            self.violated(f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over")
+            self.report(
+                f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over"
+            )
 
     def was_created(self, execution_id: str, request_id: str, plan: str, inherits: str) -> None:
         """Note whose question an execution works on, what it takes over, and whether anybody can go on with it."""
@@ -385,7 +389,7 @@ class Upstream:
         else:
             earlier = world.has_on_record(execution_id, request_marker(request))
         if earlier:
-            world.violated(f"{what} was completed and committed by {earlier}, and was sent again")
+            world.report(f"{what} was completed and committed by {earlier}, and was sent again")
         world.begun[tag] += 1
         world.note(what)
         return what
@@ -435,7 +439,7 @@ class Tools:
         await self._process.point("tool called")
         effect = f"{call.name} {call.arguments_json}"
         if world.keys.setdefault(idempotency_key, call) != call:
-            world.violated(f"{call} has the key of {world.keys[idempotency_key]}")
+            world.report(f"{call} has the key of {world.keys[idempotency_key]}")
         if call.name == CALCULATOR:
             whose = world.tag_of(WORKS_ON.get()) or WORKS_ON.get()
             effect = f'{call.name} "{whose}/{call.call_id}" {call.arguments_json}'
@@ -443,9 +447,9 @@ class Tools:
         world.effects[effect] += not world.is_gone(WORKS_ON.get())
         world.note(f"effect {effect}")
         if not self.is_idempotent(call.name) and world.effects[effect] > 1:
-            world.violated(f"the tool call {effect} had its effect twice")
+            world.report(f"the tool call {effect} had its effect twice")
         await self._process.point("tool answers")
         await world.latency(0.5)
         if call.name == CALCULATOR:
-            return calculated(call)
+            return run_calculator(call)
         return ToolResult(call_id=call.call_id, result_json=json.dumps({"of": call.arguments_json}))

@@ -14,7 +14,7 @@ from reasond_server.logs.store import Change, ExecutionFilter, Lease, LeaseLostE
 from reasond_server.types import FinishReason
 from tests.stores.creations import CreationChecks
 from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
-from tests.stores.logs import KEPT_S, LEASE_S, HandWrittenLog, started, step
+from tests.stores.logs import KEPT_S, LEASE_S, HandWrittenLog, first_event, step
 from tests.stores.suspensions import SuspensionChecks
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class ExecutionStoreConformance:
         nothing(await log.write(log.result()))
         same(await self._sequences(log), [1, 2, 3, 4])
         events = await self._store.read(*log.name)
-        same([event.event for event in events], [started(), step("a"), step("b"), log.result()])
+        same([event.event for event in events], [first_event(), step("a"), step("b"), log.result()])
         same(await self._store.find(*log.name), log.execution)
 
     async def _refuses_gaps_and_what_follows_the_end(self) -> None:
@@ -275,7 +275,7 @@ class ExecutionStoreConformance:
         same(list((await self._store.read_checkpoint(*child.name)).records), records)
         same(list((await self._store.read_checkpoint(*parent.name)).records), records)
         child.version = len(records)
-        nothing(await child.write(started()))
+        nothing(await child.write(first_event()))
         await self._pass_time(LEASE_S + 1)
         recovery = await self._recover_one(child)
         same((list(recovery.records), recovery.version, recovery.fence), (records, 3, 2))
@@ -285,7 +285,7 @@ class ExecutionStoreConformance:
         same((again, again.inherited), (claim, len(records)))
         orphan = self._log(request_id="q")
         same((await orphan.create(inherits=parent.execution.execution_id)).inherited, 0)
-        nothing(await orphan.write(started()))
+        nothing(await orphan.write(first_event()))
 
     async def _inherits_from_cancelled_runs_only(self) -> None:
         running = await self._begin_log(request_id="r")
@@ -316,7 +316,7 @@ class ExecutionStoreConformance:
         twin = self._log(minute=3)
         for log in (*logs, twin):
             await log.create()
-            nothing(await log.write(started()))
+            nothing(await log.write(first_event()))
         nothing(await logs[2].write(logs[2].result(FinishReason.TRUNCATED)))
         newest = sorted((logs[3], twin), key=lambda log: log.execution.execution_id, reverse=True)
         expected = [*newest, logs[2], logs[1], logs[0]]
@@ -361,7 +361,7 @@ class ExecutionStoreConformance:
         by_id = {one.execution.execution_id: one for one in found}
         one = by_id[logs[3].execution.execution_id]
         same((one.plan, one.version, one.fence, one.execution), ('{"n":3}', 3, 2, logs[3].execution))
-        same([event.event for event in one.events], [started(), step()])
+        same([event.event for event in one.events], [first_event(), step()])
         same([record.key for record in one.records], ["k"])
         same(await self._recoveries(), [])
         same((await self._store.find(*ended.name)).finish_reason, FinishReason.ANSWERED)
@@ -475,7 +475,7 @@ class ExecutionStoreConformance:
         """Return a running log with its first event."""
         log = self._log(request_id=request_id)
         await log.create(plan=plan)
-        nothing(await log.write(started()))
+        nothing(await log.write(first_event()))
         return log
 
     async def _end_log(self, *, request_id: str = "") -> HandWrittenLog:

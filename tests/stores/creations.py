@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from reasond_server.errors import InternalError
 from reasond_server.logs.store import Creation, Lease, Record
 from tests.stores.expectations import expect_refusal, nothing, same
-from tests.stores.logs import LEASE_S, HandWrittenLog, started, step
+from tests.stores.logs import LEASE_S, HandWrittenLog, first_event, step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,9 +37,9 @@ class CreationChecks:
         whole, begun, known = self._log(), self._log(), self._log()
         await known.create()
         parts = [
-            _making(whole, started(), Record(key="k", body="{}"), step("a"), whole.result()),
-            known.part(started()),
-            _making(begun, started(), Record(key="k", body="{}")),
+            _making(whole, first_event(), Record(key="k", body="{}"), step("a"), whole.result()),
+            known.part(first_event()),
+            _making(begun, first_event(), Record(key="k", body="{}")),
         ]
         same(list(await self._store.append(parts)), [None, None, None])
         for log, part in zip((whole, known, begun), parts, strict=True):
@@ -57,21 +57,21 @@ class CreationChecks:
     async def makes_a_log_once(self) -> None:
         """A repeated append is taken again; another one for the same id changes nothing, whosever it is."""
         log = self._log()
-        part = _making(log, started(), step("a"))
+        part = _making(log, first_event(), step("a"))
         same([*await self._store.append([part]), *await self._store.append([part])], [None, None])
-        other = _making(log, started(), step("b"))
+        other = _making(log, first_event(), step("b"))
         expect_refusal(InternalError, (await self._store.append([other]))[0])
         foreign = replace(other, execution=replace(other.execution, tenant=uuid.uuid4().hex))
         beside = self._log()
-        outcomes = await self._store.append([foreign, _making(beside, started())])
+        outcomes = await self._store.append([foreign, _making(beside, first_event())])
         expect_refusal(InternalError, outcomes[0])
         nothing(outcomes[1])
-        same([event.event for event in await self._store.read(*log.name)], [started(), step("a")])
+        same([event.event for event in await self._store.read(*log.name)], [first_event(), step("a")])
 
     async def leases_what_it_makes(self) -> None:
         """A log that was made by an append is held by its owner, and found by others when the lease has run out."""
         log = self._log()
-        nothing((await self._store.append([_making(log, started())]))[0])
+        nothing((await self._store.append([_making(log, first_event())]))[0])
         other = Lease(owner="two", seconds=LEASE_S)
         same([one.execution.execution_id for one in await self._store.recover(other, limit=10)], [])
         same(list((await self._store.renew(Lease(owner="one", seconds=LEASE_S), {log.name[1]: 1})).lost), [])

@@ -140,7 +140,7 @@ class HandWrittenLog:
         )
 
 
-def started() -> ExecutionStarted:
+def first_event() -> ExecutionStarted:
     """Return the first event of a log."""
     return ExecutionStarted(strategy="s", strategy_source=StrategySource.SYSTEM, model="m", config={})
 

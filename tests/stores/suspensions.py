@@ -12,7 +12,7 @@ from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, In
 from reasond_server.logs.store import Change, Creation, ExecutionFilter, Lease, LeaseLostError, Record
 from reasond_server.types import ExecutionState, FinishReason
 from tests.stores.expectations import expect_refusal, nothing, raises, same
-from tests.stores.logs import KEPT_S, LEASE_S, START, HandWrittenLog, started, step
+from tests.stores.logs import KEPT_S, LEASE_S, START, HandWrittenLog, first_event, step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -99,7 +99,7 @@ class SuspensionChecks:
         found = winners[0]
         running = replace(log.execution, state=ExecutionState.RUNNING)
         same((found.execution, found.plan, found.version, found.fence), (running, '{"p":1}', 3, 2))
-        same([event.event for event in found.events], [started(), step()])
+        same([event.event for event in found.events], [first_event(), step()])
         same(list(found.records), [Record(key="k", body="{}")])
         same((found.was_suspended, found.is_cancel_requested, found.damage), (True, False, ""))
         same(await self._store.find(*log.name), running)
@@ -224,7 +224,7 @@ class SuspensionChecks:
         """An execution can be suspended by the append that makes it."""
         log = self._log()
         creation = Creation(plan="the plan", lease=Lease(owner="one", seconds=LEASE_S))
-        nothing((await self._store.append([replace(log.suspension(started()), creation=creation)]))[0])
+        nothing((await self._store.append([replace(log.suspension(first_event()), creation=creation)]))[0])
         same(list((await self._store.renew(Lease(owner="one", seconds=LEASE_S), {log.name[1]: 1})).lost), [log.name[1]])
         found = await self._wake(log)
         same(found and (found.plan, found.version, found.fence), ("the plan", 1, 2))
@@ -234,7 +234,7 @@ class SuspensionChecks:
         turn, reasoning = self._log(), await self._begin_log()
         turn.execution = replace(turn.execution, kind="turn")
         await turn.create()
-        nothing(await turn.suspend(started()))
+        nothing(await turn.suspend(first_event()))
         same([one.execution_id for one in await self._page(kind="turn")], [turn.name[1]])
         same([one.execution_id for one in await self._page(kind="reasoning")], [reasoning.name[1]])
         found = await self._wake(turn)
@@ -247,7 +247,7 @@ class SuspensionChecks:
         """Return a running log with its first event."""
         log = self._log(request_id=request_id)
         await log.create(plan=plan)
-        nothing(await log.write(started()))
+        nothing(await log.write(first_event()))
         return log
 
     async def _suspend_log(self, *, plan: str = "{}", wake_time: datetime | None = None) -> HandWrittenLog:

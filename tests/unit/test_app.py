@@ -27,12 +27,12 @@ FREE_PORTS = {
 }
 
 
-def loaded(**keys: str) -> LoadedSettings:
+def load_keys(**keys: str) -> LoadedSettings:
     return load(None, {**FREE_PORTS, **{f"REASOND__{key}": value for key, value in keys.items()}})
 
 
 def server_with(model: ScriptedModel | None = None, **keys: str) -> Server:
-    return Server(loaded(**keys), environ={}, dev=True, model=model)
+    return Server(load_keys(**keys), environ={}, dev=True, model=model)
 
 
 async def health_of(listening: Listening, service: str = "") -> str:
@@ -142,7 +142,7 @@ async def test_http_can_be_off_and_grpc_on_a_unix_socket_alone(socket: Path) -> 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_at_once(second: signal.Signals) -> None:
     ready: asyncio.Queue[Listening] = asyncio.Queue()
-    settings = loaded(SERVER__DRAIN_DELAY_S="300")
+    settings = load_keys(SERVER__DRAIN_DELAY_S="300")
     serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
     listening = await ready.get()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -157,7 +157,9 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
     taken: list[asyncio.StreamWriter] = []
     silent = await asyncio.start_server(lambda _reader, writer: taken.append(writer), "127.0.0.1")
     base_url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1"
-    settings = loaded(SERVER__DRAIN_DELAY_S="300", LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url)
+    settings = load_keys(
+        SERVER__DRAIN_DELAY_S="300", LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url
+    )
     serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
     listening = await ready.get()
     async with AsyncClient(listening.grpc, token=listening.token) as client:
@@ -178,7 +180,7 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
 
 async def test_one_signal_drains_and_returns() -> None:
     ready: asyncio.Queue[Listening] = asyncio.Queue()
-    serving = asyncio.create_task(serve(loaded(), environ={}, dev=True, on_ready=ready.put_nowait))
+    serving = asyncio.create_task(serve(load_keys(), environ={}, dev=True, on_ready=ready.put_nowait))
     await ready.get()
     os.kill(os.getpid(), signal.SIGINT)
     async with asyncio.timeout(120):

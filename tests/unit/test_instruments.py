@@ -22,7 +22,7 @@ def settings(**sections: Any) -> Settings:
     return Settings.model_validate(sections)
 
 
-def measured(chosen: Settings) -> Measuring:
+def measure(chosen: Settings) -> Measuring:
     return measuring_of(chosen, {}, strategies=["chain_of_thought"], model="demo", look=Snapshot)
 
 
@@ -34,7 +34,7 @@ GATE = ReaderGate(authenticate=nobody, peers=Peers())
 
 
 def listener(chosen: Settings) -> Any:
-    return listener_of(chosen, measured(chosen).counting, GATE, new_call_id=lambda: "r")
+    return listener_of(chosen, measure(chosen).counting, GATE, new_call_id=lambda: "r")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def listener(chosen: Settings) -> Any:
     ],
 )
 def test_where_nobody_could_read_it_nothing_is_counted(off: dict[str, Any]) -> None:
-    found = measured(settings(**off))
+    found = measure(settings(**off))
     assert found.observer is UNOBSERVED
     assert found.counting is None
     assert page_of(settings(**off), None, GATE) is None
@@ -54,7 +54,7 @@ def test_where_nobody_could_read_it_nothing_is_counted(off: dict[str, Any]) -> N
 
 
 def test_by_default_the_http_listener_serves_them_behind_a_gate_and_nothing_else_does() -> None:
-    page = page_of(Settings(), measured(Settings()).counting, GATE)
+    page = page_of(Settings(), measure(Settings()).counting, GATE)
     assert page is not None
     assert page._gate is GATE
     assert listener(Settings()) is None
@@ -72,7 +72,7 @@ async def test_an_own_listener_asks_for_a_token_where_others_reach_it_unless_the
     own: dict[str, Any], status: int
 ) -> None:
     chosen = settings(metrics={"on_http": False} | own, server={"tls": "terminated-upstream"})
-    assert page_of(chosen, measured(chosen).counting, GATE) is None
+    assert page_of(chosen, measure(chosen).counting, GATE) is None
     # As it is called by the server: what it would listen at is not for a test to open to the network.
     transport = httpx.ASGITransport(app=listener(chosen)._app)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:

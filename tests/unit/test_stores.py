@@ -43,7 +43,7 @@ def left_in(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def opened(url: str, folder: Path) -> Stores:
+async def open_at(url: str, folder: Path) -> Stores:
     time = Time()
     return await open_stores(
         url=url,
@@ -57,7 +57,7 @@ async def opened(url: str, folder: Path) -> Stores:
 
 
 async def test_memory_leaves_nothing_behind_and_says_that_it_ends(tmp_path: Path) -> None:
-    stores = await opened(MEMORY_URL, tmp_path)
+    stores = await open_at(MEMORY_URL, tmp_path)
     assert "end with the process" in stores.place
     await stores.aclose()
     assert left_in(tmp_path) == []
@@ -66,7 +66,7 @@ async def test_memory_leaves_nothing_behind_and_says_that_it_ends(tmp_path: Path
 @pytest.mark.parametrize("url", ["sqlite:///", "mysql://x", "reasond.db", "sqlite:reasond.db"])
 async def test_an_address_of_no_known_form_is_refused_before_anything_is_made(tmp_path: Path, url: str) -> None:
     with pytest.raises(SettingsError, match="of no known form") as caught:
-        await opened(url, tmp_path)
+        await open_at(url, tmp_path)
     assert "memory:" in caught.value.remedy
     assert left_in(tmp_path) == []
 
@@ -78,7 +78,7 @@ async def test_postgresql_without_its_driver_names_the_extra(
     for name in missing:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SettingsError, match=" and ".join(missing) + " cannot be imported") as caught:
-        await opened(NOWHERE, tmp_path)
+        await open_at(NOWHERE, tmp_path)
     for act in (migrate_stores, examine_stores):
         with pytest.raises(SettingsError, match="cannot be imported"):
             act(url=NOWHERE, data_dir="")
@@ -87,18 +87,18 @@ async def test_postgresql_without_its_driver_names_the_extra(
 
 
 async def test_a_file_that_fails_at_the_last_moment_is_let_go_of(tmp_path: Path) -> None:
-    stores = await opened("", tmp_path)
+    stores = await open_at("", tmp_path)
     await HandWrittenLog.new(stores.executions, tenant="acme").create()
     await stores.aclose()
     with sqlite3.connect(tmp_path / "reasond.db") as connection:
         refuse = "BEFORE UPDATE ON executions BEGIN SELECT RAISE(ABORT, 'no'); END"
         connection.execute(f"CREATE TRIGGER refuse {refuse}")
     with pytest.raises(InternalError):
-        await opened("", tmp_path)
+        await open_at("", tmp_path)
     with sqlite3.connect(tmp_path / "reasond.db") as connection:
         connection.execute("DROP TRIGGER refuse")
     connection.close()
-    await (await opened("", tmp_path)).aclose()
+    await (await open_at("", tmp_path)).aclose()
 
 
 def test_without_an_address_the_file_is_in_the_folder_for_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from reasond_server.access.agent_secrets import hash_secret
 from reasond_server.config import load
 from reasond_server.errors import SettingsError, TokenInvalidError
 from reasond_server.verifiers import agent_tokens_of, minter_of, verification_of
-from tests.unit.access.parts import MAIN, NOW, claims, signed
+from tests.unit.access.parts import MAIN, NOW, claims, sign
 from tests.unit.access.test_jwks import document
 from tests.unit.access.test_jwks_http import answering, ok
 from tests.unit.access.test_token_keys import PRIVATE, jwk_of, pem_of
@@ -31,7 +31,7 @@ def now() -> datetime:
     return NOW
 
 
-def loaded(tmp_path: Path, text: str) -> LoadedSettings:
+def load_text(tmp_path: Path, text: str) -> LoadedSettings:
     file = tmp_path / "config.toml"
     file.write_text(text, encoding="utf-8")
     return load(file, {})
@@ -40,7 +40,7 @@ def loaded(tmp_path: Path, text: str) -> LoadedSettings:
 async def test_a_public_key_from_a_file_verifies_and_signs_nothing(tmp_path: Path) -> None:
     (tmp_path / "issuer.pem").write_bytes(pem_of(PRIVATE["ES256"]))
     text = '[auth]\nkeys = [{ id = "one", algorithm = "ES256", public_key_file = "issuer.pem" }]\n'
-    verification = verification_of(loaded(tmp_path, text), dev=False, now=now)
+    verification = verification_of(load_text(tmp_path, text), dev=False, now=now)
     assert verification.signing is None
     token = jwt.encode(claims(), PRIVATE["ES256"], algorithm="ES256", headers={"kid": "one"})
     assert (await verification.verifier.verify(token)).subject == "alice"
@@ -51,7 +51,7 @@ def test_a_public_key_that_does_not_fit_names_its_setting(tmp_path: Path) -> Non
     (tmp_path / "issuer.pem").write_bytes(pem_of(PRIVATE["ES256"]))
     text = '[auth]\nkeys = [{ id = "one", algorithm = "RS256", public_key_file = "issuer.pem" }]\n'
     with pytest.raises(SettingsError, match=r"auth.keys\[0\].public_key_file names is no RSA key"):
-        verification_of(loaded(tmp_path, text), dev=False, now=now)
+        verification_of(load_text(tmp_path, text), dev=False, now=now)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_public_key_that_does_not_fit_names_its_setting(tmp_path: Path) -> Non
 )
 def test_a_key_without_what_it_needs_names_its_setting(tmp_path: Path, key: str, field: str, reason: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        loaded(tmp_path, f'[auth]\nkeys = [{{ id = "one", {key} }}]\n')
+        load_text(tmp_path, f'[auth]\nkeys = [{{ id = "one", {key} }}]\n')
     assert field in caught.value.message
     assert reason.strip('"') in caught.value.message
 
@@ -74,31 +74,31 @@ def test_a_key_without_what_it_needs_names_its_setting(tmp_path: Path, key: str,
 @pytest.mark.parametrize("url", ["http://issuer.example/keys", "https://user:pass@issuer.example/", "ftp://x/", "x"])
 def test_keys_come_over_tls_or_from_this_machine(tmp_path: Path, url: str) -> None:
     with pytest.raises(SettingsError, match=r"auth\.jwks_url"):
-        loaded(tmp_path, f'[auth]\njwks_url = "{url}"\n')
+        load_text(tmp_path, f'[auth]\njwks_url = "{url}"\n')
 
 
 async def test_a_key_set_serves_beside_the_keys_of_the_configuration(tmp_path: Path) -> None:
     async with answering(ok(document(jwk_of("RS256", kid="theirs")))) as (url, _):
         text = f'[auth]\njwks_url = "{url}"\nkeys = [{{ id = "main", secret = "{SECRET}" }}]\n'
-        verification = verification_of(loaded(tmp_path, text), dev=False, now=now)
+        verification = verification_of(load_text(tmp_path, text), dev=False, now=now)
         theirs = jwt.encode(claims(), PRIVATE["RS256"], algorithm="RS256", headers={"kid": "theirs"})
         assert (await verification.verifier.verify(theirs)).subject == "alice"
         assert verification.signing is not None
-        ours = signed(claims(), verification.signing, headers={"kid": "main"})
+        ours = sign(claims(), verification.signing, headers={"kid": "main"})
         assert (await verification.verifier.verify(ours)).subject == "alice"
         # A secret is never looked for in a key set, nor one of its keys among the secrets.
         with pytest.raises(TokenInvalidError, match="algorithm that is not accepted"):
-            await verification.verifier.verify(signed(claims(), MAIN, headers={"kid": "theirs"}))
+            await verification.verifier.verify(sign(claims(), MAIN, headers={"kid": "theirs"}))
         await verification.aclose()
 
 
 async def test_who_is_revoked_is_taken_over_from_new_settings(tmp_path: Path) -> None:
-    verification = verification_of(loaded(tmp_path, "[auth]\n"), dev=True, now=lambda: datetime.now(UTC))
+    verification = verification_of(load_text(tmp_path, "[auth]\n"), dev=True, now=lambda: datetime.now(UTC))
     assert verification.signing is not None
     current = {"iat": int(datetime.now(UTC).timestamp()), "exp": int(datetime.now(UTC).timestamp()) + 60}
-    token = signed(claims(**current), verification.signing, headers={"kid": "ephemeral"})
+    token = sign(claims(**current), verification.signing, headers={"kid": "ephemeral"})
     await verification.verifier.verify(token)
-    verification.reload(loaded(tmp_path, '[auth]\ninactive_subjects = ["alice"]\n').settings.auth)
+    verification.reload(load_text(tmp_path, '[auth]\ninactive_subjects = ["alice"]\n').settings.auth)
     with pytest.raises(TokenInvalidError, match="no longer active"):
         await verification.verifier.verify(token)
 
@@ -117,24 +117,24 @@ async def test_who_is_revoked_is_taken_over_from_new_settings(tmp_path: Path) ->
 )
 def test_grants_of_what_does_not_exist_are_refused_at_start(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        verification_of(loaded(tmp_path, text), dev=True, now=now)
+        verification_of(load_text(tmp_path, text), dev=True, now=now)
     assert said in caught.value.message
 
 
 def test_agents_need_a_key_that_signs_and_a_hash_that_is_one(tmp_path: Path) -> None:
-    auth = loaded(tmp_path, f'[auth.agents.crawler]\nsecret_hash = "{HASH}"\n').settings.auth
+    auth = load_text(tmp_path, f'[auth.agents.crawler]\nsecret_hash = "{HASH}"\n').settings.auth
     with pytest.raises(SettingsError, match="no HS256 key"):
         agent_tokens_of(auth, signing=None, now=now)
-    plain = loaded(tmp_path, '[auth.agents.crawler]\nsecret_hash = "my secret"\n').settings.auth
+    plain = load_text(tmp_path, '[auth.agents.crawler]\nsecret_hash = "my secret"\n').settings.auth
     with pytest.raises(SettingsError, match=r"auth\.agents\.crawler\.secret_hash is no argon2id hash") as caught:
         agent_tokens_of(plain, signing=MAIN, now=now)
     assert "my secret" not in caught.value.full_message
-    assert agent_tokens_of(loaded(tmp_path, "").settings.auth, signing=MAIN, now=now) is None
+    assert agent_tokens_of(load_text(tmp_path, "").settings.auth, signing=MAIN, now=now) is None
 
 
 async def test_minted_tokens_name_their_claims_as_the_server_reads_them(tmp_path: Path) -> None:
     text = '[auth]\npermissions_claim = "scope"\ntenant_claim = "org"\nrequired_type = "at+jwt"\n'
-    found = loaded(tmp_path, text)
+    found = load_text(tmp_path, text)
     verification = verification_of(found, dev=True, now=now)
     assert verification.signing is not None
     token = minter_of(found.settings.auth, verification.signing).mint(

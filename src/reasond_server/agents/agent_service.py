@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.agents.cards import EXTENSION, etag_of, json_of, parse_card
 from reasond_server.agents.directory import is_agent_id
-from reasond_server.errors import InvalidRequestError, Violation, shown
+from reasond_server.errors import InvalidRequestError, Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,7 +107,7 @@ class AgentService:
         """
         parsed = parse_card(card_json, max_bytes=self._max_card_bytes)
         if agent_id and parsed.agent_id and agent_id != parsed.agent_id:
-            description = f"is {shown(agent_id)}, but the card says {shown(parsed.agent_id)}"
+            description = f"is {show(agent_id)}, but the card says {show(parsed.agent_id)}"
             raise InvalidRequestError.of(Violation(field="agent_id", description=description))
         if ttl_s is not None and not _MIN_TTL_S <= ttl_s <= _MAX_TTL_S:
             raise InvalidRequestError.of(

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from reasond_server.agents.schema import AgentCard, ReasoningParams, SmallCard
-from reasond_server.errors import InvalidRequestError, Violation, shown
+from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class _DuplicateKeyError(Exception):
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
-        self.key = shown(key)
+        self.key = show(key)
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
@@ -219,7 +219,7 @@ def _check_config(config: Mapping[str, Json], strategies: Sequence[str]) -> None
     extra = sorted(config.keys() - set(strategies))
     if extra:
         offered = ", ".join(strategies) or "none"
-        description = f"sets parameters of {shown(extra[0])}, but the card offers {offered[:200]}"
+        description = f"sets parameters of {show(extra[0])}, but the card offers {offered[:200]}"
         raise InvalidRequestError.of(Violation(field="card.strategy_config", description=description))
 
 

@@ -16,7 +16,7 @@ from reasond_server.errors import (
     InvalidRequestError,
     StoreFullError,
     Violation,
-    shown,
+    show,
 )
 
 if TYPE_CHECKING:
@@ -233,14 +233,14 @@ def require_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> Non
         raise build_not_found_error(agent_id)
     if agent.etag != etag:
         raise EtagMismatchError(
-            f"Agent {shown(agent_id)} has changed since etag {shown(etag)} was read",
+            f"Agent {show(agent_id)} has changed since etag {show(etag)} was read",
             remedy="Read it again and decide anew.",
         )
 
 
 def build_not_found_error(agent_id: str) -> AgentNotFoundError:
     """Return the error of an agent that the caller does not have."""
-    return AgentNotFoundError(f"Agent not found: {shown(agent_id)}", remedy="ListAgents names those that exist.")
+    return AgentNotFoundError(f"Agent not found: {show(agent_id)}", remedy="ListAgents names those that exist.")
 
 
 def _build_page_token(last_id: str, capabilities: Sequence[str]) -> str:

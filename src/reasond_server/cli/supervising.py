@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.addresses import Listening, split_address
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -259,7 +259,7 @@ def reserve_port(address: str, *, setting: str) -> Iterator[str]:
             keeper.bind(place)
         except OSError as error:
             raise SettingsError(
-                f"Cannot listen on {shown(address)}",
+                f"Cannot listen on {show(address)}",
                 remedy=f"Another process may use the port, or the host is not of this machine: change {setting}, "
                 "or use port 0 to pick a free one.",
             ) from error

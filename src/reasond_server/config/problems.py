@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from reasond_server.config.reference import nearest
-from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.errors import SettingsError, Violation, show
 from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def explain(error: ErrorDetails) -> Violation:
     )
     is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
     is_scalar = isinstance(error["input"], str | int | float)
-    return Violation(
-        field=key, description=f"{words}, not {shown(error['input'])}" if is_shown and is_scalar else words
-    )
+    return Violation(field=key, description=f"{words}, not {show(error['input'])}" if is_shown and is_scalar else words)
 
 
 def join_key(parts: Sequence[str | int]) -> str:
@@ -56,7 +54,7 @@ def join_key(parts: Sequence[str | int]) -> str:
         if isinstance(part, int):
             key += f"[{part}]"
         elif part != "[key]":
-            name = part if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", part) else shown(part)
+            name = part if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", part) else show(part)
             key += f".{name}" if key else name
     return key
 

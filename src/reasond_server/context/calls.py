@@ -29,7 +29,7 @@ _ROOM_TO_END_CHARACTERS: Final = 256
 
 
 @value
-class Reply:
+class ModelReply:
     """The whole reply of a call; `calls` are native tool calls.
 
     A reply with a closing tag has the finish STOP, whatever the model wrote after it.
@@ -119,7 +119,7 @@ class ReplyListener:
         self._written.append(text)
         self._past += len(text)
 
-    def close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], Reply]:
+    def close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], ModelReply]:
         """Return the fragments that were held back, and the reply.
 
         Raises:
@@ -128,13 +128,15 @@ class ReplyListener:
         finished = self._end_for_model(counter) if self._finished is None else self._finished
         if self._parser.is_done:
             reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
-            return (), Reply(parsed=self._parser.result, finish=reason, usage=finished.usage, calls=tuple(self._calls))
+            return (), ModelReply(
+                parsed=self._parser.result, finish=reason, usage=finished.usage, calls=tuple(self._calls)
+            )
         # Stop strings are not returned, so after STOP an open tag counts as closed, unless it was cut in quoted code.
         is_stop = finished.reason is ModelFinish.STOP
         rest = self._parser.close(is_stop=is_stop)
         parsed = self._parser.result
         is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
-        return rest, Reply(
+        return rest, ModelReply(
             parsed=parsed,
             finish=ModelFinish.LENGTH if is_cut else finished.reason,
             usage=finished.usage,
@@ -165,8 +167,8 @@ async def hear(
     tools: Sequence[ToolSpec] = (),
     tool_choice: str = "auto",
     label: str = "",
-) -> AsyncGenerator[Fragment | Reply, None]:
-    """Call `model` and yield fragments as they become certain, then one Reply; see `ReplyListener`.
+) -> AsyncGenerator[Fragment | ModelReply, None]:
+    """Call `model` and yield fragments as they become certain, then one ModelReply; see `ReplyListener`.
 
     Raises:
         ModelProtocolError: the model ended without saying how.

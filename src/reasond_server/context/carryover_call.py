@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.carryover import read_notes
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.errors import UNSPENT, ModelError, TokenBudgetExhaustedError
@@ -85,7 +85,7 @@ async def summarize(
         call = hear(model=model, messages=prompt, max_tokens=room, temperature=temperature, kinds=(TagKind.CONTINUE,))
         async with aclosing(call) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Reply):
+                if isinstance(piece, ModelReply):
                     reply = piece
                 else:
                     heard.append(piece.text)
@@ -103,7 +103,7 @@ async def summarize(
     return Summary(notes=None if failure else reply.parsed, failure=failure, usage=reply.usage, is_exact=is_exact)
 
 
-def _find_flaw(reply: Reply) -> str:
+def _find_flaw(reply: ModelReply) -> str:
     """Return why a reply is no summary; empty where it is one."""
     parsed = reply.parsed
     if reply.finish is ModelFinish.CONTENT_FILTER:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from reasond_server.context.tags import neutralize
-from reasond_server.errors import shown
+from reasond_server.errors import show
 
 _NONCE = re.compile(r"[a-z]{16,64}")
 
@@ -28,7 +28,7 @@ def fence(tag: str, text: str, *, nonce: str, attributes: str = "") -> str:
         ValueError: `nonce` is not 16 to 64 small letters.
     """
     if not _NONCE.fullmatch(nonce):
-        raise ValueError(f"a nonce must be 16 to 64 small letters, got {shown(nonce)}")
+        raise ValueError(f"a nonce must be 16 to 64 small letters, got {show(nonce)}")
     return f"<{tag} {nonce}{attributes}>\n{neutralize(text)}\n</{tag} {nonce}>"
 
 

@@ -19,7 +19,7 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
-    from reasond_server.context.calls import Reply
+    from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import ParsedReply
     from reasond_server.context.window_plan import Window
 
@@ -58,7 +58,7 @@ class EndingJudge:
         self.best = ""
         self._empty_in_a_row = 0
 
-    def decide(self, window: Window, reply: Reply) -> WindowEnding | None:
+    def decide(self, window: Window, reply: ModelReply) -> WindowEnding | None:
         """Return the ending if `reply` ends the run; None to go on."""
         parsed = reply.parsed
         content = parsed.content.strip()
@@ -79,7 +79,7 @@ class EndingJudge:
             return WindowEnding(answer=last, finish_reason=FinishReason.MAX_ITERATIONS)
         return None
 
-    def _end_truncated(self, reply: Reply) -> WindowEnding:
+    def _end_truncated(self, reply: ModelReply) -> WindowEnding:
         """Return the end of a run whose model wrote no text, with the reason if it is known."""
         warning = "The model wrote nothing in two windows in a row."
         if reply.is_only_hidden_reasoning:

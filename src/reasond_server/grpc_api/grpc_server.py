@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond_server.addresses import is_loopback
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.handlers import GenericRegistry
@@ -188,7 +188,7 @@ class GrpcServer:
         require_address(address, setting="admin_address")
         if not is_loopback(address):
             raise SettingsError(
-                f"The admin listener {shown(address)} is not on a loopback address, and has no authentication",
+                f"The admin listener {show(address)} is not on a loopback address, and has no authentication",
                 remedy="Set [server] admin_address to '127.0.0.1:port' or leave it empty.",
             )
         if find_spec("grpc_channelz") is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, shown
+from reasond_server.errors import InternalError, MethodNotFoundError, ReasondError, show
 from reasond_server.grpc_api.handlers import Behaviour, Context, Continuation, Handler, wrap_handler
 from reasond_server.grpc_api.statuses import code_of, status_of
 from reasond_server.reasons import INTERNAL_MESSAGE
@@ -92,7 +92,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         if handler is None:
             # Not kept: anybody can make up names.
             unknown = MethodNotFoundError(
-                f"Method not found: {shown(method)}", remedy="Server reflection lists the methods that exist."
+                f"Method not found: {show(method)}", remedy="Server reflection lists the methods that exist."
             )
             return wrap_handler(_refusing(unknown), self._guard)
         guarded = self._guarded.get(handler)
@@ -270,7 +270,7 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
     level = logging.DEBUG if call.method.startswith(QUIET_PREFIXES) else logging.INFO
     subject = call.principal.subject if call.principal else ""
     # Anybody can make up names, of any length.
-    method = shown(call.method) if call.reason == "METHOD_NOT_FOUND" else call.method
+    method = show(call.method) if call.reason == "METHOD_NOT_FOUND" else call.method
     fields = {
         "method": method,
         "code": code,

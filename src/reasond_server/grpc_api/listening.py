@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from reasond_server.addresses import split_address
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ def bind_tcp(server: grpc.aio.Server, address: str, *, credentials: grpc.ServerC
         return server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise SettingsError(
-            f"Cannot listen on {shown(address)}",
+            f"Cannot listen on {show(address)}",
             remedy=f"Another process may use the port, or the host is not of this machine: change [server] {setting}, "
             f"or use port 0 to pick a free one.",
         ) from error
@@ -54,7 +54,7 @@ def require_address(address: str, *, setting: str) -> None:
         split_address(address)
     except ValueError:
         raise SettingsError(
-            f"{shown(address)} is not host:port",
+            f"{show(address)} is not host:port",
             remedy=f"Write [server] {setting} as '127.0.0.1:50051' or '[::1]:50051'.",
         ) from None
 
@@ -75,24 +75,24 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
             server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:
         raise SettingsError(
-            f"Cannot listen on the Unix socket {shown(str(path))}", remedy="Check that the folder may be written to."
+            f"Cannot listen on the Unix socket {show(str(path))}", remedy="Check that the folder may be written to."
         ) from error
 
 
 def _check_folder(path: Path) -> None:
     if not path.is_absolute() or len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
         raise SettingsError(
-            f"The Unix socket {shown(str(path))} is not an absolute path of at most {_MAX_SOCKET_PATH_BYTES} bytes",
+            f"The Unix socket {show(str(path))} is not an absolute path of at most {_MAX_SOCKET_PATH_BYTES} bytes",
             remedy="Change [server] grpc_unix_socket.",
         )
     folder = path.parent
     if not folder.is_dir():
         raise SettingsError(
-            f"The folder {shown(str(folder))} of the Unix socket does not exist", remedy="Create it with mode 0700."
+            f"The folder {show(str(folder))} of the Unix socket does not exist", remedy="Create it with mode 0700."
         )
     if folder.stat().st_mode & stat.S_IRWXO:
         raise SettingsError(
-            f"Everybody on this machine can enter the folder {shown(str(folder))} of the Unix socket",
+            f"Everybody on this machine can enter the folder {show(str(folder))} of the Unix socket",
             remedy="Use a folder of its own with mode 0700 or 0750.",
         )
 
@@ -105,7 +105,7 @@ def _clear(path: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise SettingsError(
-            f"{shown(str(path))} exists and is no socket", remedy="Move it away, or change [server] grpc_unix_socket."
+            f"{show(str(path))} exists and is no socket", remedy="Move it away, or change [server] grpc_unix_socket."
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
@@ -118,7 +118,7 @@ def _clear(path: Path) -> None:
         except OSError:
             pass
     raise SettingsError(
-        f"Another server listens on the Unix socket {shown(str(path))}",
+        f"Another server listens on the Unix socket {show(str(path))}",
         remedy="Stop it, or change [server] grpc_unix_socket.",
     )
 
@@ -223,7 +223,7 @@ class CertificateReloader:
             initial = self._load()
         except (OSError, ValueError) as error:
             raise SettingsError(
-                f"The TLS files {', '.join(shown(str(path)) for path in self._files.paths)} cannot be used: "
+                f"The TLS files {', '.join(show(str(path)) for path in self._files.paths)} cannot be used: "
                 f"{_plain(error)}",
                 remedy="Check [server] tls_certificate, tls_private_key and tls_client_ca.",
             ) from error

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
-from reasond_server.errors import InvalidConfigError, InvalidRequestError, Violation, shown
+from reasond_server.errors import InvalidConfigError, InvalidRequestError, Violation, show
 from reasond_server.grpc_api.structs import json_of_struct
 from reasond_server.types import Budget, FinishReason, Task
 
@@ -148,7 +148,7 @@ def _strategy_and_config(task: execution_pb2.ReasoningTask) -> tuple[str | None,
             raise invalid("task.strategy", "is required with a custom config, which does not say whose it is")
         return strategy, json_of_struct(task.custom, path="task.custom")
     if strategy not in {None, case}:
-        raise invalid(f"task.{case}", f"is the config of another strategy than {shown(strategy)}; leave one out")
+        raise invalid(f"task.{case}", f"is the config of another strategy than {show(strategy)}; leave one out")
     return case, _config_of(getattr(task, case), path=f"task.{case}")
 
 

@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # shipped
     reflection_pb2_grpc,
 )
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
     async def Check(self, request: Any, context: Context) -> Any:  # noqa: ANN401 - messages of an untyped package
         """Return the status of a service; NOT_FOUND for one that is not here."""
         if request.service not in self._is_ready:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {shown(request.service)}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {show(request.service)}")
         return _Response(status=self._status(request.service))
 
     async def List(self, request: Any, context: Context) -> Any:  # noqa: ANN401 - messages of an untyped package

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import struct_pb2
 
-from reasond_server.errors import InternalError, InvalidRequestError, Violation, shown
+from reasond_server.errors import InternalError, InvalidRequestError, Violation, show
 from reasond_server.reasoning.payloads import MAX_DEPTH
 from reasond_server.reasoning.requests import MAX_CONFIG_VALUES
 
@@ -99,7 +99,7 @@ def _fill_value(value: struct_pb2.Value, item: object, depth: int) -> None:
         case Sequence():
             _fill_list(value.list_value, item, depth + 1)
         case _:
-            raise InternalError(f"a strategy reported {shown(item)}, which is no JSON value")
+            raise InternalError(f"a strategy reported {show(item)}, which is no JSON value")
 
 
 def _fill_number(value: struct_pb2.Value, number: float) -> None:

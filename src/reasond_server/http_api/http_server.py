@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.http_api.connections import BoundedProtocol, ConnectionLimits
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class HttpServer:
             return _listener(found[0][0], found[0][4], reuse_port=self._reuse_port)
         except OSError as error:
             raise SettingsError(
-                f"Cannot listen on {shown(f'{self._host}:{self._port}')} for HTTP",
+                f"Cannot listen on {show(f'{self._host}:{self._port}')} for HTTP",
                 remedy="Another process may use the port, or the host is not of this machine: change "
                 f"{self._setting}, or use port 0 to pick a free one.",
             ) from error
@@ -204,7 +204,7 @@ class FollowingContext:
             self._stamp = self._files.stamp()
             listening = self._load()
         except (OSError, ValueError) as error:
-            names = ", ".join(shown(str(path)) for path in self._files.paths)
+            names = ", ".join(show(str(path)) for path in self._files.paths)
             raise SettingsError(
                 f"The TLS files {names} cannot be used",
                 remedy="Check [server] tls_certificate, tls_private_key and tls_client_ca: PEM files that fit "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def require_plain(headers: RequestHeaders) -> None:
     if encoding is not None and encoding.strip().lower() != "identity":
         raise RefusalError(
             415,
-            f"the body has Content-Encoding {shown(encoding)}, which is not unpacked here; send it as it is, without",
+            f"the body has Content-Encoding {show(encoding)}, which is not unpacked here; send it as it is, without",
             headers={"accept-encoding": "identity"},
         )
 

@@ -24,7 +24,7 @@ from reasond_server.errors import (
     ReasondError,
     TokenInvalidError,
     Violation,
-    shown,
+    show,
 )
 from reasond_server.http_api.params import read_params
 from reasond_server.reasons import INTERNAL_MESSAGE
@@ -109,7 +109,7 @@ def read_cursor(last_event_id: str) -> Cursor:
     """
     match = _CURSOR.fullmatch(last_event_id)
     if match is None:
-        description = f"must be <execution_id>:<sequence>, got {shown(last_event_id)}"
+        description = f"must be <execution_id>:<sequence>, got {show(last_event_id)}"
         raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=description))
     return Cursor(execution_id=match[1], after_sequence=int(match[2]))
 
@@ -369,7 +369,7 @@ class Call:
             # What the caller wrote is not repeated in the access log.
             self._exchange.methods.append("unknown")
             hint = suggest_nearest(self._name, self._methods.names)
-            raise MethodNotFoundError(f"Method not found: {shown(self._name)}{hint}")
+            raise MethodNotFoundError(f"Method not found: {show(self._name)}{hint}")
         self._exchange.methods.append(self._name)
         return method
 
@@ -398,5 +398,5 @@ def note_failure(
     exchange.code = shown_error["code"]
     exchange.reason, exchange.is_fault = error.declaration.name, error.declaration.is_fault
     if exchange.reason == "INTERNAL":
-        _log.error("%s failed", shown(name), exc_info=error, extra={"call_id": exchange.call_id})
+        _log.error("%s failed", show(name), exc_info=error, extra={"call_id": exchange.call_id})
     return shown_error

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 from reasond_server.http_api.exchange import (
     PEER_URIS_KEY,
     ClientGoneError,
@@ -139,7 +139,7 @@ class Reception:
                 await send_refusal(send, going, exchange.call_id)
             raise
         except Exception:
-            _log.exception("%s failed", shown(scope["path"]), extra={"call_id": exchange.call_id})
+            _log.exception("%s failed", show(scope["path"]), extra={"call_id": exchange.call_id})
             if exchange.status:
                 raise
             await send_refusal(send, RefusalError(500, INTERNAL_MESSAGE), exchange.call_id)
@@ -198,5 +198,5 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
         "call_id": exchange.call_id,
         "subject": exchange.subject,
     }
-    path = fields["method"] or shown(scope["path"])
+    path = fields["method"] or show(scope["path"])
     emit_line(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from reasond_server.errors import SettingsError, Violation, shown
+from reasond_server.errors import SettingsError, Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -238,7 +238,7 @@ def find_profile(model: str, base_url: str, configured: str = "auto") -> ModelPr
             alike = get_close_matches(configured, PROFILES, n=1, cutoff=0.6)
             hint = f"Did you mean {alike[0]}? " if alike else ""
             raise SettingsError(
-                f"the profile {shown(configured)} is not known",
+                f"the profile {show(configured)} is not known",
                 remedy=f"{hint}Known are auto, {', '.join(PROFILES)}.",
             )
         return _lay_over(configured)
@@ -272,7 +272,7 @@ def merge(profile: ModelProfile, overrides: Mapping[str, object], *, section: st
         try:
             values[name] = _check_value(value, known[name])
         except ValueError as error:
-            description = f"must be {error}, not {shown(value)}"
+            description = f"must be {error}, not {show(value)}"
             problems.append(Violation(field=f"{section}.{name}", description=description))
     if problems:
         text = "; ".join(f"{problem.field} {problem.description}" for problem in problems)

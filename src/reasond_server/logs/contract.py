@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError, shown
+from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError, show
 from reasond_server.logs.store import Change, LeaseLostError
 from reasond_server.types import ExecutionState, LoggedEvent, Result
 from reasond_server.types.values import value
@@ -81,7 +81,7 @@ def build_id_taken_error(execution_id: str) -> InternalError:
 def build_not_found_error(execution_id: str) -> ExecutionNotFoundError:
     """Make the error of an execution that its caller does not have."""
     return ExecutionNotFoundError(
-        f"Execution not found: {shown(execution_id)}",
+        f"Execution not found: {show(execution_id)}",
         remedy="Use an execution_id that this server returned to the same tenant.",
     )
 
@@ -89,7 +89,7 @@ def build_not_found_error(execution_id: str) -> ExecutionNotFoundError:
 def build_expired_error(execution_id: str) -> CursorExpiredError:
     """Make the error of an execution that is past its time."""
     return CursorExpiredError(
-        f"Execution {shown(execution_id)} is no longer kept",
+        f"Execution {show(execution_id)} is no longer kept",
         remedy="Start the task again, or raise [store] retention_s, max_executions or max_bytes.",
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from reasond_server.errors import InvalidConfigError, SettingsError, Violation, shown
+from reasond_server.errors import InvalidConfigError, SettingsError, Violation, show
 from reasond_server.violations import drop_surplus_unknown, suggest_nearest, violations_of
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class StrategyConfiguration:
         """
         if not request and not agent and (settled := self._settled.get(strategy.name)) is not None:
             return settled
-        config = self._checked(strategy, request=request, agent=agent)
+        config = self._check(strategy, request=request, agent=agent)
         return config, config.model_dump(mode="json")
 
-    def _checked(self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None) -> StrategyConfig:
+    def _check(self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None) -> StrategyConfig:
         system = self._defaults[strategy.name]
         known = strategy.config_type.model_fields
         values = drop_surplus_unknown({**system, **(agent or {}), **request}, known)
@@ -64,7 +64,7 @@ class StrategyConfiguration:
             found = violations_of(error, known=known)
             raise InvalidConfigError.of(*(_with_level(one, request, agent or {}) for one in found)) from None
         over = [
-            Violation(field=name, description=f"must be at most {ceiling} on this server, got {shown(value)}")
+            Violation(field=name, description=f"must be at most {ceiling} on this server, got {show(value)}")
             for name, ceiling in self._ceilings[strategy.name].items()
             if _is_number(value := getattr(config, name)) and value > ceiling
         ]
@@ -104,7 +104,7 @@ class StrategyConfiguration:
         for name, ceiling in self._ceilings[strategy.name].items():
             key = f"[reasoning.strategies.{strategy.name}] {_CEILING}{name.removeprefix('max_')}"
             if not _is_number(ceiling):
-                raise SettingsError(f"{key} must be a number, got {shown(ceiling)}")
+                raise SettingsError(f"{key} must be a number, got {show(ceiling)}")
             if not _takes_numbers(strategy.get_config_schema(), name):
                 raise SettingsError(f"{key} is a ceiling of {name!r}, which takes no numbers", remedy="Remove the key.")
 

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError
-from reasond_server.reasoning.shapes import ShapeError, is_unicode, settled
+from reasond_server.reasoning.shapes import ShapeError, check_shape, is_unicode
 from reasond_server.types import CustomMetrics, CustomStep, FinishReason
 from reasond_server.types.kinds import METRICS, STEPS
 
@@ -64,7 +64,7 @@ def require_step(
         raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
     if not isinstance(step.answer_found, bool):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose answer_found is neither True nor False")
-    return _kept(step.detail, strategy), _kept(step.metrics, strategy, before)
+    return _copy_checked(step.detail, strategy), _copy_checked(step.metrics, strategy, before)
 
 
 def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics | None = None) -> Outcome:
@@ -78,17 +78,17 @@ def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics 
         raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")
     if not _is_one_of(outcome.metrics, (*METRICS.types, NoneType)):
         raise InternalError(f"strategy {strategy!r} ended with metrics of no known kind")
-    metrics = _kept(outcome.metrics, strategy, before)
+    metrics = _copy_checked(outcome.metrics, strategy, before)
     return outcome if metrics is outcome.metrics else replace(outcome, metrics=metrics)
 
 
-def _kept(value: ValueT, strategy: str, before: object = None) -> ValueT:
+def _copy_checked(value: ValueT, strategy: str, before: object = None) -> ValueT:
     """Return `value`, with the JSON of a custom one copied; refuse what no transport can carry."""
     if value is None or (value is before and not isinstance(value, CustomMetrics)):
         return value
     if not isinstance(value, _CUSTOM):
         try:
-            return settled(value, before=before)
+            return check_shape(value, before=before)
         except ShapeError as error:
             kind = type(value).__name__
             raise InternalError(f"strategy {strategy!r} yielded a {kind} that cannot be kept: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, shown
+from reasond_server.errors import SettingsError, StrategyNotFoundError, Violation, show
 from reasond_server.strategies.strategy import ReasoningStrategy
 from reasond_server.violations import suggest_nearest
 
@@ -57,10 +57,10 @@ class StrategyRegistry:
         here = f"Enabled here: {', '.join(map(repr, self.names)) or 'none'}"
         hint = suggest_nearest(name, self.names) if self.names else ""
         raise StrategyNotFoundError(
-            f"Strategy not found: {shown(name)}",
+            f"Strategy not found: {show(name)}",
             remedy=f"{here}{hint if 'mean' in hint else '.'}",
             violations=[Violation(field="strategy", description=f"is not enabled here. {here}")],
-            metadata={"strategy": shown(name), "enabled": ",".join(self.names)},
+            metadata={"strategy": show(name), "enabled": ",".join(self.names)},
         )
 
 

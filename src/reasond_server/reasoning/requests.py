@@ -9,7 +9,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import InvalidRequestError, Violation, shown
+from reasond_server.errors import InvalidRequestError, Violation, show
 from reasond_server.reasoning.payloads import MAX_DEPTH, depth_of
 from reasond_server.types import Budget
 
@@ -44,7 +44,7 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         text = f"must hold at most {MAX_CONFIG_VALUES} values, got {count}"
         found.append(Violation(field="config", description=text))
     if len(request_id) > MAX_REQUEST_ID_CHARACTERS or not _REQUEST_ID.match(request_id):
-        text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {shown(request_id)}"
+        text = f"must be at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters, got {show(request_id)}"
         found.append(Violation(field="request_id", description=text))
     if found:
         raise InvalidRequestError.of(*found)
@@ -99,7 +99,7 @@ def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
 
 def _in_names(task: Task) -> Iterator[Violation]:
     if task.strategy is not None and not _STRATEGY_NAME.match(task.strategy):
-        text = f"must be 1-64 lower-case letters, digits and underscores, got {shown(task.strategy)}"
+        text = f"must be 1-64 lower-case letters, digits and underscores, got {show(task.strategy)}"
         yield Violation(field="strategy", description=text)
     if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:
         text = f"must be at most {MAX_NAME_CHARACTERS} characters, got {len(task.agent)}"

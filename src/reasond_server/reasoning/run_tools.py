@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import ReasondError, ToolOutcomeUnknownError, shown
+from reasond_server.errors import ReasondError, ToolOutcomeUnknownError, show
 from reasond_server.runs.recorded_calls import VERSION, digest_of_texts, error_row, read_error, read_row
 from reasond_server.telemetry.propagation import OutgoingTrace
 from reasond_server.telemetry.scrubbing import shorten
@@ -152,7 +152,7 @@ def decode_result(body: str) -> ToolResult | ReasondError:
 
 def _unknown_outcome(call: ToolCall) -> ToolOutcomeUnknownError:
     return ToolOutcomeUnknownError(
-        f"The server went down while the tool {shown(call.name)} was at work; whether it did its part is not known",
+        f"The server went down while the tool {show(call.name)} was at work; whether it did its part is not known",
         remedy="See for yourself, then ask again; what was done until then is kept.",
         metadata={"tool": call.name, "call_id": call.call_id},
     )

@@ -8,7 +8,7 @@ from reasond_server.errors import (
     StrategyNotSupportedError,
     StrategyRequiredError,
     Violation,
-    shown,
+    show,
 )
 from reasond_server.types import StrategySource
 from reasond_server.types.values import value
@@ -53,7 +53,7 @@ def select(wish: Wish, registry: StrategyRegistry) -> Selection:
         StrategyNotSupportedError: the agent does not offer it, or offers none that is enabled here.
         StrategyRequiredError: no level names one.
     """
-    offered = _offered(wish)
+    offered = _list_offered(wish)
     if wish.requested is not None:
         strategy, source = registry.get(wish.requested), StrategySource.REQUEST
         if offered is not None and strategy.name not in offered:
@@ -75,7 +75,7 @@ def select(wish: Wish, registry: StrategyRegistry) -> Selection:
     return Selection(strategy=strategy, source=source)
 
 
-def _offered(wish: Wish) -> Sequence[str] | None:
+def _list_offered(wish: Wish) -> Sequence[str] | None:
     """Return what the agent offers, narrowed by the request; None if neither has a say."""
     if wish.offered is None or wish.narrowed_to is None:
         return wish.narrowed_to if wish.offered is None else wish.offered
@@ -87,7 +87,7 @@ def _not_supported(name: str | None, offered: Sequence[str]) -> StrategyNotSuppo
     if name is None:
         text = f"Strategy not supported: none of the agent's strategies ({names}) is enabled here"
     else:
-        text = f"Strategy not supported: the agent does not offer {shown(name)}"
+        text = f"Strategy not supported: the agent does not offer {show(name)}"
     return StrategyNotSupportedError(
         text,
         remedy=f"The agent offers: {names}. Choose one of them, or another agent.",

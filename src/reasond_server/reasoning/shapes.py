@@ -30,7 +30,7 @@ class ShapeError(Exception):
     """A value is not what its field declares; the text names the field and says why, for the strategy's author."""
 
 
-def settled(value: ValueT, *, before: object = None) -> ValueT:
+def check_shape(value: ValueT, *, before: object = None) -> ValueT:
     """Return a dataclass whose fields were checked at all levels, its sequences as tuples.
 
     What `before`, an earlier result, holds already at the same place is not checked again: metrics that grow by
@@ -52,7 +52,7 @@ def settled(value: ValueT, *, before: object = None) -> ValueT:
             or hint is bool
         ):
             continue
-        kept = _settled(given, hint, items, name, None if known is None else getattr(known, name))
+        kept = _check_field(given, hint, items, name, None if known is None else getattr(known, name))
         if kept is not given:
             changed[name] = kept
     return replace(value, **changed) if changed else value  # type: ignore[type-var]  # likewise
@@ -80,9 +80,9 @@ def _items_of(hint: Any) -> Any:  # noqa: ANN401 - an annotation
     return get_args(hint)[0] if get_origin(hint) is Sequence else None
 
 
-def _settled(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
+def _check_field(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any:  # noqa: ANN401 - any value, any annotation
     if type(value) is hint and is_dataclass(hint):
-        return settled(value, before=before)
+        return check_shape(value, before=before)
     if items is WindowMetrics and type(value) is WindowLines:
         # Checked line by line as it grew, and nobody can change it.
         return value
@@ -91,12 +91,12 @@ def _settled(value: Any, hint: Any, items: Any, name: str, before: Any) -> Any: 
     if isinstance(hint, UnionType):
         if value is None:
             return None
-        chosen = _chosen(value, hint, name)
-        return _settled(value, chosen, _items_of(chosen), name, before)
+        chosen = _choose_alternative(value, hint, name)
+        return _check_field(value, chosen, _items_of(chosen), name, before)
     complaint = _complaint(value, hint, name)
     if complaint:
         raise ShapeError(f"{name} {complaint}")
-    return settled(value, before=before) if is_dataclass(value) else value
+    return check_shape(value, before=before) if is_dataclass(value) else value
 
 
 def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation
@@ -108,13 +108,13 @@ def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...])
         raise ShapeError(f"{name} is no sequence")
     pairs = zip_longest(value, before[: len(value)], fillvalue=_NOTHING)
     items = _items_of(kind)
-    kept = [each if each is known else _settled(each, kind, items, name, known) for each, known in pairs]
+    kept = [each if each is known else _check_field(each, kind, items, name, known) for each, known in pairs]
     if isinstance(value, tuple) and all(map(is_, kept, value)):
         return value
     return tuple(kept)
 
 
-def _chosen(value: object, hint: UnionType, name: str) -> Any:  # noqa: ANN401 - an annotation
+def _choose_alternative(value: object, hint: UnionType, name: str) -> Any:  # noqa: ANN401 - an annotation
     """Return the alternative of an optional field that `value`, which is not None, is meant to be."""
     (kind,) = (each for each in get_args(hint) if each is not NoneType)
     if isinstance(value, kind):

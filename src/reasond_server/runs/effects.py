@@ -7,7 +7,7 @@ import hmac
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, ToolOutcomeUnknownError, shown
+from reasond_server.errors import InternalError, ToolOutcomeUnknownError, show
 from reasond_server.runs.run_journal import RESULT, STARTED
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class JournaledEffect:
             await journal.keep_safely(key, "{}")
         elif not self._is_idempotent:
             raise ToolOutcomeUnknownError(
-                f"The server went down during an effect of kind {shown(self._kind)}; whether it happened is not known",
+                f"The server went down during an effect of kind {show(self._kind)}; whether it happened is not known",
                 remedy="See for yourself, then ask again; what was done until then is kept.",
             )
         # Once more: the commit may have taken long.

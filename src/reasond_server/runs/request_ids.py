@@ -12,7 +12,7 @@ from reasond_server.errors import (
     ExecutionNotFoundError,
     OverloadedError,
     RequestIdReusedError,
-    shown,
+    show,
 )
 from reasond_server.runs.making import Predecessor
 from reasond_server.runs.plan import PlanError, decode_plan
@@ -102,7 +102,7 @@ class RequestIds:
         """
         if claim.digest != digest:
             raise RequestIdReusedError(
-                f"The request id {shown(request_id)} was used before with another request",
+                f"The request id {show(request_id)} was used before with another request",
                 remedy="Send the same request again, or a new request id.",
                 metadata={"execution_id": claim.execution_id},
             )

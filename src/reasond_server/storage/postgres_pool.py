@@ -12,7 +12,7 @@ from psycopg import errors as refusals
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
+from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, show
 from reasond_server.storage.migrating import upgrade_schema
 from reasond_server.storage.revisions import VERSION_TABLE, require_current, state_of_tables
 
@@ -199,7 +199,7 @@ def _connect(conninfo: str) -> psycopg.Connection[tuple[Any, ...]]:
         ) from error
     except psycopg.OperationalError as error:
         raise SettingsError(
-            f"The database {shown(describe_address(conninfo))} cannot be reached, or refused the user",
+            f"The database {show(describe_address(conninfo))} cannot be reached, or refused the user",
             remedy="Check that it runs, and host, user, password and database in [store] url.",
         ) from error
 

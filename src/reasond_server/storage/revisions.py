@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.storage.migrating import render_statements
 from reasond_server.storage.migrations.versions import IN_ORDER
 
@@ -60,12 +60,12 @@ def require_current(state: SchemaState, *, where: str) -> None:
     """
     if state is SchemaState.AHEAD:
         raise SettingsError(
-            f"The database {shown(where)} was migrated by a later release of reasond",
+            f"The database {show(where)} was migrated by a later release of reasond",
             remedy="Run that release, or restore the backup from before the migration.",
         )
     if state is not SchemaState.CURRENT:
         what = "has no tables yet" if state is SchemaState.EMPTY else "is behind this release"
-        raise SettingsError(f"The database {shown(where)} {what}", remedy="Make a backup, then run `reasond migrate`.")
+        raise SettingsError(f"The database {show(where)} {what}", remedy="Make a backup, then run `reasond migrate`.")
 
 
 def build_sqlite_statements() -> list[str]:

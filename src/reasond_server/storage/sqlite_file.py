@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, shown
+from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, show
 from reasond_server.storage.revisions import (
     VERSION_TABLE,
     SchemaState,
@@ -250,7 +250,7 @@ def _lock_file(path: Path) -> int:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SettingsError(
-            f"The database {shown(str(path))} cannot be opened for writing ({error.strerror})",
+            f"The database {show(str(path))} cannot be opened for writing ({error.strerror})",
             remedy="Let the server's user write there, or set another [store] url or data_dir.",
         ) from error
     try:
@@ -258,7 +258,7 @@ def _lock_file(path: Path) -> int:
     except OSError as error:
         os.close(lock)
         raise SettingsError(
-            f"The database {shown(str(path))} is in use by another process",
+            f"The database {show(str(path))} is in use by another process",
             remedy="Stop that server first, give this one another [store] data_dir, or use PostgreSQL for several.",
         ) from error
     return lock
@@ -343,6 +343,6 @@ def _refuse_unusable(path: Path) -> Iterator[None]:
 
 def _build_settings_error(path: Path, what: str) -> SettingsError:
     return SettingsError(
-        f"The database {shown(str(path))} {what}",
+        f"The database {show(str(path))} {what}",
         remedy="Restore it from a backup, or move it away: the server then begins with an empty one.",
     )

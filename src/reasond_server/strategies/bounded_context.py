@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.clock import new_nonce
-from reasond_server.context.calls import Reply, hear, run_by_size
+from reasond_server.context.calls import ModelReply, hear, run_by_size
 from reasond_server.context.carryover import Carryover, Compression, compress
 from reasond_server.context.carryover_call import Summary, summarize
 from reasond_server.context.tags import restore
@@ -171,7 +171,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                     )
                     async with aclosing(call) as heard:
                         async for piece in heard:
-                            if isinstance(piece, Reply):
+                            if isinstance(piece, ModelReply):
                                 reply = piece
                             else:
                                 yield Wrote(text=piece.text)
@@ -220,7 +220,13 @@ class _Progress:
         self.accounts.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
 
     def build_step(
-        self, window: Window, reply: Reply, *, ending: WindowEnding | None, summary: Summary | None, elapsed_s: float
+        self,
+        window: Window,
+        reply: ModelReply,
+        *,
+        ending: WindowEnding | None,
+        summary: Summary | None,
+        elapsed_s: float,
     ) -> Step:
         """Book the window, make what it carries over, and return its step."""
         written = reply.parsed.written
@@ -262,7 +268,7 @@ class _Progress:
             warnings=self.accounts.warnings,
         )
 
-    def _compress(self, reply: Reply, summary: Summary | None) -> Compression:
+    def _compress(self, reply: ModelReply, summary: Summary | None) -> Compression:
         """Replace the carryover and return how it was made."""
         made = compress(
             self._carryover,
@@ -281,7 +287,7 @@ class _Progress:
     def _book(
         self,
         window: Window,
-        reply: Reply,
+        reply: ModelReply,
         summary: Summary | None,
         *,
         is_answered: bool,
@@ -306,7 +312,7 @@ class _Progress:
 
 
 async def _summarize(
-    fitted: FittedWindow, reply: Reply, config: BoundedContextConfig, model: ChatModel
+    fitted: FittedWindow, reply: ModelReply, config: BoundedContextConfig, model: ChatModel
 ) -> Summary | None:
     """Return the summary of a window that its limit cut, made by a call of its own; None where none is due."""
     is_cut = reply.finish is ModelFinish.LENGTH and not reply.parsed.is_closed

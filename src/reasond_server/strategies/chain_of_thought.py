@@ -17,7 +17,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.context.calls import Reply
+    from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import Fragment
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
@@ -115,7 +115,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         yield Outcome(answer=answer, finish_reason=ending.finish_reason, metrics=metrics, warnings=warnings)
 
 
-def _describe_waste(reply: Reply) -> str:
+def _describe_waste(reply: ModelReply) -> str:
     return (
         f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the model "
         "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
@@ -129,7 +129,7 @@ def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -
     return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])
 
 
-def _judge(reply: Reply) -> _JudgedReply:
+def _judge(reply: ModelReply) -> _JudgedReply:
     """Find the answer of a reply and whether it is whole."""
     parsed = reply.parsed
     before, content = parsed.text.strip(), parsed.content.strip()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.answers import answer_of_text, normalize_answer
-from reasond_server.context.calls import LEAST_TOKENS, Reply, bound_prompt, hear, measure_room, run_by_size
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, bound_prompt, hear, measure_room, run_by_size
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import (
@@ -214,7 +214,7 @@ class Poll:
     def _reserve(self, *, is_first: bool) -> bool:
         return self.allowance.reserve(self.worst, is_forced=is_first)
 
-    async def _take_sample(self, place: int, temperature: float, begun: asyncio.Event) -> Reply:
+    async def _take_sample(self, place: int, temperature: float, begun: asyncio.Event) -> ModelReply:
         """Take one sample: the first of all at once; the others when it writes or ends, at the latest after a second.
 
         A model that does not show its reasoning may say nothing for long.
@@ -237,7 +237,7 @@ class Poll:
             async with aclosing(call) as heard:
                 async for piece in heard:
                     begun.set()
-                    if isinstance(piece, Reply):
+                    if isinstance(piece, ModelReply):
                         reply = piece
         finally:
             begun.set()
@@ -316,7 +316,7 @@ class Poll:
         )
 
 
-def _judge(reply: Reply, temperature: float) -> _TakenSample:
+def _judge(reply: ModelReply, temperature: float) -> _TakenSample:
     """Read a reply: a whole tagged answer, or the answer found in untagged text."""
     parsed = reply.parsed
     content, before = parsed.content.strip(), parsed.text.strip()

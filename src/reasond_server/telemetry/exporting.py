@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.telemetry.spans import Tracing
 
 if TYPE_CHECKING:
@@ -134,10 +134,10 @@ def sink_of(options: TracingOptions) -> SpanSink | None:
 
 def _refusal(options: TracingOptions) -> SettingsError | None:
     """Return why the receiver cannot be spoken to; None where it can."""
-    where = f"[tracing] endpoint is {shown(options.endpoint)}, but " if options.endpoint else ""
+    where = f"[tracing] endpoint is {show(options.endpoint)}, but " if options.endpoint else ""
     if options.spoken not in _EXPORTERS:
         return SettingsError(
-            f"{where}OTEL_EXPORTER_OTLP_PROTOCOL is {shown(options.spoken)}, which is not spoken here",
+            f"{where}OTEL_EXPORTER_OTLP_PROTOCOL is {show(options.spoken)}, which is not spoken here",
             remedy='Set [tracing] protocol to "grpc" or "http/protobuf".',
         )
     package, extra = _EXPORTERS[options.spoken]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from pydantic import Field
 from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-untyped]  # it has no types
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Calculator(ModelledTool[CalculatorArguments]):
         try:
             value = calculate(arguments.expression)
         except CalculationError as error:
-            raise ToolFailedError(f"{shown(arguments.expression)} cannot be worked out: {error}") from None
+            raise ToolFailedError(f"{show(arguments.expression)} cannot be worked out: {error}") from None
         return {"expression": arguments.expression, "result": _to_json_number(value)}
 
 
@@ -140,7 +140,7 @@ def _require_allowed(node: ast.AST) -> None:
     if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name)):
         raise CalculationError("functions take plain arguments")
     if isinstance(node, ast.Name) and node.id not in _NAMES and node.id not in _FUNCTIONS:
-        raise CalculationError(f"the name {shown(node.id)} is not known; functions are {', '.join(sorted(_FUNCTIONS))}")
+        raise CalculationError(f"the name {show(node.id)} is not known; functions are {', '.join(sorted(_FUNCTIONS))}")
 
 
 def _collect_nodes(tree: ast.AST) -> Sequence[ast.AST]:

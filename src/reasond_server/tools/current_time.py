@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CurrentTime(ModelledTool[CurrentTimeArguments]):
         zone = _find_zone(arguments.zone)
         if zone is None:
             raise ToolFailedError(
-                f"the zone {shown(arguments.zone)} is not known here; use an IANA name such as Europe/Berlin, or UTC"
+                f"the zone {show(arguments.zone)} is not known here; use an IANA name such as Europe/Berlin, or UTC"
             )
         now = self._now().astimezone(zone).replace(microsecond=0)
         return {"time": now.isoformat(), "weekday": f"{now:%A}", "zone": arguments.zone}

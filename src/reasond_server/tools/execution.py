@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors import InternalError, TokenBudgetExhaustedError, Violation, shown
+from reasond_server.errors import InternalError, TokenBudgetExhaustedError, Violation, show
 from reasond_server.llm.model import ToolSpec
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult
@@ -146,7 +146,7 @@ class RunToolbox:
             text, is_cut = cut_to_bytes(to_json_text(value), tool.max_output_bytes)
         except NotJsonError:
             _log.warning("tool returned what is no JSON", extra={"tool": tool.name})
-            message = f"the tool {shown(tool.name)} returned something that is no JSON; it needs its author"
+            message = f"the tool {show(tool.name)} returned something that is no JSON; it needs its author"
             return _Failure(kind="failed", message=message)
         if tool.name == READ_TOOL_RESULT:
             return ToolResult(call_id=call.call_id, result_json=text)
@@ -174,7 +174,7 @@ class RunToolbox:
         if done:
             return work.result()
         await _stop(work, tool)
-        message = f"the tool {shown(tool.name)} took longer than {timeout_s:g} s and was stopped"
+        message = f"the tool {show(tool.name)} took longer than {timeout_s:g} s and was stopped"
         return _Failure(kind="timeout", message=message)
 
 
@@ -194,7 +194,7 @@ async def _run_tool(tool: Tool, arguments: Json, context: ToolContext) -> object
         _log.exception("tool cancelled itself", extra={"tool": tool.name})
     except BaseException:  # noqa: BLE001 - as the docstring says
         _log.exception("tool failed", extra={"tool": tool.name})
-    message = f"the tool {shown(tool.name)} failed; the cause is in the server's log. Try another way"
+    message = f"the tool {show(tool.name)} failed; the cause is in the server's log. Try another way"
     return _Failure(kind="failed", message=message)
 
 
@@ -229,7 +229,7 @@ def _describe_unknown(name: str, tools: Mapping[str, Tool]) -> str:
     hint = f"; did you mean {close[0]!r}?" if close else "."
     names = sorted(tools)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"there is no tool {shown(name)}{hint} Tools are: {', '.join(names[:_MAX_NAMES])}{more}"
+    return f"there is no tool {show(name)}{hint} Tools are: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _describe_violations(violations: Sequence[Violation], tool: Tool) -> str:

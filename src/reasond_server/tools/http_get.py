@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 from pydantic import Field
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.tools.vetting import MAX_URL_CHARACTERS, AddressPolicy, RefusedAddressError, Target
@@ -103,8 +103,8 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         except RefusedAddressError as error:
             raise ToolFailedError(str(error)) from None
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-            raise ToolFailedError(f"{shown(url)} could not be fetched: {_describe_cause(error)}") from None
-        raise ToolFailedError(f"{shown(arguments.url)} was redirected more than {_MAX_REDIRECTS} times")
+            raise ToolFailedError(f"{show(url)} could not be fetched: {_describe_cause(error)}") from None
+        raise ToolFailedError(f"{show(arguments.url)} was redirected more than {_MAX_REDIRECTS} times")
 
     async def _fetch(self, target: Target, addresses: Sequence[str]) -> dict[str, Any] | str:
         """Return the document, or the address of a redirect."""
@@ -142,7 +142,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         kind, encoding = response.content_type.lower(), response.headers.get("Content-Encoding", "identity").lower()
         if not any(fnmatch.fnmatchcase(kind, allowed) for allowed in self._limits.content_types):
             allowed = ", ".join(self._limits.content_types)
-            raise ToolFailedError(f"the document is {shown(kind)}, which is not fetched; allowed are {allowed}")
+            raise ToolFailedError(f"the document is {show(kind)}, which is not fetched; allowed are {allowed}")
         if encoding != "identity":
             raise ToolFailedError("the server sent the document compressed, which was not asked for")
         body = bytearray()

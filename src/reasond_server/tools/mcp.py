@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.mcp_values import build_validator, describe_tool, value_of
 from reasond_server.tools.results import NotJsonError, to_json_text
@@ -351,7 +351,7 @@ def build_tool_name(server: str, tool: str) -> str:
 
 def describe_server(options: McpOptions) -> str:
     """Return where a server is, for people and without secrets."""
-    return shown(options.url or options.command)
+    return show(options.url or options.command)
 
 
 async def examine_server(options: McpOptions) -> Sequence[str] | None:

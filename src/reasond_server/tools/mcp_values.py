@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors import Violation, shown
+from reasond_server.errors import Violation, show
 from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def _describe_error(error: Any) -> str:  # noqa: ANN401 - a type of the optional
     keyword, wanted, value = error.validator, error.validator_value, error.instance
     if keyword == "required":
         missing = [name for name in wanted if name not in value]
-        return f"must have {', '.join(map(shown, missing))}"
+        return f"must have {', '.join(map(show, missing))}"
     if keyword == "additionalProperties" and isinstance(error.schema.get("properties"), dict):
         known = error.schema["properties"]
-        unknown = ", ".join(shown(name) for name in value if name not in known)
-        return f"must not have {unknown}; known are {', '.join(map(shown, known)) or 'none'}"
-    return f"must satisfy {keyword} {shown(wanted)}, got {shown(value)}"
+        unknown = ", ".join(show(name) for name in value if name not in known)
+        return f"must not have {unknown}; known are {', '.join(map(show, known)) or 'none'}"
+    return f"must satisfy {keyword} {show(wanted)}, got {show(value)}"
 
 
 def _read_part(block: Any) -> dict[str, Any]:  # noqa: ANN401 - as above

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 from reasond_server.tools.results import resolve_pointer, to_json_text
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 
@@ -74,7 +74,7 @@ class ReadToolResult(ModelledTool[ReadArguments]):
         try:
             return to_json_text(resolve_pointer(text, arguments.json_pointer))
         except ValueError as error:
-            raise ToolFailedError(f"json_pointer {shown(arguments.json_pointer)}: {error}") from None
+            raise ToolFailedError(f"json_pointer {show(arguments.json_pointer)}: {error}") from None
 
 
 def _find_places(text: str, arguments: ReadArguments) -> object:
@@ -97,4 +97,4 @@ def _find_places(text: str, arguments: ReadArguments) -> object:
 def _describe_missing(handle: str, memory: ResultMemory) -> str:
     there = ", ".join(memory.handles[-20:]) or "none"
     why = "is no longer kept; make the call again" if memory.is_forgotten(handle) else "is not known"
-    return f"the handle {shown(handle)} {why}. Handles that can be read: {there}"
+    return f"the handle {show(handle)} {why}. Handles that can be read: {there}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 
 if TYPE_CHECKING:
     from reasond_server.types import Json
@@ -70,7 +70,7 @@ def to_preview(text: str, *, handle: str, most_bytes: int, is_cut: bool = False)
             "total_characters": len(text),
             "begins": _take_head(text, head),
             "ends": _take_tail(text, tail),
-            "more": f"read_tool_result reads the rest by this handle, {shown(handle)}"
+            "more": f"read_tool_result reads the rest by this handle, {show(handle)}"
             + ("; the result was longer than is kept, and its end is lost" if is_cut else ""),
         }
     )
@@ -134,10 +134,10 @@ def resolve_pointer(text: str, pointer: str) -> Any:  # noqa: ANN401 - any JSON 
         elif isinstance(value, list) and key.isascii() and key.isdigit() and len(key) < _MAX_DEPTH:
             index = int(key)
             if index >= len(value):
-                raise ValueError(f"the array before {shown(key)} has {len(value)} entries, counted from 0")
+                raise ValueError(f"the array before {show(key)} has {len(value)} entries, counted from 0")
             value = value[index]
         else:
-            raise ValueError(f"there is no {shown(key)}; {_describe_siblings(value)}")
+            raise ValueError(f"there is no {show(key)}; {_describe_siblings(value)}")
     return value
 
 
@@ -172,7 +172,7 @@ def _escape(found: re.Match[str]) -> str:
 
 def _describe_siblings(value: object) -> str:
     if isinstance(value, dict):
-        return "there are " + (", ".join(shown(key) for key in list(value)[:20]) or "no keys")
+        return "there are " + (", ".join(show(key) for key in list(value)[:20]) or "no keys")
     if isinstance(value, list):
         return f"there is an array of {len(value)} entries"
     return f"there is only {_name_kind(value)}"

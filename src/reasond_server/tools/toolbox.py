@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import InternalError, shown
+from reasond_server.errors import InternalError, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ class _NoTools:
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:  # noqa: ARG002 - as above
         """Refuse: a strategy may call only what it was offered."""
-        raise InternalError(f"the run has no tools, but its strategy called {shown(call.name)}")
+        raise InternalError(f"the run has no tools, but its strategy called {show(call.name)}")
 
     def is_idempotent(self, name: str) -> bool:  # noqa: ARG002 - the protocol gives it
         """Return False: nothing is known."""

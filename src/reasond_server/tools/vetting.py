@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -95,7 +95,7 @@ class AddressPolicy:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port
         except ValueError:
-            raise RefusedAddressError(f"{shown(url)} is no URL") from None
+            raise RefusedAddressError(f"{show(url)} is no URL") from None
         schemes = ("https", "http") if self.allow_http else ("https",)
         if parts.scheme not in schemes:
             raise RefusedAddressError(f"the URL must begin with {' or '.join(f'{one}://' for one in schemes)}")
@@ -104,7 +104,7 @@ class AddressPolicy:
         host = _normalize_host(host)
         if not _matches_host(host, self.allow_hosts):
             raise RefusedAddressError(
-                f"the host {shown(host)} is not allowed; allowed are {_list_hosts(self.allow_hosts)}"
+                f"the host {show(host)} is not allowed; allowed are {_list_hosts(self.allow_hosts)}"
             )
         return Target(
             scheme=parts.scheme, host=host, port=port or _PORTS[parts.scheme], path=parts.path or "/", query=parts.query
@@ -122,12 +122,12 @@ class AddressPolicy:
             literal = []
         found = literal or list(dict.fromkeys(await resolve(target.host, target.port)))
         if not found:
-            raise RefusedAddressError(f"the host {shown(target.host)} has no address")
+            raise RefusedAddressError(f"the host {show(target.host)} has no address")
         may_be_private = _matches_host(target.host, self.allow_private_hosts)
         for address in found:
             # One bad address among good ones is suspicious, so the host is refused.
             if not is_allowed(address, may_be_private=may_be_private):
-                raise RefusedAddressError(f"the host {shown(target.host)} has an address that may not be connected to")
+                raise RefusedAddressError(f"the host {show(target.host)} has an address that may not be connected to")
         return found
 
 
@@ -177,7 +177,7 @@ def _normalize_host(host: str) -> str:
     except ValueError:
         pass
     if not _NAME.fullmatch(host):
-        raise RefusedAddressError(f"{shown(host)} is no name of a host")
+        raise RefusedAddressError(f"{show(host)} is no name of a host")
     return host
 
 

@@ -48,7 +48,7 @@ def claims(**changes: object) -> dict[str, Any]:
     return {name: value for name, value in (good | changes).items() if value is not None}
 
 
-def signed(
+def sign(
     payload: dict[str, Any], key: SigningKey = MAIN, headers: dict[str, Any] | None = None, algorithm: str = "HS256"
 ) -> str:
     """Return a token of `payload` that `key` signed."""

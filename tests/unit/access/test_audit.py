@@ -31,7 +31,7 @@ def every_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="reasond.audit")
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
+def read_audit(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
     records: list[dict[str, Any]] = [vars(record) for record in caplog.records]
     return [(each["operation"], each["outcome"], each["reason"], each["execution_id"]) for each in records]
 
@@ -43,7 +43,7 @@ def test_a_decision_is_told_once_by_whoever_ends_it_first(caplog: pytest.LogCapt
     decision.allow("run-2")
     decision.end(PermissionMissingError("no"))
 
-    assert told(caplog) == [("Reason", "allowed", "", "run-1")]
+    assert read_audit(caplog) == [("Reason", "allowed", "", "run-1")]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_refuses_a_caller_is_a_denial_what_refuses_anybody_an_outage_what_r
     audit.begin(Operation("Reason", "reasoning:execute"), principal=ANN)
     audit.refuse(error, "run-1")
 
-    assert told(caplog) == [("Reason", *outcome, "run-1")]
+    assert read_audit(caplog) == [("Reason", *outcome, "run-1")]
 
 
 @pytest.mark.parametrize("written", ["a\nb", '","outcome":"allowed', "x" * 65, "what is the secret?"])
@@ -77,7 +77,7 @@ def test_what_a_caller_writes_for_an_id_is_not_repeated_unless_it_could_be_one(
     audit.begin(Operation("GetExecution", "executions:read"), principal=ANN)
     audit.refuse(ExecutionNotFoundError("none"), written)
 
-    assert told(caplog) == [("GetExecution", "denied", "EXECUTION_NOT_FOUND", "malformed")]
+    assert read_audit(caplog) == [("GetExecution", "denied", "EXECUTION_NOT_FOUND", "malformed")]
 
 
 def test_without_a_decision_there_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
@@ -85,4 +85,4 @@ def test_without_a_decision_there_is_nothing_to_tell(caplog: pytest.LogCaptureFi
     nobody.run(audit.concern, "run-1")
     nobody.run(audit.refuse, RateLimitedError("too many"), "run-1")
 
-    assert told(caplog) == []
+    assert read_audit(caplog) == []

@@ -59,7 +59,7 @@ async def ids(keys: JwksKeys, key_id: str | None) -> list[str]:
     return [key.id for key in await keys.find(key_id)]
 
 
-async def settled() -> None:
+async def let_all_go_on() -> None:
     """Let everything that can go on go on."""
     for _ in range(10):
         await asyncio.sleep(0)
@@ -78,9 +78,9 @@ async def test_a_caller_that_gives_up_does_not_stop_the_request_of_the_others() 
     issuer.may_answer.clear()
     keys = cache(issuer, Monotonic())
     first, second = asyncio.create_task(ids(keys, "one")), asyncio.create_task(ids(keys, "one"))
-    await settled()
+    await let_all_go_on()
     first.cancel()
-    await settled()
+    await let_all_go_on()
     issuer.may_answer.set()
     assert await second == ["one"]
     assert issuer.asked == 1
@@ -94,7 +94,7 @@ async def test_who_has_a_known_key_does_not_wait_for_an_issuer_that_hangs() -> N
     clock.now_s += 10_000
     async with asyncio.timeout(120):
         assert await ids(keys, "one") == ["one"]
-    await settled()
+    await let_all_go_on()
     assert issuer.asked == 2
     issuer.may_answer.set()
     await keys.aclose()
@@ -133,7 +133,7 @@ async def test_who_asks_at_the_time_of_the_next_round_makes_no_second_request() 
     keys = cache(issuer, Monotonic())
     await keys.find("one")
     keys._fetch_again()
-    await settled()
+    await let_all_go_on()
     assert issuer.asked == 1
     await keys.aclose()
 
@@ -144,11 +144,11 @@ async def test_keys_are_asked_for_again_in_the_background_when_most_of_their_tim
     await keys.find("one")
     clock.now_s += 239
     assert await ids(keys, "one") == ["one"]
-    await settled()
+    await let_all_go_on()
     assert issuer.asked == 1
     clock.now_s += 2
     assert await ids(keys, "one") == ["one"]
-    await settled()
+    await let_all_go_on()
     assert issuer.asked == 2
     assert await ids(keys, "one") == []
     assert await ids(keys, "two") == ["two"]
@@ -160,7 +160,7 @@ async def test_stale_keys_serve_for_a_day_while_the_issuer_is_down_and_not_longe
     await keys.find("one")
     clock.now_s += 86_399
     assert await ids(keys, "one") == ["one"]
-    await settled()
+    await let_all_go_on()
     clock.now_s += 31
     with pytest.raises(TokenInvalidError, match="cannot be fetched at present"):
         await keys.find("one")
@@ -212,7 +212,7 @@ async def test_a_bad_key_set_keeps_the_old_one_and_is_logged(caplog: pytest.LogC
     clock.now_s += 290
     with caplog.at_level(logging.WARNING, logger="reasond.access"):
         await keys.find("one")
-        await settled()
+        await let_all_go_on()
     assert "it is no JSON" in caplog.text
     assert await ids(keys, "one") == ["one"]
 

@@ -20,7 +20,7 @@ from reasond_server.access.token_keys import (
 )
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.errors import TokenInvalidError
-from tests.unit.access.parts import MAIN, NOW, RULES, Clock, claims, signed
+from tests.unit.access.parts import MAIN, NOW, RULES, Clock, claims, sign
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - it is to be refused
@@ -86,7 +86,7 @@ async def test_a_public_key_is_never_taken_for_a_secret() -> None:
 async def test_a_secret_and_a_public_key_serve_beside_each_other_each_for_its_own() -> None:
     public = parse_public_key(key_id="one", algorithm="ES256", pem=pem_of(PRIVATE["ES256"]))
     both = verifier(MAIN.verifying_key, public)
-    assert (await both.verify(signed(claims()))).subject == "alice"
+    assert (await both.verify(sign(claims()))).subject == "alice"
     assert (await both.verify(jwt.encode(claims(), PRIVATE["ES256"], algorithm="ES256"))).subject == "alice"
 
 

@@ -22,14 +22,14 @@ from reasond_server.access.token_verifier import (
 )
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.types import Principal
-from tests.unit.access.parts import MAIN, NOW, OTHER, RULES, Clock, claims, signed, verifier_of
+from tests.unit.access.parts import MAIN, NOW, OTHER, RULES, Clock, claims, sign, verifier_of
 
 
 def part(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-def headed(header: bytes) -> str:
+def token_of_header(header: bytes) -> str:
     """Return a token with `header` and nothing else of worth."""
     return f"{part(header)}.e30.AA"
 
@@ -45,38 +45,38 @@ def verifier(clock: Clock) -> TokenVerifier:
 
 
 async def test_a_good_token_gives_its_principal(verifier: TokenVerifier) -> None:
-    token = signed(claims(tenant="acme", permissions=["admin", "agents:write"]))
+    token = sign(claims(tenant="acme", permissions=["admin", "agents:write"]))
     expected = Principal(subject="alice", tenant="acme", permissions=frozenset({"admin", "agents:write"}))
     assert await verifier.verify(token) == expected
 
 
 async def test_a_token_without_tenant_has_one_that_no_claim_can_name(verifier: TokenVerifier) -> None:
-    own = (await verifier.verify(signed(claims()))).tenant
+    own = (await verifier.verify(sign(claims()))).tenant
     assert own == "sub:alice"
     with pytest.raises(TokenInvalidError, match="not begin with 'sub:'"):
-        await verifier.verify(signed(claims(tenant=own)))
-    assert (await verifier.verify(signed(claims(tenant="alice")))).tenant == "alice"
+        await verifier.verify(sign(claims(tenant=own)))
+    assert (await verifier.verify(sign(claims(tenant="alice")))).tenant == "alice"
 
 
 async def test_a_token_without_permissions_grants_none(verifier: TokenVerifier) -> None:
-    assert (await verifier.verify(signed(claims(permissions=None)))).permissions == frozenset()
+    assert (await verifier.verify(sign(claims(permissions=None)))).permissions == frozenset()
 
 
 @pytest.mark.parametrize("key", [MAIN, OTHER])
 async def test_every_key_verifies_with_and_without_its_name(verifier: TokenVerifier, key: SigningKey) -> None:
-    assert (await verifier.verify(signed(claims(), key))).subject == "alice"
-    assert (await verifier.verify(signed(claims(), key, headers={"kid": key.id}))).subject == "alice"
+    assert (await verifier.verify(sign(claims(), key))).subject == "alice"
+    assert (await verifier.verify(sign(claims(), key, headers={"kid": key.id}))).subject == "alice"
 
 
 async def test_the_named_key_alone_may_verify(verifier: TokenVerifier) -> None:
     with pytest.raises(TokenInvalidError, match="signature does not match"):
-        await verifier.verify(signed(claims(), OTHER, headers={"kid": "main"}))
+        await verifier.verify(sign(claims(), OTHER, headers={"kid": "main"}))
 
 
 async def test_a_server_without_keys_accepts_nothing(clock: Clock) -> None:
     verifier = verifier_of(now=clock)
     with pytest.raises(TokenInvalidError, match="signature does not match"):
-        await verifier.verify(signed(claims()))
+        await verifier.verify(sign(claims()))
 
 
 @pytest.mark.parametrize(
@@ -90,38 +90,38 @@ async def test_a_server_without_keys_accepts_nothing(clock: Clock) -> None:
         ("a.b.\u0661", "not a JSON Web Token"),
         ("a" * (MAX_TOKEN_BYTES + 1), "longer than 8192 bytes"),
         ("a.b.c", "header is malformed"),
-        (headed(b"[" * 5900), "header is malformed"),
-        (headed(b"[]"), "header is malformed"),
-        (headed(b'{"kid": 5, "alg": "HS256"}'), "header is malformed"),
-        (headed(b'{"alg": "none"}'), "algorithm that is not accepted"),
-        (headed(b'{"alg": "HS256", "crit": ["x"], "x": 1}'), "malformed"),
-        (headed(b'{"alg": "HS256"}'), "signature does not match"),
-        (signed(claims(), headers={"kid": "gone"}), "key that is not known here"),
-        (signed(claims(), SigningKey(id="forged", secret=b"f" * 32)), "signature does not match"),
-        (signed(claims(), algorithm="HS512", key=SigningKey(id="main", secret=b"m" * 64)), "not accepted"),
+        (token_of_header(b"[" * 5900), "header is malformed"),
+        (token_of_header(b"[]"), "header is malformed"),
+        (token_of_header(b'{"kid": 5, "alg": "HS256"}'), "header is malformed"),
+        (token_of_header(b'{"alg": "none"}'), "algorithm that is not accepted"),
+        (token_of_header(b'{"alg": "HS256", "crit": ["x"], "x": 1}'), "malformed"),
+        (token_of_header(b'{"alg": "HS256"}'), "signature does not match"),
+        (sign(claims(), headers={"kid": "gone"}), "key that is not known here"),
+        (sign(claims(), SigningKey(id="forged", secret=b"f" * 32)), "signature does not match"),
+        (sign(claims(), algorithm="HS512", key=SigningKey(id="main", secret=b"m" * 64)), "not accepted"),
         (jwt.encode(claims(), "", algorithm="none"), "not a JSON Web Token"),
-        (signed(claims(iss="evil")), "comes from another issuer"),
-        (signed(claims(aud="evil")), "not meant for this audience"),
-        (signed(claims(aud=["reasond", "evil"])), "not meant for this audience"),
-        (signed(claims(iss=None)), "lacks the claim iss"),
-        (signed(claims(aud=None)), "lacks the claim aud"),
-        (signed(claims(sub=None)), "lacks the claim sub"),
-        (signed(claims(iat=None)), "lacks the claim iat"),
-        (signed(claims(exp=None)), "lacks the claim exp"),
-        (signed(claims(sub="")), "subject must have 1-256 printable characters"),
-        (signed(claims(sub="x" * 257)), "subject must have 1-256 printable characters"),
-        (signed(claims(sub="a\x00b")), "subject must have 1-256 printable characters"),
-        (signed(claims(tenant="")), "tenant must have 1-128 printable characters"),
-        (signed(claims(tenant="x" * 129)), "tenant must have 1-128 printable characters"),
-        (signed(claims(tenant=7)), "tenant must have 1-128 printable characters"),
-        (signed(claims(permissions="admin")), "permissions must be a list of strings"),
-        (signed(claims(permissions=[1])), "permissions must be a list of strings"),
-        (signed(claims(iat=True)), "claim iat must be a number of seconds"),
-        (signed(claims(iat=int(NOW.timestamp()) + 31)), "issued in the future"),
-        (signed(claims(nbf=int(NOW.timestamp()) + 31)), "not valid yet"),
-        (signed(claims(exp=int(NOW.timestamp()) + 86_401)), "must live at most 86400 s"),
-        (signed(claims(exp=int(NOW.timestamp()))), "must live at most 86400 s"),
-        (signed(claims(iat=-(2**60))), "claim iat must be a number of seconds"),
+        (sign(claims(iss="evil")), "comes from another issuer"),
+        (sign(claims(aud="evil")), "not meant for this audience"),
+        (sign(claims(aud=["reasond", "evil"])), "not meant for this audience"),
+        (sign(claims(iss=None)), "lacks the claim iss"),
+        (sign(claims(aud=None)), "lacks the claim aud"),
+        (sign(claims(sub=None)), "lacks the claim sub"),
+        (sign(claims(iat=None)), "lacks the claim iat"),
+        (sign(claims(exp=None)), "lacks the claim exp"),
+        (sign(claims(sub="")), "subject must have 1-256 printable characters"),
+        (sign(claims(sub="x" * 257)), "subject must have 1-256 printable characters"),
+        (sign(claims(sub="a\x00b")), "subject must have 1-256 printable characters"),
+        (sign(claims(tenant="")), "tenant must have 1-128 printable characters"),
+        (sign(claims(tenant="x" * 129)), "tenant must have 1-128 printable characters"),
+        (sign(claims(tenant=7)), "tenant must have 1-128 printable characters"),
+        (sign(claims(permissions="admin")), "permissions must be a list of strings"),
+        (sign(claims(permissions=[1])), "permissions must be a list of strings"),
+        (sign(claims(iat=True)), "claim iat must be a number of seconds"),
+        (sign(claims(iat=int(NOW.timestamp()) + 31)), "issued in the future"),
+        (sign(claims(nbf=int(NOW.timestamp()) + 31)), "not valid yet"),
+        (sign(claims(exp=int(NOW.timestamp()) + 86_401)), "must live at most 86400 s"),
+        (sign(claims(exp=int(NOW.timestamp()))), "must live at most 86400 s"),
+        (sign(claims(iat=-(2**60))), "claim iat must be a number of seconds"),
     ],
 )
 async def test_a_bad_token_is_refused_in_our_words(verifier: TokenVerifier, token: str, reason: str) -> None:
@@ -160,7 +160,7 @@ async def test_a_subject_that_is_no_string_is_refused(verifier: TokenVerifier) -
 
 
 async def test_a_token_expires_when_its_time_and_the_leeway_are_over(verifier: TokenVerifier, clock: Clock) -> None:
-    token = signed(claims())
+    token = sign(claims())
     clock.time = NOW + timedelta(seconds=3629)
     assert (await verifier.verify(token)).subject == "alice"
     clock.time = NOW + timedelta(seconds=3630)
@@ -171,7 +171,7 @@ async def test_a_token_expires_when_its_time_and_the_leeway_are_over(verifier: T
 
 
 async def test_a_forged_token_that_is_also_expired_is_called_forged(verifier: TokenVerifier) -> None:
-    token = signed(claims(exp=1, iat=0), SigningKey(id="forged", secret=b"f" * 32))
+    token = sign(claims(exp=1, iat=0), SigningKey(id="forged", secret=b"f" * 32))
     with pytest.raises(TokenInvalidError, match="signature does not match"):
         await verifier.verify(token)
 
@@ -179,15 +179,15 @@ async def test_a_forged_token_that_is_also_expired_is_called_forged(verifier: To
 async def test_a_type_that_is_required_must_be_carried(clock: Clock) -> None:
     verifier = verifier_of(MAIN, now=clock, required_type="at+jwt")
     for good in ("at+jwt", "AT+JWT", "application/at+jwt"):
-        assert (await verifier.verify(signed(claims(), headers={"typ": good}))).subject == "alice"
+        assert (await verifier.verify(sign(claims(), headers={"typ": good}))).subject == "alice"
     for bad in ({"typ": "JWT"}, {"typ": None}, {}):
         with pytest.raises(TokenInvalidError, match=r"Token type is not at\+jwt"):
-            await verifier.verify(signed(claims(), headers=bad))
+            await verifier.verify(sign(claims(), headers=bad))
 
 
 async def test_an_id_that_is_no_text_is_refused(verifier: TokenVerifier) -> None:
     with pytest.raises(TokenInvalidError, match="Token id must be a string"):
-        await verifier.verify(signed(claims(jti=7)))
+        await verifier.verify(sign(claims(jti=7)))
 
 
 ROLES = Roles(
@@ -205,19 +205,19 @@ def verifier_with_roles(**names: str) -> TokenVerifier:
 
 async def test_roles_grant_their_permissions_beside_those_of_the_token() -> None:
     principal = await verifier_with_roles().verify(
-        signed(claims(roles=["reader", "solver"], permissions=["agents:write"]))
+        sign(claims(roles=["reader", "solver"], permissions=["agents:write"]))
     )
     assert principal.permissions == {"agents:write", "executions:read", "reasoning:execute:react", "reasoning:tools"}
 
 
 async def test_a_role_that_is_not_known_here_grants_nothing() -> None:
-    principal = await verifier_with_roles().verify(signed(claims(roles=["root"], permissions=None)))
+    principal = await verifier_with_roles().verify(sign(claims(roles=["root"], permissions=None)))
     assert principal.permissions == frozenset()
 
 
 async def test_claims_may_have_the_names_that_the_issuer_gives_them() -> None:
     reader = verifier_with_roles(permissions="scope", roles="groups", tenant="org")
-    token = signed(claims(permissions=["admin"], scope="reasoning:execute openid", groups=["reader"], org="acme"))
+    token = sign(claims(permissions=["admin"], scope="reasoning:execute openid", groups=["reader"], org="acme"))
     principal = await reader.verify(token)
     assert principal.tenant == "acme"
     assert principal.permissions == {"reasoning:execute", "openid", "executions:read"}
@@ -225,7 +225,7 @@ async def test_claims_may_have_the_names_that_the_issuer_gives_them() -> None:
 
 @pytest.mark.parametrize("value", [7, {"a": 1}, [1], None])
 async def test_roles_that_are_no_list_of_words_are_refused(value: object) -> None:
-    token = signed(claims() | {"roles": value})
+    token = sign(claims() | {"roles": value})
     with pytest.raises(TokenInvalidError, match="Token roles must be a list of strings"):
         await verifier_with_roles().verify(token)
 
@@ -239,7 +239,7 @@ async def test_what_is_revoked_is_refused_at_once_though_it_was_verified_a_momen
     verifier = TokenVerifier(
         keys=StaticKeys([MAIN.verifying_key]), rules=TokenRules(**RULES), now=Clock(), revocations=revocations
     )
-    token = signed(claims(jti="7"))
+    token = sign(claims(jti="7"))
     assert (await verifier.verify(token)).subject == "alice"
     revocations.replace(token_ids=["7"], subjects=[])
     with pytest.raises(TokenInvalidError, match="Authentication failed: Token has been revoked"):
@@ -258,43 +258,43 @@ def test_a_token_without_an_id_is_not_revoked_by_an_empty_one() -> None:
 PRINCIPAL = Principal(subject="alice", tenant="acme", permissions=frozenset())
 
 
-def verified(ends: float = 10_000.0) -> VerifiedToken:
+def build_verified(ends: float = 10_000.0) -> VerifiedToken:
     return VerifiedToken(principal=PRINCIPAL, token_id="", ends=ends)
 
 
 def test_a_token_is_known_for_its_time_and_no_longer() -> None:
     tokens = VerifiedTokenCache(kept_s=60)
-    tokens.put("token", verified(), 1000.0)
-    assert tokens.get("token", 1059.9) == verified()
+    tokens.put("token", build_verified(), 1000.0)
+    assert tokens.get("token", 1059.9) == build_verified()
     assert tokens.get("token", 1060.0) is None
     assert tokens.get("token", 1000.0) is None
 
 
 def test_a_token_is_never_known_past_its_end() -> None:
     tokens = VerifiedTokenCache(kept_s=60)
-    tokens.put("token", verified(ends=1010.0), 1000.0)
+    tokens.put("token", build_verified(ends=1010.0), 1000.0)
     assert tokens.get("token", 1009.9) is not None
     assert tokens.get("token", 1010.0) is None
-    tokens.put("token", verified(ends=1000.0), 1000.0)
+    tokens.put("token", build_verified(ends=1000.0), 1000.0)
     assert tokens.get("token", 999.0) is None
 
 
 def test_a_clock_that_is_set_back_prolongs_nothing() -> None:
     tokens = VerifiedTokenCache(kept_s=60)
-    tokens.put("token", verified(), 1000.0)
+    tokens.put("token", build_verified(), 1000.0)
     assert tokens.get("token", 900.0) is None
 
 
 def test_nothing_is_kept_where_nothing_may_be() -> None:
     tokens = VerifiedTokenCache(kept_s=0)
-    tokens.put("token", verified(), 1000.0)
+    tokens.put("token", build_verified(), 1000.0)
     assert tokens.get("token", 1000.0) is None
 
 
 def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
     tokens = VerifiedTokenCache(most=2)
     for name in ("one", "two", "three"):
-        tokens.put(name, verified(), 1000.0)
+        tokens.put(name, build_verified(), 1000.0)
     assert [tokens.get(name, 1000.0) is not None for name in ("one", "two", "three")] == [False, True, True]
 
 
@@ -302,7 +302,7 @@ def test_the_token_itself_is_not_kept() -> None:
     tokens = VerifiedTokenCache()
     token = str(object())
     before = sys.getrefcount(token)
-    tokens.put(token, verified(), 1000.0)
+    tokens.put(token, build_verified(), 1000.0)
     gc.collect()
     assert sys.getrefcount(token) == before
     assert token not in repr(vars(tokens))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.context.calls import Reply, ReplyListener, hear
+from reasond_server.context.calls import ModelReply, ReplyListener, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ModelProtocolError
@@ -61,11 +61,11 @@ class Deaf:
             self.closed += 1
 
 
-async def heard(model: ChatModel) -> tuple[str, Reply]:
+async def hear_reply(model: ChatModel) -> tuple[str, ModelReply]:
     texts: list[str] = []
     async with aclosing(hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)) as events:
         async for event in events:
-            if isinstance(event, Reply):
+            if isinstance(event, ModelReply):
                 return "".join(texts), event
             texts.append(event.text)
     pytest.fail("no reply")
@@ -73,7 +73,7 @@ async def heard(model: ChatModel) -> tuple[str, Reply]:
 
 async def test_the_stop_string_closes_the_tag() -> None:
     with ScriptedModel(["Six times seven.<answer>42</answer> and more"]) as model:
-        text, reply = await heard(model)
+        text, reply = await hear_reply(model)
     assert text == "Six times seven.42"
     assert reply.parsed.is_closed
     assert (reply.parsed.kind, reply.parsed.content) == (TagKind.ANSWER, "42")
@@ -110,7 +110,7 @@ async def test_tag_and_finish_together_tell_complete_from_truncated(
     *, written: str, finish: ModelFinish, kind: TagKind | None, is_closed: bool, content: str
 ) -> None:
     for texts in ([written], list(written)):
-        _, reply = await heard(Deaf(texts, finish=finish))
+        _, reply = await hear_reply(Deaf(texts, finish=finish))
         assert (reply.parsed.kind, reply.parsed.is_closed, reply.parsed.content) == (kind, is_closed, content)
         assert reply.parsed.text == ("42" if kind is None else "")
         assert reply.finish is (ModelFinish.STOP if written.endswith("</answer>") else finish)
@@ -118,7 +118,7 @@ async def test_tag_and_finish_together_tell_complete_from_truncated(
 
 async def test_a_model_deaf_to_stop_strings_is_heard_to_its_end_for_its_usage() -> None:
     model = Deaf(["<answer>42</ans", "wer> and", " on", " and on"], finish=ModelFinish.LENGTH)
-    text, reply = await heard(model)
+    text, reply = await hear_reply(model)
     assert (text, model.written, model.closed) == ("42", 4, 1)
     assert (reply.finish, reply.parsed.content) == (ModelFinish.STOP, "42")
     assert reply.usage == Usage(input_tokens=7, output_tokens=5, model_calls=1)
@@ -127,7 +127,7 @@ async def test_a_model_deaf_to_stop_strings_is_heard_to_its_end_for_its_usage() 
 async def test_a_model_that_goes_on_and_on_after_the_tag_is_closed() -> None:
     past = ["x" * 256, "x", "never", "never"]
     model = Deaf(["<answer>42</ans", "wer>", *past], finish=ModelFinish.LENGTH)
-    text, reply = await heard(model)
+    text, reply = await hear_reply(model)
     assert (text, model.written, model.closed) == ("42", 4, 1)
     assert reply.finish is ModelFinish.STOP
     counter = WordPieceCounter()
@@ -156,39 +156,39 @@ def test_what_comes_after_the_tag_is_no_part_of_the_reply_and_counts_all_the_sam
 
 async def test_an_answer_that_a_stop_string_cut_inside_quoted_code_is_told_as_cut() -> None:
     with ScriptedModel(["<answer>Write:\n```\n<answer>42</answer>\n```\nand so on</answer>"]) as model:
-        text, reply = await heard(model)
+        text, reply = await hear_reply(model)
     assert text == "Write:\n```\n<answer>42"
     assert (reply.parsed.is_closed, reply.finish) == (False, ModelFinish.LENGTH)
 
 
 async def test_a_provider_that_takes_no_stop_strings_writes_quoted_code_to_its_end() -> None:
     whole = "<answer>Write:\n```\n<answer>42</answer>\n```\nand so on"
-    _, reply = await heard(Deaf([whole, "</answer>"]))
+    _, reply = await hear_reply(Deaf([whole, "</answer>"]))
     assert reply.parsed.content == whole.removeprefix("<answer>")
     assert (reply.parsed.is_closed, reply.finish) == (True, ModelFinish.STOP)
 
 
 async def test_a_reply_beyond_all_bounds_is_closed_as_cut() -> None:
     model = Deaf(["x" * 1_500_000, "x" * 1_500_000, "x" * 257, "never"])
-    _, reply = await heard(model)
+    _, reply = await hear_reply(model)
     assert (model.written, model.closed, reply.finish) == (3, 1, ModelFinish.LENGTH)
     assert reply.parsed.is_cut
 
 
 async def test_a_model_that_ends_without_a_reason_broke_the_protocol() -> None:
     with pytest.raises(ModelProtocolError, match="ended without a reason"):
-        await heard(Deaf(["<answer>4"]))
+        await hear_reply(Deaf(["<answer>4"]))
 
 
 async def test_what_was_held_back_comes_at_the_end() -> None:
-    text, reply = await heard(Deaf(["a <ans"], finish=ModelFinish.LENGTH))
+    text, reply = await hear_reply(Deaf(["a <ans"], finish=ModelFinish.LENGTH))
     assert text == reply.parsed.text == "a <ans"
     assert reply.usage.total_tokens == 12
 
 
 async def test_hidden_reasoning_is_heard_as_thinking() -> None:
     with ScriptedModel([Scripted(text="<answer>1", reasoning="<answer>2</answer>")]) as model:
-        text, reply = await heard(model)
+        text, reply = await hear_reply(model)
     assert text == "<answer>2</answer>1"
     assert (reply.parsed.thinking, reply.parsed.content) == ("<answer>2</answer>", "1")
 
@@ -196,6 +196,6 @@ async def test_hidden_reasoning_is_heard_as_thinking() -> None:
 async def test_closing_the_call_closes_the_model() -> None:
     model = Deaf(["a", "b", "c"], finish=ModelFinish.STOP)
     call = hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)
-    assert not isinstance(await anext(call), Reply)
+    assert not isinstance(await anext(call), ModelReply)
     await call.aclose()
     assert (model.written, model.closed) == (1, 1)

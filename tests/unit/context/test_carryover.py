@@ -25,14 +25,14 @@ COUNTER = WordPieceCounter()
 MODES = list(CarryoverMode)
 
 
-def parsed(text: str, *, is_stop: bool = True) -> ParsedReply:
+def parse(text: str, *, is_stop: bool = True) -> ParsedReply:
     parser = TagParser()
     parser.feed(text)
     parser.close(is_stop=is_stop)
     return parser.result
 
 
-def made(
+def make(
     text: str,
     before: Carryover | None = None,
     *,
@@ -43,8 +43,8 @@ def made(
 ) -> Compression:
     return compress(
         before or Carryover(mode=mode),
-        written=parsed(text),
-        summary=None if summary is None else parsed(summary),
+        written=parse(text),
+        summary=None if summary is None else parse(summary),
         failure=failure,
         has_own_call=summary is not None,
         counter=COUNTER,
@@ -53,9 +53,9 @@ def made(
 
 
 def test_hybrid_pins_the_head_keeps_fields_and_facts_and_fills_up_with_the_tail() -> None:
-    first = made("I plan to count. <continue>Key Findings: one\nProgress: begun\nloose end</continue>")
+    first = make("I plan to count. <continue>Key Findings: one\nProgress: begun\nloose end</continue>")
     assert first.text == "Opening:\nI plan to count.\nKey Findings:\n- one\nProgress: begun\nloose end"
-    second = made("More thought. <continue>Key Findings: two\nNext Steps: east</continue>", first.carryover)
+    second = make("More thought. <continue>Key Findings: two\nNext Steps: east</continue>", first.carryover)
     assert second.text.splitlines() == [
         "Opening:", "I plan to count.", "Key Findings:", "- one", "- two", "Progress: begun", "loose end",
         "Next Steps: east", "Latest:", "More thought.",
@@ -68,7 +68,7 @@ def test_in_hybrid_the_notes_begin_as_those_of_the_window_before_up_to_the_new_f
     )
     carryover, before = None, ""
     for number in range(1, 6):
-        one = made(said.format(number), carryover)
+        one = make(said.format(number), carryover)
         known, _, rest = before.partition("\nCurrent Strategy:")
         assert one.text.startswith(known)
         assert bool(rest) is (number > 1)
@@ -76,8 +76,8 @@ def test_in_hybrid_the_notes_begin_as_those_of_the_window_before_up_to_the_new_f
 
 
 def test_a_finding_that_is_known_is_not_added_again() -> None:
-    first = made("<continue>Key Findings:\n- The wall has four gates.\n- x = 3</continue>")
-    second = made(
+    first = make("<continue>Key Findings:\n- The wall has four gates.\n- x = 3</continue>")
+    second = make(
         "<continue>Key Findings:\n- the wall has four Gates\n- The Wall  has four gates\n- x = -3</continue>",
         first.carryover,
     )
@@ -85,57 +85,57 @@ def test_a_finding_that_is_known_is_not_added_again() -> None:
 
 
 def test_typed_lines_are_facts_without_a_tag() -> None:
-    first = made("Long thought.\nResult: x = 4\nand so on")
+    first = make("Long thought.\nResult: x = 4\nand so on")
     assert first.carryover.facts == ("Result: x = 4",)
 
 
 def test_the_oldest_facts_are_kept_and_those_without_room_are_told() -> None:
     carryover = Carryover(mode=CarryoverMode.HYBRID)
     for number in range(60):
-        one = made(f"<continue>Key Findings: gate {number} stands in the wall</continue>", carryover)
+        one = make(f"<continue>Key Findings: gate {number} stands in the wall</continue>", carryover)
         carryover = one.carryover
         assert COUNTER.count_text(one.text) <= 512
     assert carryover.facts[0] == "gate 0 stands in the wall"
     assert len(carryover.facts) < 60
     # The last one is still there, in the tail of its own window.
     assert carryover.tail == "gate 59 stands in the wall"
-    next_one = made("<continue>Progress: on</continue>", carryover)
+    next_one = make("<continue>Progress: on</continue>", carryover)
     assert next_one.report.dropped == (Dropped(part="tail", tokens=COUNTER.count_text(carryover.tail)),)
 
 
 def test_summary_mode_carries_the_fields_alone_and_the_findings_of_the_last_summary() -> None:
-    first = made("Thought. <continue>Key Findings: one\nProgress: p\nloose</continue>", mode=CarryoverMode.SUMMARY)
+    first = make("Thought. <continue>Key Findings: one\nProgress: p\nloose</continue>", mode=CarryoverMode.SUMMARY)
     assert first.text == "Key Findings:\n- one\nProgress: p\nloose"
-    second = made("Thought. <continue>Key Findings: two</continue>", first.carryover)
+    second = make("Thought. <continue>Key Findings: two</continue>", first.carryover)
     assert second.text == "Key Findings:\n- two\nProgress: p\nloose"
     assert not second.report.fallback_reason
 
 
 @pytest.mark.parametrize("mode", [CarryoverMode.HYBRID, CarryoverMode.SUMMARY])
 def test_without_a_summary_facts_and_tail_are_carried_and_said_so(mode: CarryoverMode) -> None:
-    one = made("Thinking on.\nResult: 7\nthen", mode=mode, failure="the summary was empty")
+    one = make("Thinking on.\nResult: 7\nthen", mode=mode, failure="the summary was empty")
     assert "Result: 7" in one.carryover.facts
     assert "then" in one.text.splitlines()
     assert one.report.fallback_reason == "the summary was empty"
 
 
 def test_notes_without_fields_are_a_fallback_in_summary_mode_only() -> None:
-    assert made("<continue>seen</continue>", mode=CarryoverMode.SUMMARY).report.fallback_reason
-    assert made("<continue>seen</continue>", mode=CarryoverMode.SUMMARY).text == "seen"
-    assert not made("<continue>seen</continue>").report.fallback_reason
+    assert make("<continue>seen</continue>", mode=CarryoverMode.SUMMARY).report.fallback_reason
+    assert make("<continue>seen</continue>", mode=CarryoverMode.SUMMARY).text == "seen"
+    assert not make("<continue>seen</continue>").report.fallback_reason
 
 
 def test_a_summary_of_its_own_call_adds_its_fields() -> None:
-    one = made("Cut off in the mid", summary="<continue>Progress: half\nKey Findings: four gates</continue>")
+    one = make("Cut off in the mid", summary="<continue>Progress: half\nKey Findings: four gates</continue>")
     assert one.carryover.fields == {NoteField.PROGRESS: "half"}
     assert one.carryover.facts == ("four gates",)
     assert one.report.has_own_call
 
 
 def test_tail_is_the_notes_or_the_end_of_everything() -> None:
-    assert made("Loose. <continue>North.</continue>", mode=CarryoverMode.TAIL).text == "North."
+    assert make("Loose. <continue>North.</continue>", mode=CarryoverMode.TAIL).text == "North."
     text = " ".join(f"w{number}" for number in range(900))
-    one = made(text, mode=CarryoverMode.TAIL)
+    one = make(text, mode=CarryoverMode.TAIL)
     assert text.endswith(one.text)
     assert one.report.before_tokens == COUNTER.count_text(text)
     assert one.report.after_tokens == 512
@@ -143,14 +143,14 @@ def test_tail_is_the_notes_or_the_end_of_everything() -> None:
 
 
 def test_long_fields_are_cut_level_and_the_cut_is_told() -> None:
-    one = made(f"<continue>Progress: {'word ' * 900}\nNext Steps: go east</continue>")
+    one = make(f"<continue>Progress: {'word ' * 900}\nNext Steps: go east</continue>")
     assert one.carryover.fields[NoteField.NEXT_STEPS] == "go east"
     assert 80 <= COUNTER.count_text(one.carryover.fields[NoteField.PROGRESS]) <= 128
     assert [drop.part for drop in one.report.dropped] == ["fields"]
 
 
 def test_a_stricter_counter_gets_less_of_every_part_rather_than_the_end_of_the_text() -> None:
-    one = made(f"Plan first. <continue>Key Findings: four gates\nProgress: on\n{'seen ' * 600}</continue>")
+    one = make(f"Plan first. <continue>Key Findings: four gates\nProgress: on\n{'seen ' * 600}</continue>")
     text = one.carryover.render(counter=ByteCounter(), limit=512)
     assert len(text.encode()) <= 512
     assert "- four gates" in text
@@ -168,7 +168,7 @@ class Crowded(WordPieceCounter):
 def test_a_counter_that_counts_more_for_the_whole_than_for_the_parts_still_gets_its_limit(limit: int) -> None:
     facts = "\n".join(f"gate {number}" for number in range(20))
     text = f"Plan. <continue>loose\nKey Findings:\n{facts}\nProgress: on\nNext Steps: east</continue>"
-    one = made(text)
+    one = make(text)
     crowded = Crowded()
     assert crowded.count_text(one.carryover.render(counter=crowded, limit=limit)) <= limit
 
@@ -197,8 +197,8 @@ def test_whatever_was_written_the_notes_fit_and_open_no_tag(
     for text, summary in windows:
         one = compress(
             carryover,
-            written=parsed(text, is_stop=False),
-            summary=None if summary is None else parsed(summary),
+            written=parse(text, is_stop=False),
+            summary=None if summary is None else parse(summary),
             counter=counter,
             limit=limit,
         )

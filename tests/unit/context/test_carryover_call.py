@@ -29,7 +29,7 @@ COUNTER = WordPieceCounter()
 MESSAGES = (Message(role=Role.SYSTEM, content="Rules."), Message(role=Role.USER, content="How many gates?"))
 
 
-def written(
+def parsed_reply(
     text: str = "North has one,", *, content: str = "", kind: TagKind | None = None, thinking: str = ""
 ) -> ParsedReply:
     return ParsedReply(text=text, thinking=thinking, kind=kind, content=content, is_closed=False, is_cut=False)
@@ -42,7 +42,7 @@ async def ask(
     summary = await summarize(
         model=model,
         messages=MESSAGES,
-        written=parsed or written(),
+        written=parsed or parsed_reply(),
         chunk_size=chunk_size,
         most_tokens=most_tokens,
         temperature=0.2,
@@ -67,9 +67,9 @@ async def test_the_call_is_the_next_turn_of_the_same_conversation() -> None:
 
 
 def test_what_was_written_is_shown_as_it_was_with_its_tag_defused() -> None:
-    cut = build_summary_prompt(MESSAGES, written("Thus ", content="fo", kind=TagKind.ANSWER, thinking="Hm."))[2]
+    cut = build_summary_prompt(MESSAGES, parsed_reply("Thus ", content="fo", kind=TagKind.ANSWER, thinking="Hm."))[2]
     assert (cut.content, cut.reasoning) == ("Thus &lt;answer>fo", "Hm.")
-    hidden = build_summary_prompt(MESSAGES, written("", thinking="Three so far."))[2]
+    hidden = build_summary_prompt(MESSAGES, parsed_reply("", thinking="Three so far."))[2]
     assert (hidden.content, hidden.reasoning) == ("Three so far.", "")
 
 
@@ -80,7 +80,7 @@ def test_a_summary_has_at_most_15_per_cent_of_what_a_window_writes() -> None:
 
 async def test_the_call_writes_no_more_than_its_window_leaves() -> None:
     text = "word " * 900
-    _, model = await ask("<continue>Progress: half</continue>", parsed=written(text))
+    _, model = await ask("<continue>Progress: half</continue>", parsed=parsed_reply(text))
     (request,) = model.requests
     assert request.max_tokens == 1024 - COUNTER.count_prompt(request.messages) < 76
 
@@ -88,9 +88,9 @@ async def test_the_call_writes_no_more_than_its_window_leaves() -> None:
 @pytest.mark.parametrize(
     ("change", "failure"),
     [
-        ({"parsed": written("word " * 1000)}, "the window left no room for a summary"),
+        ({"parsed": parsed_reply("word " * 1000)}, "the window left no room for a summary"),
         ({"most_tokens": 0}, "chunk_size leaves no room for a summary"),
-        ({"parsed": written("")}, "the window left nothing to summarize"),
+        ({"parsed": parsed_reply("")}, "the window left nothing to summarize"),
     ],
 )
 async def test_without_room_no_call_is_made(change: dict[str, object], failure: str) -> None:
@@ -149,6 +149,6 @@ async def test_defects_of_our_own_pass_through() -> None:
 async def test_an_inexact_counter_is_owned_up_to() -> None:
     model = ScriptedModel(["<continue>Progress: x</continue>"], counter=ByteCounter())
     summary = await summarize(
-        model=model, messages=MESSAGES, written=written(), chunk_size=2048, most_tokens=76, temperature=0.0
+        model=model, messages=MESSAGES, written=parsed_reply(), chunk_size=2048, most_tokens=76, temperature=0.0
     )
     assert not summary.is_exact

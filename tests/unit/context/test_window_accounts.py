@@ -83,7 +83,7 @@ LIMITS = WindowLimits(chunk_size=2048, carryover_size=512, max_segments=9, max_i
 PLAN = plan_windows(query="Why?", material="", limits=LIMITS, counter=WordPieceCounter(), nonce="a" * 16)
 
 
-def used(given: int, written: int) -> Usage:
+def usage_of(given: int, written: int) -> Usage:
     return Usage(input_tokens=given, output_tokens=written, model_calls=1)
 
 
@@ -111,8 +111,8 @@ def test_a_journal_begins_empty_and_knows_its_capacity() -> None:
 
 def test_every_window_is_a_line_in_order() -> None:
     accounts = WindowAccounts(PLAN)
-    assert book(accounts, used(100, 50), is_reading=True) == 150
-    assert book(accounts, used(200, 70), is_answered=True, is_generated=False) == 270
+    assert book(accounts, usage_of(100, 50), is_reading=True) == 150
+    assert book(accounts, usage_of(200, 70), is_answered=True, is_generated=False) == 270
     first, second = accounts.metrics.iterations
     assert (first.iteration, first.tokens, first.is_reading, first.carryover_generated) == (0, 150, True, True)
     assert (second.iteration, second.tokens, second.has_answer, second.execution_time_s) == (1, 270, True, 0.5)
@@ -123,8 +123,8 @@ def test_every_window_is_a_line_in_order() -> None:
 
 def test_a_summary_is_a_call_of_its_window_whose_larger_size_counts() -> None:
     accounts = WindowAccounts(PLAN)
-    assert book(accounts, used(100, 1000), summary=used(1150, 200)) == 1350
-    assert book(accounts, used(100, 1900), summary=used(10, 20)) == 2000
+    assert book(accounts, usage_of(100, 1000), summary=usage_of(1150, 200)) == 1350
+    assert book(accounts, usage_of(100, 1900), summary=usage_of(10, 20)) == 2000
     metrics = accounts.metrics
     assert metrics.carryover_calls == 2
     assert metrics.peak_window_tokens == 2000
@@ -135,8 +135,8 @@ def test_a_summary_is_a_call_of_its_window_whose_larger_size_counts() -> None:
 
 def test_one_window_that_was_not_exact_spoils_the_promise_for_the_run() -> None:
     accounts = WindowAccounts(PLAN)
-    book(accounts, used(1, 1), is_exact=False)
-    book(accounts, used(1, 1))
+    book(accounts, usage_of(1, 1), is_exact=False)
+    book(accounts, usage_of(1, 1))
     assert not accounts.metrics.is_window_exact
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from reasond_server.context.calls import Reply
+from reasond_server.context.calls import ModelReply
 from reasond_server.context.replies import ParsedReply
 from reasond_server.context.tags import TagKind
 from reasond_server.context.window_endings import EndingJudge, RepetitionGuard
@@ -23,9 +23,9 @@ NOTHING = ParsedReply(text="", thinking="", kind=None, content="", is_closed=Fal
 ANSWER = replace(NOTHING, text="So ", kind=TagKind.ANSWER, content=" 42 ", is_closed=True)
 
 
-def reply(parsed: ParsedReply, finish: ModelFinish = ModelFinish.STOP, reasoning_tokens: int = 0) -> Reply:
+def reply(parsed: ParsedReply, finish: ModelFinish = ModelFinish.STOP, reasoning_tokens: int = 0) -> ModelReply:
     usage = Usage(input_tokens=10, output_tokens=7, reasoning_tokens=reasoning_tokens, model_calls=1)
-    return Reply(parsed=parsed, finish=finish, usage=usage)
+    return ModelReply(parsed=parsed, finish=finish, usage=usage)
 
 
 @pytest.mark.parametrize("window", [REASONING, LAST, READ_TO_THE_END])

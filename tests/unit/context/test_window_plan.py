@@ -268,7 +268,7 @@ def passages(model: Served) -> str:
     return "".join(one[2] for one in found if one)
 
 
-def seen(request: ChatRequest) -> str:
+def note_window(request: ChatRequest) -> str:
     """Notes that differ from window to window, so that no run repeats itself."""
     return f"<continue>seen {len(request.messages[-1].content)} {next(NUMBERS)}</continue>"
 
@@ -287,7 +287,7 @@ COUNTERS = st.sampled_from([Flattering(divisor=2), Flattering(divisor=3), Flatte
 def test_with_a_counter_several_times_too_low_no_window_is_too_large_and_nothing_is_lost(
     text: str, counter: Flattering
 ) -> None:
-    model = Served(seen, counter)
+    model = Served(note_window, counter)
     steps, outcome = asyncio.run(run(model, material=text, chunk_size=4096))
     for request in model.requests:
         assert REAL.count_prompt(request.messages) + request.max_tokens <= 4096
@@ -322,7 +322,7 @@ async def test_a_server_that_does_not_tell_leaves_the_estimate_and_says_so() -> 
 
 async def test_one_window_that_was_not_counted_makes_the_whole_run_inexact() -> None:
     told = iter([True, False, True, True, True])
-    model = Served(seen, EstimatingCounter(), tell=lambda tokens: tokens if next(told) else None)
+    model = Served(note_window, EstimatingCounter(), tell=lambda tokens: tokens if next(told) else None)
     steps, outcome = await run(model)
     assert [step.is_window_exact for step in steps] == [True, False, True, True, True]
     assert isinstance(outcome.metrics, BoundedContextMetrics)
@@ -340,7 +340,7 @@ async def test_notes_are_cut_to_what_the_server_takes_for_their_size() -> None:
 
 async def test_a_question_that_is_too_long_by_the_server_is_clipped_and_its_middle_is_read() -> None:
     query = "How many gates?\n\n" + "The wall has four gates. " * 400 + "\n\nCount them."
-    model = Served(seen, Flattering(divisor=6))
+    model = Served(note_window, Flattering(divisor=6))
     _, outcome = await run(model, query=query)
     assert all(REAL.count_prompt(request.messages) + request.max_tokens <= 2048 for request in model.requests)
     assert ("The wall has four gates. " * 400).strip() in passages(model)
@@ -348,7 +348,7 @@ async def test_a_question_that_is_too_long_by_the_server_is_clipped_and_its_midd
 
 
 async def test_a_counter_blind_to_most_of_a_text_ends_the_run_before_a_window_is_too_large() -> None:
-    model = Served(seen, Flattering(is_blind=True))
+    model = Served(note_window, Flattering(is_blind=True))
     with pytest.raises(ContextExhaustedError, match="shorter passages do not help") as caught:
         await run(model, material="((([[[]]])))" * 306, chunk_size=4096)
     assert "Raise chunk_size" in caught.value.remedy
@@ -356,7 +356,7 @@ async def test_a_counter_blind_to_most_of_a_text_ends_the_run_before_a_window_is
 
 
 async def test_where_nothing_helps_the_run_says_what_to_change() -> None:
-    model = Served(seen, Flattering(), tell=lambda _: 5000)
+    model = Served(note_window, Flattering(), tell=lambda _: 5000)
     with pytest.raises(ContextExhaustedError, match="a prompt of 5000 tokens leaves 0 of chunk_size 2048") as caught:
         await run(model)
     assert "Raise chunk_size" in caught.value.remedy
@@ -365,7 +365,7 @@ async def test_where_nothing_helps_the_run_says_what_to_change() -> None:
 
 
 async def test_a_server_that_always_counts_one_too_many_is_given_up() -> None:
-    model = Served(seen, Flattering(), tell=lambda _: 2047)
+    model = Served(note_window, Flattering(), tell=lambda _: 2047)
     with pytest.raises(ContextExhaustedError, match="leaves 1 of chunk_size 2048"):
         await run(model, material="The wall has four gates. " * 40)
 
@@ -375,14 +375,14 @@ async def test_a_prompt_that_stays_too_large_however_little_it_shows_is_given_up
         def count_prompt(self, messages: Sequence[Message]) -> int:
             return 2000 if "gates. " in messages[-1].content else super().count_prompt(messages)
 
-    model = Served(seen, Stubborn(), tell=lambda _: None)
+    model = Served(note_window, Stubborn(), tell=lambda _: None)
     with pytest.raises(ContextExhaustedError, match="leaves 48 of chunk_size 2048") as caught:
         await run(model, material="The wall has four gates. " * 600, max_segments=4096)
     assert caught.value.remedy == "Raise chunk_size or lower carryover_size."
 
 
 async def test_long_material_is_planned_anew_in_a_thread() -> None:
-    model = Served(seen, Flattering(divisor=2))
+    model = Served(note_window, Flattering(divisor=2))
     text = "The wall has four gates. " * 2400
     await run(model, material=text, chunk_size=16384, max_segments=4096)
     assert passages(model) == text

@@ -55,7 +55,7 @@ class Authority:
         )
 
 
-def encrypted(private_key: bytes) -> bytes:
+def encrypt(private_key: bytes) -> bytes:
     """Return a private key behind a password."""
     key = serialization.load_pem_private_key(private_key, None)
     return key.private_bytes(
@@ -63,7 +63,7 @@ def encrypted(private_key: bytes) -> bytes:
     )
 
 
-def written(folder: Path, identity: Identity) -> dict[str, str]:
+def write(folder: Path, identity: Identity) -> dict[str, str]:
     """Write an identity to files, each replaced at once; return the options that name them."""
     paths = {}
     for option, content in (("tls_certificate", identity.certificate), ("tls_private_key", identity.private_key)):

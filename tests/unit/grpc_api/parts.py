@@ -292,17 +292,17 @@ def details_of(status: Any) -> dict[str, Any]:
     return found
 
 
-async def refused(call: Any) -> tuple[grpc.StatusCode, str, dict[str, Any]]:
+async def get_error(call: Any) -> tuple[grpc.StatusCode, str, dict[str, Any]]:
     """Await a call that must fail; return its code, message and details."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await asyncio.wait_for(_drained(call), SOON)
+        await asyncio.wait_for(_drain(call), SOON)
     error = caught.value
     status = status_in(error)
     assert status is not None, f"no rich status with {error.code()} {error.details()}"
     return error.code(), error.details() or "", details_of(status)
 
 
-async def _drained(call: Any) -> None:
+async def _drain(call: Any) -> None:
     if hasattr(call, "read"):
         async for _ in call:
             pass

@@ -15,7 +15,7 @@ from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.grpc_api.agent_servicer import card_message, card_text
-from tests.unit.grpc_api.parts import AUTHORIZED, refused, serving
+from tests.unit.grpc_api.parts import AUTHORIZED, get_error, serving
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 CARD: dict[str, Any] = {
@@ -162,7 +162,7 @@ async def test_a_card_is_registered_kept_verbatim_listed_and_deleted() -> None:
         listed = await agents.ListAgents(filtered, metadata=AUTHORIZED)
         none = await agents.ListAgents(pb.ListAgentsRequest(capabilities=["flying"]), metadata=AUTHORIZED)
         await agents.DeleteAgent(pb.DeleteAgentRequest(agent_id="a.1", etag=kept.etag), metadata=AUTHORIZED)
-        code, _, details = await refused(
+        code, _, details = await get_error(
             agents.GetAgentCard(pb.GetAgentCardRequest(agent_id="a.1"), metadata=AUTHORIZED)
         )
 
@@ -198,7 +198,7 @@ async def test_an_etag_guards_against_lost_updates() -> None:
         request = pb.RegisterAgentRequest(agent_id="a", card=card_message(CARD))
         await served.agents.RegisterAgent(request, metadata=AUTHORIZED)
         request.etag = "old"
-        code, _, details = await refused(served.agents.RegisterAgent(request, metadata=AUTHORIZED))
+        code, _, details = await get_error(served.agents.RegisterAgent(request, metadata=AUTHORIZED))
 
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.ABORTED, "ETAG_MISMATCH")
 
@@ -226,7 +226,7 @@ def infinite_card() -> agent_card_pb2.AgentCard:
 )
 async def test_a_field_that_is_missing_or_malformed_is_named(method: str, request_: Any, field: str) -> None:
     async with serving(agents=service()) as served:
-        code, _, details = await refused(getattr(served.agents, method)(request_, metadata=AUTHORIZED))
+        code, _, details = await get_error(getattr(served.agents, method)(request_, metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert details["BadRequest"].field_violations[0].field == field

@@ -13,7 +13,7 @@ from reasond_server.access.permissions import Operation
 from reasond_server.errors import InternalError
 from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
 from reasond_server.grpc_api.guard import RpcCall, begin, current_call, current_principal
-from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, authenticate, refused, serving
+from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, ScriptedReasoning, authenticate, get_error, serving
 
 SERVICES = (
     reasoning_service_pb2.DESCRIPTOR.services_by_name["ReasoningService"],
@@ -25,7 +25,7 @@ GET = reasoning_service_pb2.GetExecutionRequest(execution_id="run-1")
 
 async def outcome(*metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str, str]:
     async with serving(ScriptedReasoning()) as served:
-        code, message, details = await refused(served.reasoning.GetExecution(GET, metadata=metadata))
+        code, message, details = await get_error(served.reasoning.GetExecution(GET, metadata=metadata))
     return code, message, details["ErrorInfo"].reason
 
 
@@ -87,7 +87,7 @@ async def test_a_missing_permission_is_named() -> None:
 @pytest.mark.parametrize(("service", "method"), METHODS)
 async def test_no_method_is_open(service: str, method: str) -> None:
     async with serving(ScriptedReasoning()) as served:
-        code, _, _ = await refused(served.channel.unary_unary(f"/{service}/{method}")(b""))  # type: ignore[arg-type]  # bytes pass as they are
+        code, _, _ = await get_error(served.channel.unary_unary(f"/{service}/{method}")(b""))  # type: ignore[arg-type]  # bytes pass as they are
 
     assert code is grpc.StatusCode.UNAUTHENTICATED
 
@@ -95,7 +95,7 @@ async def test_no_method_is_open(service: str, method: str) -> None:
 async def test_an_unknown_method_never_hangs() -> None:
     async with serving(ScriptedReasoning()) as served:
         for method in ("/reasond.v1.ReasoningService/Nothing", "/reasond.v1.Nothing/Reason", "/x", "//"):
-            code, _, _ = await refused(served.channel.unary_unary(method)(b""))  # type: ignore[arg-type]  # bytes pass as they are
+            code, _, _ = await get_error(served.channel.unary_unary(method)(b""))  # type: ignore[arg-type]  # bytes pass as they are
             assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -155,7 +155,7 @@ async def test_every_call_is_made_by_whoever_makes_it_however_many_have_called_b
         for _ in range(2):
             await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
             for metadata, code in (((), "UNAUTHENTICATED"), (powerless, "PERMISSION_DENIED")):
-                found, _, _ = await refused(served.reasoning.GetExecution(GET, metadata=metadata))
+                found, _, _ = await get_error(served.reasoning.GetExecution(GET, metadata=metadata))
                 assert found.name == code
 
     assert [call["caller"] for call in reasoning.calls] == [PRINCIPAL, PRINCIPAL]
@@ -163,7 +163,7 @@ async def test_every_call_is_made_by_whoever_makes_it_however_many_have_called_b
 
 async def test_who_was_refused_first_does_not_close_the_method_for_others() -> None:
     async with serving(ScriptedReasoning()) as served:
-        code, _, _ = await refused(served.reasoning.GetExecution(GET))
+        code, _, _ = await get_error(served.reasoning.GetExecution(GET))
         answer = await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
 
     assert (code, answer.execution.execution_id) == (grpc.StatusCode.UNAUTHENTICATED, "run-1")
@@ -184,7 +184,7 @@ async def test_handlers_are_put_together_once_and_not_for_every_call() -> None:
     async with serving(ScriptedReasoning()) as served:
         for _ in range(5):
             await served.reasoning.GetExecution(GET, metadata=AUTHORIZED)
-            await refused(served.reasoning.GetExecution(GET))
+            await get_error(served.reasoning.GetExecution(GET))
             await health_pb2_grpc.HealthStub(served.channel).Check(health_pb2.HealthCheckRequest())
 
         assert len(served.server._guard._guarded) == 3

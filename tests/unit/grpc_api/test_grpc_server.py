@@ -10,7 +10,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
 from reasond_server.errors import SettingsError
-from tests.unit.grpc_api.parts import AUTHORIZED, EVENTS, SOON, VIEW, ScriptedReasoning, new_server, refused, serving
+from tests.unit.grpc_api.parts import (
+    AUTHORIZED,
+    EVENTS,
+    SOON,
+    VIEW,
+    ScriptedReasoning,
+    get_error,
+    new_server,
+    serving,
+)
 from tests.unit.runs.conftest import in_virtual_time
 
 if TYPE_CHECKING:
@@ -171,7 +180,7 @@ async def test_the_message_of_a_stranger_is_not_read_before_the_token_is_looked_
     async with serving(ScriptedReasoning()) as served:
         call: Any = served.channel.stream_unary("/reasond.v1.ReasoningService/Reason")()
         # Nothing is sent, and the call is not closed: only its headers are there.
-        code, _, details = await asyncio.wait_for(refused(call), SOON)
+        code, _, details = await asyncio.wait_for(get_error(call), SOON)
 
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAUTHENTICATED, "TOKEN_MISSING")
 
@@ -192,7 +201,7 @@ async def test_the_admin_listener_shows_the_servers_of_the_process_and_health() 
 async def test_channelz_is_not_on_the_public_listener() -> None:
     async with serving(ScriptedReasoning(), admin_address="127.0.0.1:0") as served:
         call: Any = served.channel.unary_unary("/grpc.channelz.v1.Channelz/GetServers")
-        code, _, _ = await refused(call(b"", metadata=AUTHORIZED))
+        code, _, _ = await get_error(call(b"", metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.UNIMPLEMENTED
 

@@ -13,7 +13,15 @@ import pytest
 from reasond.v1.reasoning_service_pb2 import GetExecutionRequest
 from reasond_server.errors import InvalidRequestError, OverloadedError
 from reasond_server.grpc_api.guard import ErrorGuard, current_call
-from tests.unit.grpc_api.parts import AUTHORIZED, SOON, ScriptedReasoning, bare_server, refused, serving, status_in
+from tests.unit.grpc_api.parts import (
+    AUTHORIZED,
+    SOON,
+    ScriptedReasoning,
+    get_error,
+    bare_server,
+    serving,
+    status_in,
+)
 
 
 def guard() -> ErrorGuard:
@@ -28,7 +36,7 @@ async def echo_request_id(_request: bytes, _context: Any) -> bytes:
 ECHO: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo_request_id)}
 
 
-async def echoed(*metadata: tuple[str, str]) -> str:
+async def echo(*metadata: tuple[str, str]) -> str:
     """Return the request id that the server used; the trailers must say the same."""
     async with bare_server(ECHO, (guard(),)) as channel:
         call = channel.unary_unary("/test.Bare/Echo")(b"", metadata=metadata)
@@ -38,25 +46,25 @@ async def echoed(*metadata: tuple[str, str]) -> str:
 
 
 async def test_a_well_formed_request_id_is_kept() -> None:
-    assert await echoed(("x-request-id", "7f3a:b/c+d=e.f_g-1")) == "7f3a:b/c+d=e.f_g-1"
+    assert await echo(("x-request-id", "7f3a:b/c+d=e.f_g-1")) == "7f3a:b/c+d=e.f_g-1"
 
 
 @pytest.mark.parametrize("value", ["", "with space", "x" * 129, "-leading", "semi;colon"])
 async def test_any_other_is_replaced(value: str) -> None:
-    assert await echoed(("x-request-id", value)) == "minted-1"
+    assert await echo(("x-request-id", value)) == "minted-1"
 
 
 async def test_without_a_request_id_one_is_minted() -> None:
-    assert await echoed() == "minted-1"
+    assert await echo() == "minted-1"
 
 
 async def test_the_first_well_formed_of_several_counts() -> None:
-    assert await echoed(("x-request-id", "not this"), ("x-request-id", "this"), ("x-request-id", "late")) == "this"
+    assert await echo(("x-request-id", "not this"), ("x-request-id", "this"), ("x-request-id", "late")) == "this"
 
 
 async def test_an_unknown_method_is_told_so_with_details() -> None:
     async with bare_server({}, (guard(),)) as channel:
-        code, message, details = await refused(channel.unary_unary("/reasond.v1.Nothing/Here")(b""))
+        code, message, details = await get_error(channel.unary_unary("/reasond.v1.Nothing/Here")(b""))
 
     assert code is grpc.StatusCode.UNIMPLEMENTED
     assert message.startswith("Method not found: '/reasond.v1.Nothing/Here'")
@@ -67,7 +75,7 @@ async def test_an_unknown_method_is_told_so_with_details() -> None:
 async def test_an_unknown_method_answers_callers_of_every_kind(kind: str) -> None:
     async with bare_server({}, (guard(),)) as channel:
         request: Any = iter([b""]) if kind.startswith("stream") else b""
-        code, _, _ = await refused(getattr(channel, kind)("/reasond.v1.Nothing/Here")(request))
+        code, _, _ = await get_error(getattr(channel, kind)("/reasond.v1.Nothing/Here")(request))
 
     assert code is grpc.StatusCode.UNIMPLEMENTED
 
@@ -90,7 +98,7 @@ async def test_the_access_log_shortens_a_method_that_a_stranger_made_up(
 ) -> None:
     with caplog.at_level(logging.INFO, "reasond.grpc"):
         async with bare_server({}, (guard(),)) as channel:
-            await refused(channel.unary_unary(f"/made.up/{'x' * 4000}")(b""))
+            await get_error(channel.unary_unary(f"/made.up/{'x' * 4000}")(b""))
     (line,) = [record for record in caplog.records if record.name == "reasond.grpc"]
 
     assert line.__dict__["method"].startswith("'/made.up/xxx")
@@ -185,7 +193,7 @@ async def test_an_error_that_no_status_can_hold_is_a_fault_and_does_not_show_its
 
     async with bare_server({"Fail": grpc.unary_unary_rpc_method_handler(fail)}, (guard(),)) as channel:
         with caplog.at_level(logging.ERROR, "reasond.grpc"):
-            code, message, details = await refused(channel.unary_unary("/test.Bare/Fail")(b""))
+            code, message, details = await get_error(channel.unary_unary("/test.Bare/Fail")(b""))
 
     assert (code, message) == (grpc.StatusCode.INTERNAL, "internal error")
     assert details["ErrorInfo"].reason == "INTERNAL"
@@ -212,7 +220,7 @@ async def test_a_request_that_fails_goes_without_the_garbage_collector() -> None
     gc.disable()
     try:
         async with bare_server(handlers, (guard(),)) as channel, asyncio.timeout(SOON):
-            await refused(channel.unary_unary("/test.Bare/Fail")(b""))
+            await get_error(channel.unary_unary("/test.Bare/Fail")(b""))
             await gone.wait()
     finally:
         gc.enable()

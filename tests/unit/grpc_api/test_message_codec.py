@@ -9,7 +9,7 @@ from google.protobuf import json_format, struct_pb2
 from reasond.v1 import reasoning_service_pb2
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.message_codec import Codec
-from tests.unit.grpc_api.parts import AUTHORIZED, ScriptedReasoning, bare_server, refused, serving
+from tests.unit.grpc_api.parts import AUTHORIZED, ScriptedReasoning, get_error, bare_server, serving
 
 REASON = "/reasond.v1.ReasoningService/Reason"
 
@@ -17,7 +17,7 @@ REASON = "/reasond.v1.ReasoningService/Reason"
 async def refusal_of(raw: bytes, *, method: str = REASON) -> tuple[grpc.StatusCode, str, str]:
     async with serving(ScriptedReasoning()) as served:
         call: Any = served.channel.unary_unary(method)
-        code, message, details = await refused(call(raw, metadata=AUTHORIZED))
+        code, message, details = await get_error(call(raw, metadata=AUTHORIZED))
     return code, message, details["ErrorInfo"].reason
 
 
@@ -60,7 +60,7 @@ def length(raw: bytes) -> bytes:
 async def test_a_parser_bomb_is_refused_and_the_server_lives_on() -> None:
     async with serving(ScriptedReasoning()) as served:
         call: Any = served.channel.unary_unary(REASON)
-        code, _, _ = await refused(call(bomb(20_000), metadata=AUTHORIZED))
+        code, _, _ = await get_error(call(bomb(20_000), metadata=AUTHORIZED))
         answer = await served.reasoning.GetExecution(
             reasoning_service_pb2.GetExecutionRequest(execution_id="run-1"), metadata=AUTHORIZED
         )
@@ -86,7 +86,7 @@ async def test_an_unreadable_message_of_a_request_stream_is_the_callers_mistake(
     handler: Any = grpc.stream_unary_rpc_method_handler(join, request_deserializer=struct_pb2.Struct.FromString)
     interceptors = (ErrorGuard(new_call_id=lambda: "r"), Codec(max_send_bytes=100))
     async with bare_server({"Join": handler}, interceptors) as channel:
-        code, _, _ = await refused(channel.stream_unary("/test.Bare/Join")(iter([b"", b"\xff\xff"])))
+        code, _, _ = await get_error(channel.stream_unary("/test.Bare/Join")(iter([b"", b"\xff\xff"])))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -100,7 +100,7 @@ async def test_a_response_may_be_as_large_as_the_limit(size: int, *, is_refused:
     async with bare_server({"Answer": grpc.unary_unary_rpc_method_handler(answer)}, interceptors) as channel:
         call = channel.unary_unary("/test.Bare/Answer")(b"")
         if is_refused:
-            code, message, _ = await refused(call)
+            code, message, _ = await get_error(call)
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert message.startswith(
                 "the response holds 101 bytes, over the limit of 100 for one message. Ask for less"

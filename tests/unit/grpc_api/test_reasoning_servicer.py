@@ -21,7 +21,7 @@ from tests.unit.grpc_api.parts import (
     STEP,
     VIEW,
     ScriptedReasoning,
-    refused,
+    get_error,
     serving,
     stream_event,
 )
@@ -61,7 +61,7 @@ async def test_reason_checks_the_whole_request_before_anything_is_spent() -> Non
     request = pb.ReasonRequest(task=TASK)
     request.trace_view = 99  # type: ignore[assignment]  # what a newer client might send
     async with serving(reasoning) as served:
-        code, _, details = await refused(served.reasoning.Reason(request, metadata=AUTHORIZED))
+        code, _, details = await get_error(served.reasoning.Reason(request, metadata=AUTHORIZED))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert details["BadRequest"].field_violations[0].field == "trace_view"
@@ -74,7 +74,9 @@ async def test_what_the_core_refuses_names_the_fields_of_the_request() -> None:
 
     task = execution_pb2.ReasoningTask(query="q", chain_of_thought=strategies_pb2.ChainOfThoughtConfig(max_tokens=1))
     async with serving(ScriptedReasoning(on_execute=refuse)) as served:
-        _, message, details = await refused(served.reasoning.Reason(pb.ReasonRequest(task=task), metadata=AUTHORIZED))
+        _, message, details = await get_error(
+            served.reasoning.Reason(pb.ReasonRequest(task=task), metadata=AUTHORIZED)
+        )
 
     assert message == "Request validation failed: max_tokens must be at least 100"
     assert details["BadRequest"].field_violations[0].field == "task.chain_of_thought.max_tokens"
@@ -135,7 +137,7 @@ async def test_a_stream_is_resumed_after_the_last_event_that_was_seen() -> None:
 )
 async def test_a_stream_needs_a_task_or_a_cursor(request_: pb.ReasonIterationsRequest, field: str) -> None:
     async with serving(ScriptedReasoning()) as served:
-        _, _, details = await refused(served.reasoning.ReasonIterations(request_, metadata=AUTHORIZED))
+        _, _, details = await get_error(served.reasoning.ReasonIterations(request_, metadata=AUTHORIZED))
 
     assert [violation.field for violation in details["BadRequest"].field_violations] == [field]
 
@@ -151,7 +153,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_the_core_is_freed_at_o
     async with serving(reasoning, write_timeout_s=0.2) as served:
         call = served.reasoning.ReasonIterations(pb.ReasonIterationsRequest(task=TASK), metadata=AUTHORIZED)
         await asyncio.wait_for(reasoning.closed.wait(), SOON)
-        code, message, details = await refused(call)
+        code, message, details = await get_error(call)
 
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert message.startswith("The client took no message for 0.2 s. Resume")
@@ -216,7 +218,7 @@ async def test_a_server_without_strategies_lists_none() -> None:
 async def test_pages_that_cannot_be_are_refused(fields: dict[str, Any], field: str) -> None:
     async with serving(ScriptedReasoning()) as served:
         request = pb.ListStrategiesRequest(**fields)
-        _, _, details = await refused(served.reasoning.ListStrategies(request, metadata=AUTHORIZED))
+        _, _, details = await get_error(served.reasoning.ListStrategies(request, metadata=AUTHORIZED))
 
     assert details["BadRequest"].field_violations[0].field == field
 
@@ -259,7 +261,7 @@ async def test_an_execution_is_forgotten() -> None:
 async def test_an_execution_must_be_named(method: str, request_: Any) -> None:
     reasoning = ScriptedReasoning()
     async with serving(reasoning) as served:
-        code, message, _ = await refused(getattr(served.reasoning, method)(request_, metadata=AUTHORIZED))
+        code, message, _ = await get_error(getattr(served.reasoning, method)(request_, metadata=AUTHORIZED))
 
     assert (code, message) == (
         grpc.StatusCode.INVALID_ARGUMENT,

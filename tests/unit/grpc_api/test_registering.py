@@ -18,7 +18,7 @@ def _waiting() -> list[str]:
     return [name.partition(".")[2] for name in names if name.startswith("AioServer.")]
 
 
-async def _asked(port: int) -> int:
+async def _ask(port: int) -> int:
     """Ask whether the server is healthy; once it has answered it waits for the next call."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
@@ -33,7 +33,7 @@ async def test_generated_code_alone_makes_a_task_wait_for_each_method() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        await _asked(port)
+        await _ask(port)
         assert _waiting().count("_request_registered_call") > 1
     finally:
         await server.stop(0)
@@ -47,7 +47,7 @@ async def test_added_through_the_registry_a_service_is_served_without_a_task_for
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        assert await _asked(port) == health_pb2.HealthCheckResponse.SERVING
+        assert await _ask(port) == health_pb2.HealthCheckResponse.SERVING
         assert "_request_registered_call" not in _waiting()
     finally:
         await server.stop(0)
@@ -58,7 +58,7 @@ async def test_the_whole_server_waits_for_calls_with_no_task_for_a_method() -> N
     await server.start()
     server.health.set_ready()
     try:
-        assert await _asked(server.port) == health_pb2.HealthCheckResponse.SERVING
+        assert await _ask(server.port) == health_pb2.HealthCheckResponse.SERVING
         assert _waiting()
         assert "_request_registered_call" not in _waiting()
     finally:

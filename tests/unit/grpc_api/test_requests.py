@@ -20,19 +20,19 @@ from reasond_server.grpc_api.requests import (
 from reasond_server.types import Budget, FinishReason, Task
 
 
-def parsed(**fields: Any) -> execution_pb2.ReasoningTask:
+def transfer(**fields: Any) -> execution_pb2.ReasoningTask:
     """Return a task as it comes from the wire."""
     task = execution_pb2.ReasoningTask(**fields)
     return execution_pb2.ReasoningTask.FromString(task.SerializeToString())
 
 
 def test_a_bare_question_becomes_a_bare_task() -> None:
-    assert task_of(parsed(query="q")) == Task(query="q")
+    assert task_of(transfer(query="q")) == Task(query="q")
 
 
 def test_every_field_reaches_the_task() -> None:
     task = task_of(
-        parsed(
+        transfer(
             query="q",
             material="m",
             strategy="chain_of_thought",
@@ -60,7 +60,7 @@ def test_every_field_reaches_the_task() -> None:
 
 
 def test_a_config_alone_selects_its_strategy_even_when_it_sets_nothing() -> None:
-    task = task_of(parsed(query="q", bounded_context=strategies_pb2.BoundedContextConfig()))
+    task = task_of(transfer(query="q", bounded_context=strategies_pb2.BoundedContextConfig()))
 
     assert (task.strategy, task.config) == ("bounded_context", {})
 
@@ -68,7 +68,10 @@ def test_a_config_alone_selects_its_strategy_even_when_it_sets_nothing() -> None
 def test_only_what_is_set_is_in_the_config_and_zero_counts_as_set() -> None:
     config = strategies_pb2.ChainOfThoughtConfig(temperature=0.0, show_reasoning=False)
 
-    assert task_of(parsed(query="q", chain_of_thought=config)).config == {"temperature": 0.0, "show_reasoning": False}
+    assert task_of(transfer(query="q", chain_of_thought=config)).config == {
+        "temperature": 0.0,
+        "show_reasoning": False,
+    }
 
 
 def test_enums_become_the_words_of_the_domain_and_unspecified_is_unset() -> None:
@@ -76,7 +79,7 @@ def test_enums_become_the_words_of_the_domain_and_unspecified_is_unset() -> None
         search=strategies_pb2.TREE_SEARCH_BEST_FIRST, evaluator=strategies_pb2.TREE_EVALUATOR_UNSPECIFIED, seed=2**40
     )
 
-    assert task_of(parsed(query="q", tree_of_thought=tree)).config == {"search": "best_first", "seed": 2**40}
+    assert task_of(transfer(query="q", tree_of_thought=tree)).config == {"search": "best_first", "seed": 2**40}
 
 
 def test_an_enum_value_that_nobody_declared_is_refused_by_its_path() -> None:
@@ -84,7 +87,7 @@ def test_an_enum_value_that_nobody_declared_is_refused_by_its_path() -> None:
     config.carryover_mode = 99  # type: ignore[assignment]  # what a newer client might send
 
     with pytest.raises(InvalidRequestError, match=r"task\.bounded_context\.carryover_mode must be one of .*, not 99"):
-        task_of(parsed(query="q", bounded_context=config))
+        task_of(transfer(query="q", bounded_context=config))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
@@ -92,7 +95,7 @@ def test_a_temperature_that_is_no_number_is_refused(number: float) -> None:
     config = strategies_pb2.ReactConfig(temperature=number)
 
     with pytest.raises(InvalidRequestError, match=r"task\.react\.temperature must be a finite number"):
-        task_of(parsed(query="q", react=config))
+        task_of(transfer(query="q", react=config))
 
 
 def test_a_config_of_another_strategy_is_refused() -> None:
@@ -101,18 +104,18 @@ def test_a_config_of_another_strategy_is_refused() -> None:
     with pytest.raises(
         InvalidRequestError, match=r"task\.self_consistency is the config of another strategy than 'react'"
     ):
-        task_of(parsed(query="q", strategy="react", self_consistency=config))
+        task_of(transfer(query="q", strategy="react", self_consistency=config))
 
 
 def test_a_custom_config_belongs_to_the_strategy_that_is_named() -> None:
-    task = parsed(query="q", strategy="mine")
+    task = transfer(query="q", strategy="mine")
     task.custom.update({"rounds": 3, "names": ["a"]})
 
     assert task_of(task).config == {"rounds": 3, "names": ["a"]}
 
 
 def test_a_custom_config_without_a_strategy_is_refused() -> None:
-    task = parsed(query="q")
+    task = transfer(query="q")
     task.custom.SetInParent()
 
     with pytest.raises(InvalidRequestError, match=r"task\.strategy is required with a custom config"):
@@ -173,7 +176,7 @@ def test_fields_of_the_core_are_named_as_fields_of_the_request() -> None:
         Violation(field="task.react", description="x"),
     )
 
-    name_request_fields(error, parsed(query="q"))
+    name_request_fields(error, transfer(query="q"))
 
     assert [violation.field for violation in error.violations] == [
         "task.query",
@@ -187,7 +190,7 @@ def test_parameters_are_named_inside_the_config_that_was_sent() -> None:
     config = strategies_pb2.ChainOfThoughtConfig(max_tokens=1)
     error = InvalidConfigError.of(Violation(field="max_tokens", description="must be at least 100"))
 
-    name_request_fields(error, parsed(query="q", chain_of_thought=config))
+    name_request_fields(error, transfer(query="q", chain_of_thought=config))
 
     assert error.violations[0].field == "task.chain_of_thought.max_tokens"
     assert error.message == "Request validation failed: max_tokens must be at least 100"
@@ -196,7 +199,7 @@ def test_parameters_are_named_inside_the_config_that_was_sent() -> None:
 def test_parameters_of_another_level_are_named_too() -> None:
     error = InvalidConfigError.of(Violation(field="max_tokens", description="x"))
 
-    name_request_fields(error, parsed(query="q"))
+    name_request_fields(error, transfer(query="q"))
 
     assert error.violations[0].field == "task.config.max_tokens"
 
@@ -204,6 +207,6 @@ def test_parameters_of_another_level_are_named_too() -> None:
 def test_a_strategy_that_is_missing_is_named_as_a_field_of_the_task() -> None:
     error = StrategyRequiredError("none", violations=[Violation(field="strategy", description="is required")])
 
-    name_request_fields(error, parsed(query="q"))
+    name_request_fields(error, transfer(query="q"))
 
     assert error.violations[0].field == "task.strategy"

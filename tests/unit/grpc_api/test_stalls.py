@@ -170,8 +170,8 @@ async def test_a_cancellation_after_a_cut_is_passed_on() -> None:
 
 
 async def test_what_the_write_raises_is_raised() -> None:
-    async def broken() -> None:
+    async def break_off() -> None:
         raise ConnectionError("gone")
 
     with StallWatch(limit_s=LIMIT_S) as watch, pytest.raises(ConnectionError):
-        await watch.write_within(broken())
+        await watch.write_within(break_off())

@@ -39,7 +39,7 @@ def test_doubles_without_a_fraction_become_whole_numbers() -> None:
     assert {key: type(value) for key, value in values.items()} == {"whole": int, "half": float, "huge": float}
 
 
-def nested(depth: int, *, as_list: bool = False) -> dict[str, Any]:
+def nest(depth: int, *, as_list: bool = False) -> dict[str, Any]:
     value: Any = {"end": True}
     for _ in range(depth - 2):
         value = [value] if as_list else {"in": value}
@@ -48,7 +48,7 @@ def nested(depth: int, *, as_list: bool = False) -> dict[str, Any]:
 
 @pytest.mark.parametrize("as_list", [False, True])
 def test_the_deepest_object_allowed_passes_both_ways(*, as_list: bool) -> None:
-    data = nested(MAX_DEPTH, as_list=as_list)
+    data = nest(MAX_DEPTH, as_list=as_list)
     struct = struct_of_json(data)
 
     assert json_of_struct(struct_pb2.Struct.FromString(struct.SerializeToString()), path="c") == data
@@ -56,7 +56,7 @@ def test_the_deepest_object_allowed_passes_both_ways(*, as_list: bool) -> None:
 
 @pytest.mark.parametrize("as_list", [False, True])
 def test_a_level_more_is_refused_to_the_caller(*, as_list: bool) -> None:
-    struct = json_format.ParseDict(nested(MAX_DEPTH + 1, as_list=as_list), struct_pb2.Struct())
+    struct = json_format.ParseDict(nest(MAX_DEPTH + 1, as_list=as_list), struct_pb2.Struct())
 
     with pytest.raises(InvalidRequestError, match="must not nest deeper than 16 levels") as refusal:
         json_of_struct(struct, path="task.custom")
@@ -66,7 +66,7 @@ def test_a_level_more_is_refused_to_the_caller(*, as_list: bool) -> None:
 @pytest.mark.parametrize("as_list", [False, True])
 def test_a_level_more_is_a_fault_of_the_strategy(*, as_list: bool) -> None:
     with pytest.raises(InternalError, match="deeper than 16 levels"):
-        struct_of_json(nested(MAX_DEPTH + 1, as_list=as_list))
+        struct_of_json(nest(MAX_DEPTH + 1, as_list=as_list))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from reasond_server.errors import SettingsError
 from reasond_server.grpc_api.listening import CertificateReloader
 from reasond_server.wire.certificates import TlsFiles
-from tests.unit.grpc_api.certificates import Authority, Identity, encrypted, written
+from tests.unit.grpc_api.certificates import Authority, Identity, encrypt, write
 from tests.unit.grpc_api.parts import SOON, new_server
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def refused_server(files: dict[str, Any]) -> GrpcServer:
 
 
 @asynccontextmanager
-async def secured(**options: Any) -> AsyncIterator[GrpcServer]:
+async def serve_secured(**options: Any) -> AsyncIterator[GrpcServer]:
     server = new_server(tls="files", **options)
     await server.start()
     server.health.set_ready()
@@ -55,14 +55,14 @@ async def is_served(server: GrpcServer, authority: Authority, client: Identity |
 
 async def test_connections_are_encrypted_with_the_certificate_of_the_files(tmp_path: Path) -> None:
     authority = Authority("ours")
-    async with secured(**written(tmp_path, authority.issue("server"))) as server:
+    async with serve_secured(**write(tmp_path, authority.issue("server"))) as server:
         assert await is_served(server, authority)
         assert not await is_served(server, Authority("another"))
 
 
 async def test_a_plain_connection_gets_nowhere(tmp_path: Path) -> None:
     async with (
-        secured(**written(tmp_path, Authority("ours").issue("server"))) as server,
+        serve_secured(**write(tmp_path, Authority("ours").issue("server"))) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -73,9 +73,9 @@ async def test_a_plain_connection_gets_nowhere(tmp_path: Path) -> None:
 
 async def test_new_files_are_used_from_the_next_connection_on(tmp_path: Path) -> None:
     old, new = Authority("old"), Authority("new")
-    async with secured(**written(tmp_path, old.issue("server"))) as server:
+    async with serve_secured(**write(tmp_path, old.issue("server"))) as server:
         assert await is_served(server, old)
-        written(tmp_path, new.issue("server"))
+        write(tmp_path, new.issue("server"))
         assert await is_served(server, new)
         assert not await is_served(server, old)
 
@@ -84,7 +84,7 @@ async def test_broken_new_files_keep_the_old_certificate_and_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority("ours")
-    async with secured(**written(tmp_path, authority.issue("server"))) as server:
+    async with serve_secured(**write(tmp_path, authority.issue("server"))) as server:
         with caplog.at_level(logging.ERROR, "reasond.grpc"):
             (tmp_path / "tls_certificate.pem").write_text("broken")
             assert await is_served(server, authority)
@@ -95,7 +95,7 @@ async def test_a_key_that_does_not_fit_yet_keeps_the_old_certificate_until_the_o
     tmp_path: Path,
 ) -> None:
     old, new = Authority("old"), Authority("new")
-    async with secured(**written(tmp_path, old.issue("server"))) as server:
+    async with serve_secured(**write(tmp_path, old.issue("server"))) as server:
         identity = new.issue("server")
         (tmp_path / "tls_certificate.pem").write_bytes(identity.certificate)
         assert await is_served(server, old)
@@ -105,7 +105,7 @@ async def test_a_key_that_does_not_fit_yet_keeps_the_old_certificate_until_the_o
 
 async def test_a_file_that_is_gone_keeps_the_old_certificate(tmp_path: Path) -> None:
     authority = Authority("ours")
-    async with secured(**written(tmp_path, authority.issue("server"))) as server:
+    async with serve_secured(**write(tmp_path, authority.issue("server"))) as server:
         (tmp_path / "tls_private_key.pem").unlink()
         assert await is_served(server, authority)
 
@@ -113,8 +113,8 @@ async def test_a_file_that_is_gone_keeps_the_old_certificate(tmp_path: Path) -> 
 async def test_clients_must_present_a_certificate_where_an_authority_is_set(tmp_path: Path) -> None:
     authority, clients, strangers = Authority("ours"), Authority("clients"), Authority("strangers")
     (tmp_path / "clients.pem").write_bytes(clients.certificate)
-    files = written(tmp_path, authority.issue("server"))
-    async with secured(**files, tls_client_ca=str(tmp_path / "clients.pem")) as server:
+    files = write(tmp_path, authority.issue("server"))
+    async with serve_secured(**files, tls_client_ca=str(tmp_path / "clients.pem")) as server:
         assert await is_served(server, authority, clients.issue("client"))
         assert not await is_served(server, authority)
         assert not await is_served(server, authority, strangers.issue("client"))
@@ -125,7 +125,7 @@ async def test_clients_must_present_a_certificate_where_an_authority_is_set(tmp_
 
 @pytest.mark.parametrize("missing", ["tls_certificate", "tls_private_key"])
 async def test_a_file_that_is_not_set_is_a_clear_refusal(tmp_path: Path, missing: str) -> None:
-    files = written(tmp_path, Authority("ours").issue("server"))
+    files = write(tmp_path, Authority("ours").issue("server"))
     with pytest.raises(SettingsError, match="needs a certificate and a private key") as refusal:
         await refused_server({**files, missing: ""}).start()
 
@@ -133,7 +133,7 @@ async def test_a_file_that_is_not_set_is_a_clear_refusal(tmp_path: Path, missing
 
 
 async def test_a_file_that_is_not_there_is_a_clear_refusal(tmp_path: Path) -> None:
-    files = written(tmp_path, Authority("ours").issue("server"))
+    files = write(tmp_path, Authority("ours").issue("server"))
     (tmp_path / "tls_certificate.pem").unlink()
 
     with pytest.raises(SettingsError, match="No such file or directory"):
@@ -144,13 +144,13 @@ async def test_a_key_of_another_certificate_is_a_clear_refusal(tmp_path: Path) -
     authority = Authority("ours")
     identity = Identity(certificate=authority.issue("one").certificate, private_key=authority.issue("two").private_key)
     with pytest.raises(SettingsError, match="cannot be used"):
-        await refused_server(written(tmp_path, identity)).start()
+        await refused_server(write(tmp_path, identity)).start()
 
 
 def test_an_encrypted_key_is_refused_instead_of_asking_at_the_terminal(tmp_path: Path) -> None:
-    files = written(tmp_path, Authority("ours").issue("server"))
+    files = write(tmp_path, Authority("ours").issue("server"))
     path = tmp_path / "tls_private_key.pem"
-    path.write_bytes(encrypted(path.read_bytes()))
+    path.write_bytes(encrypt(path.read_bytes()))
     reloader = CertificateReloader(TlsFiles(certificate=files["tls_certificate"], private_key=str(path)))
 
     with pytest.raises(SettingsError, match="cannot be used: the private key is encrypted"):
@@ -158,12 +158,12 @@ def test_an_encrypted_key_is_refused_instead_of_asking_at_the_terminal(tmp_path:
 
 
 def test_unchanged_files_are_not_read_again(tmp_path: Path) -> None:
-    files = written(tmp_path, Authority("ours").issue("server"))
+    files = write(tmp_path, Authority("ours").issue("server"))
     reloader = CertificateReloader(TlsFiles(certificate=files["tls_certificate"], private_key=files["tls_private_key"]))
     reloader.credentials()
 
     assert reloader.reload() is None
-    written(tmp_path, Authority("ours").issue("server"))
+    write(tmp_path, Authority("ours").issue("server"))
     assert reloader.reload() is not None
     assert reloader.reload() is None
 
@@ -173,7 +173,7 @@ def test_files_that_cannot_be_used_are_told_once_they_change_and_tried_again(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority("ours")
-    files = written(tmp_path, authority.issue("server"))
+    files = write(tmp_path, authority.issue("server"))
     reloader = CertificateReloader(TlsFiles(certificate=files["tls_certificate"], private_key=files["tls_private_key"]))
     reloader.credentials()
 
@@ -185,5 +185,5 @@ def test_files_that_cannot_be_used_are_told_once_they_change_and_tried_again(
         assert [reloader.reload() for _ in range(3)] == [None] * 3
     assert len(caplog.records) == 1
 
-    written(tmp_path, authority.issue("server"))
+    write(tmp_path, authority.issue("server"))
     assert reloader.reload() is not None

@@ -37,7 +37,7 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def connected(
+async def connect(
     limits: ConnectionLimits, app: ASGIApp = hello, *, on_slow: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     server = HttpServer(app=app, host="127.0.0.1", port=0, limits=limits, on_slow=on_slow)
@@ -60,13 +60,13 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n", b"\r\n"])
 async def test_a_client_that_does_not_end_its_headers_is_cut_off(begun: bytes) -> None:
-    async with connected(SOON) as (reader, writer):
+    async with connect(SOON) as (reader, writer):
         writer.write(begun)
         assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_bytes_between_requests_do_not_keep_a_connection_open() -> None:
-    async with connected(SOON) as (reader, writer):
+    async with connect(SOON) as (reader, writer):
         writer.write(REQUEST)
         await answer(reader)
         writer.write(b"\r\n")
@@ -74,7 +74,7 @@ async def test_bytes_between_requests_do_not_keep_a_connection_open() -> None:
 
 
 async def test_the_next_request_has_a_clock_of_its_own() -> None:
-    async with connected(SOON) as (reader, writer):
+    async with connect(SOON) as (reader, writer):
         for _ in range(3):
             writer.write(REQUEST)
             await answer(reader)
@@ -87,13 +87,13 @@ async def test_the_next_request_has_a_clock_of_its_own() -> None:
     [b"GET /" + b"x" * 2000, b"GET / HTTP/1.1\r\nx: " + b"x" * 2000, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 400],
 )
 async def test_headers_without_end_are_refused(begun: bytes) -> None:
-    async with connected(SMALL) as (reader, writer):
+    async with connect(SMALL) as (reader, writer):
         writer.write(begun)
         assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
 
 
 async def test_headers_are_counted_for_each_request_and_bodies_are_not() -> None:
-    async with connected(SMALL) as (reader, writer):
+    async with connect(SMALL) as (reader, writer):
         for _ in range(3):
             writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n")
             await writer.drain()
@@ -102,7 +102,7 @@ async def test_headers_are_counted_for_each_request_and_bodies_are_not() -> None
 
 
 async def test_trailers_are_dropped() -> None:
-    async with connected(SMALL) as (reader, writer):
+    async with connect(SMALL) as (reader, writer):
         head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
         writer.write(head + b"1\r\nx\r\n0\r\nx-evil: 1\r\n\r\n")
         assert (await answer(reader)).endswith(b"2 headers")
@@ -115,7 +115,7 @@ async def test_trailers_without_end_are_kept_nowhere() -> None:
         seen.append(scope)
         await hello(scope, receive, send)
 
-    async with connected(SMALL, noting) as (reader, writer):
+    async with connect(SMALL, noting) as (reader, writer):
         head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
         writer.write(head + b"1\r\nx\r\n0\r\n" + b"x-evil: 1\r\n" * 10_000 + b"\r\n")
         assert (await answer(reader)).endswith(b"2 headers")
@@ -144,19 +144,19 @@ class Endless:
         await asyncio.Event().wait()
 
 
-def posted(size: int) -> bytes:
+def post_of(size: int) -> bytes:
     """Return a request with a body of `size` bytes."""
     return b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size + bytes(size)
 
 
 # uvicorn stops reading at 64 KiB of a body.
-@pytest.mark.parametrize("sent", [REQUEST, posted(200_000), posted(1_000_000)], ids=["no body", "200 KB", "1 MB"])
-@pytest.mark.parametrize("waiting", [b"", REQUEST, posted(1000)], ids=["alone", "one waits", "one with a body waits"])
+@pytest.mark.parametrize("sent", [REQUEST, post_of(200_000), post_of(1_000_000)], ids=["no body", "200 KB", "1 MB"])
+@pytest.mark.parametrize("waiting", [b"", REQUEST, post_of(1000)], ids=["alone", "one waits", "one with a body waits"])
 async def test_who_leaves_in_the_middle_of_a_request_is_told_of_at_once(
     sent: bytes, waiting: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Endless()
-    async with connected(ConnectionLimits(), app) as (_, writer):
+    async with connect(ConnectionLimits(), app) as (_, writer):
         writer.write(sent)
         await app.is_working.wait()
         writer.write(waiting)
@@ -167,7 +167,7 @@ async def test_who_leaves_in_the_middle_of_a_request_is_told_of_at_once(
 
 async def test_of_two_requests_at_once_the_one_that_is_worked_on_is_told() -> None:
     app = Endless()
-    async with connected(ConnectionLimits(), app) as (_, writer):
+    async with connect(ConnectionLimits(), app) as (_, writer):
         writer.write(REQUEST * 2)
         await app.is_working.wait()
         writer.close()
@@ -182,7 +182,7 @@ async def test_leaving_in_the_middle_of_a_second_request_that_waited_is_no_error
     async def first_answered(scope: Scope, receive: Receive, send: Send) -> None:
         await (hello if scope["path"] == "/first" else app)(scope, receive, send)
 
-    async with connected(ConnectionLimits(), first_answered) as (reader, writer):
+    async with connect(ConnectionLimits(), first_answered) as (reader, writer):
         writer.write(REQUEST.replace(b"/", b"/first", 1) + REQUEST * 2)
         await answer(reader)
         await app.is_working.wait()
@@ -192,14 +192,14 @@ async def test_leaving_in_the_middle_of_a_second_request_that_waited_is_no_error
 
 
 async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
-    async with connected(SOON) as (reader, writer):
+    async with connect(SOON) as (reader, writer):
         writer.write(REQUEST * 3)
         for _ in range(3):
             await answer(reader)
 
 
 async def test_what_is_not_http_is_refused() -> None:
-    async with connected(SOON) as (reader, writer):
+    async with connect(SOON) as (reader, writer):
         writer.write(b"\x16\x03\x01 this is TLS\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
 
@@ -210,16 +210,16 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_the_application_told()
     async def flood(_scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(_wait_for_departure(receive))
         while not leaving.done():
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
         was_told.set()
 
-    async def _left(receive: Receive) -> None:
+    async def _wait_for_departure(receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with connected(ConnectionLimits(write_timeout_s=0.1), flood) as (_, writer):
+    async with connect(ConnectionLimits(write_timeout_s=0.1), flood) as (_, writer):
         writer.write(REQUEST)
         await was_told.wait()
 
@@ -238,7 +238,7 @@ async def test_cutting_off_a_client_that_reads_nothing_is_logged_and_counted(cap
     slow: list[str] = []
     with caplog.at_level(logging.INFO, logger="reasond.http"):
         limits = ConnectionLimits(write_timeout_s=0.1)
-        async with connected(limits, flood, on_slow=lambda: slow.append("one")) as (_, writer):
+        async with connect(limits, flood, on_slow=lambda: slow.append("one")) as (_, writer):
             writer.write(REQUEST)
             await is_over.wait()
 
@@ -257,7 +257,7 @@ async def test_a_client_that_reads_slowly_is_waited_for() -> None:
             await send({"type": "http.response.body", "body": b"x" * (total // 20), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async with connected(ConnectionLimits(write_timeout_s=5), large) as (reader, writer):
+    async with connect(ConnectionLimits(write_timeout_s=5), large) as (reader, writer):
         writer.write(REQUEST)
         await reader.readuntil(b"\r\n\r\n")
         assert len(await reader.readexactly(total)) == total
@@ -267,7 +267,7 @@ async def test_headers_over_the_limit_are_refused_though_they_come_whole_and_wit
     async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise AssertionError("the application was asked")
 
-    async with connected(SMALL, never) as (reader, writer):
+    async with connect(SMALL, never) as (reader, writer):
         large = b"POST / HTTP/1.1\r\nhost: x\r\nx-large: " + b"y" * 1001
         writer.write(large + b"\r\ncontent-length: 4\r\n\r\nbody")
         assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
@@ -323,7 +323,7 @@ async def send_for_ever(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_a_client_that_does_not_end_what_was_refused_is_not_read_for_long() -> None:
-    async with connected(ConnectionLimits(), refuse) as (reader, writer):
+    async with connect(ConnectionLimits(), refuse) as (reader, writer):
         writer.write(TOO_LARGE + b"content-length: 1000000000000\r\n\r\n")
         assert (await reader.read()).endswith(b"no!")
         with pytest.raises(ConnectionError):

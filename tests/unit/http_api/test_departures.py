@@ -10,7 +10,7 @@ from reasond_server.http_api.connections import DEPARTURE_KEY, Departure, depart
 from reasond_server.http_api.exchange import ClientGoneError
 
 
-def happened() -> Departure:
+def build_happened() -> Departure:
     """Return the departure of a client that has left."""
     departure = Departure()
     departure.happen()
@@ -26,12 +26,12 @@ async def test_work_is_returned_while_the_client_stays() -> None:
 
 
 async def test_what_goes_wrong_in_the_work_is_raised() -> None:
-    async def broken() -> None:
+    async def fail() -> None:
         message = "broken"
         raise LookupError(message)
 
     with pytest.raises(LookupError, match="broken"):
-        await unless_client_leaves(broken(), Departure())
+        await unless_client_leaves(fail(), Departure())
 
 
 class Endless:
@@ -85,7 +85,7 @@ async def test_work_that_goes_on_though_its_client_left_is_not_answered() -> Non
         return 42
 
     with pytest.raises(ClientGoneError):
-        await unless_client_leaves(stubborn(), happened())
+        await unless_client_leaves(stubborn(), build_happened())
     assert _cancelling() == 0
 
 
@@ -98,7 +98,7 @@ async def test_what_goes_wrong_after_the_client_left_is_raised_as_it_is() -> Non
             raise LookupError(message) from None
 
     with pytest.raises(LookupError, match="while it cleaned up"):
-        await unless_client_leaves(breaking(), happened())
+        await unless_client_leaves(breaking(), build_happened())
     assert _cancelling() == 0
 
 
@@ -110,7 +110,7 @@ async def test_who_is_cancelled_while_the_client_leaves_is_cancelled() -> None:
             task.cancel()
             await asyncio.sleep(0)
 
-    task = asyncio.create_task(unless_client_leaves(work(), happened()))
+    task = asyncio.create_task(unless_client_leaves(work(), build_happened()))
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -132,5 +132,5 @@ async def test_work_is_done_in_the_task_of_whoever_asks_for_it() -> None:
 
 def test_where_the_server_tells_of_no_departure_none_happens() -> None:
     assert not departure_of({"type": "http"}).has_happened
-    departure = happened()
+    departure = build_happened()
     assert departure_of({"type": "http", DEPARTURE_KEY: departure}) is departure

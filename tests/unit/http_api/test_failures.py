@@ -81,13 +81,13 @@ async def test_foreign_errors_become_faults_that_keep_their_cause() -> None:
 async def test_a_stray_cancellation_is_a_fault_and_ones_own_is_raised_again() -> None:
     assert failure_of(asyncio.CancelledError()).reason == "INTERNAL"
 
-    async def cancelled() -> None:
+    async def wait_for_cancellation() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError as error:
             failure_of(error)
 
-    task = asyncio.create_task(cancelled())
+    task = asyncio.create_task(wait_for_cancellation())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

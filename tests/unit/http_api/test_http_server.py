@@ -38,7 +38,7 @@ class Slow:
         self.ends.append("answered")
 
 
-async def started(app: Slow, *, host: str = "127.0.0.1", port: int = 0) -> HttpServer:
+async def start(app: Slow, *, host: str = "127.0.0.1", port: int = 0) -> HttpServer:
     server = HttpServer(app=app, host=host, port=port)
     await server.start()
     return server
@@ -49,7 +49,7 @@ async def get(server: HttpServer, host: str = "127.0.0.1") -> httpx.Response:
         return await client.get(f"http://{host}:{server.port}/")
 
 
-async def refused(server: HttpServer) -> None:
+async def wait_for_refusal(server: HttpServer) -> None:
     """Connect until nobody listens any more."""
     while True:
         try:
@@ -63,7 +63,7 @@ async def refused(server: HttpServer) -> None:
 async def test_port_zero_is_a_free_port_that_answers_at_once(host: str) -> None:
     app = Slow()
     app.may_end.set()
-    server = await started(app, host=host)
+    server = await start(app, host=host)
     assert server.port > 0
     response = await get(server, host)
     assert (response.text, response.headers.get("server")) == ("ok", None)
@@ -73,7 +73,7 @@ async def test_port_zero_is_a_free_port_that_answers_at_once(host: str) -> None:
 
 async def test_what_is_written_is_sent_at_once() -> None:
     app = Slow()
-    server = await started(app)
+    server = await start(app)
     request = asyncio.create_task(get(server))
     await asyncio.wait_for(app.has_begun.wait(), 120)
     assert server._server is not None
@@ -89,7 +89,7 @@ async def test_ipv6_is_served_where_there_is_any() -> None:
     app = Slow()
     app.may_end.set()
     try:
-        server = await started(app, host="::1")
+        server = await start(app, host="::1")
     except SettingsError:
         pytest.skip("this machine has no IPv6")
     assert (await get(server, "[::1]")).text == "ok"
@@ -100,19 +100,19 @@ async def test_a_port_in_use_is_refused_with_its_address_and_a_remedy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError) as caught:
-            await started(Slow(), port=port)
+            await start(Slow(), port=port)
     assert f"'127.0.0.1:{port}'" in caught.value.message
     assert "http_address" in caught.value.remedy
 
 
 async def test_a_host_that_is_not_of_this_machine_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"192\.0\.2\.1"):
-        await started(Slow(), host="192.0.2.1")
+        await start(Slow(), host="192.0.2.1")
 
 
 async def test_signals_stay_with_the_host() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    server = await started(Slow())
+    server = await start(Slow())
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     await server.stop(0)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
@@ -120,11 +120,11 @@ async def test_signals_stay_with_the_host() -> None:
 
 async def test_stopping_lets_requests_in_progress_end_and_takes_no_more() -> None:
     app = Slow()
-    server = await started(app)
+    server = await start(app)
     request = asyncio.create_task(get(server))
     await asyncio.wait_for(app.has_begun.wait(), 120)
     stopping = asyncio.create_task(server.stop(3600))
-    await asyncio.wait_for(refused(server), 120)
+    await asyncio.wait_for(wait_for_refusal(server), 120)
     app.may_end.set()
     assert (await request).text == "ok"
     await asyncio.wait_for(stopping, 120)
@@ -133,7 +133,7 @@ async def test_stopping_lets_requests_in_progress_end_and_takes_no_more() -> Non
 
 async def test_what_outlasts_the_grace_is_cancelled_and_cut_off() -> None:
     app = Slow()
-    server = await started(app)
+    server = await start(app)
     request = asyncio.create_task(get(server))
     await asyncio.wait_for(app.has_begun.wait(), 120)
     await asyncio.wait_for(server.stop(0), 120)
@@ -144,7 +144,7 @@ async def test_what_outlasts_the_grace_is_cancelled_and_cut_off() -> None:
 
 async def test_a_second_stop_with_less_grace_ends_the_first() -> None:
     app = Slow()
-    server = await started(app)
+    server = await start(app)
     request = asyncio.create_task(get(server))
     await asyncio.wait_for(app.has_begun.wait(), 120)
     patient = asyncio.create_task(server.stop(3600))
@@ -154,7 +154,7 @@ async def test_a_second_stop_with_less_grace_ends_the_first() -> None:
 
 
 async def test_an_idle_connection_does_not_hold_up_the_end() -> None:
-    server = await started(Slow())
+    server = await start(Slow())
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await asyncio.wait_for(server.stop(3600), 120)
     writer.close()

@@ -28,7 +28,7 @@ def pieces(*bodies: bytes) -> Receive:
     return receive
 
 
-async def gone() -> Message:
+async def leave() -> Message:
     return {"type": "http.disconnect"}
 
 
@@ -36,7 +36,7 @@ def intake(*, body: int = 10, held: int = 25, requests: int = 10, timeout_s: flo
     return Intake(max_body_bytes=body, max_held_bytes=held, max_requests=requests, body_timeout_s=timeout_s)
 
 
-async def taken(room: Intake, receive: Receive, *, declared: int | None = None) -> bytes:
+async def take_in(room: Intake, receive: Receive, *, declared: int | None = None) -> bytes:
     """Take a body in and let it go at once."""
     body = await room.take_in(declared, receive)
     room.let_go(body)
@@ -44,13 +44,13 @@ async def taken(room: Intake, receive: Receive, *, declared: int | None = None) 
 
 
 async def test_a_body_is_put_together_from_its_pieces() -> None:
-    assert await taken(intake(), pieces(b"ab", b"", b"cd")) == b"abcd"
+    assert await take_in(intake(), pieces(b"ab", b"", b"cd")) == b"abcd"
 
 
 async def test_a_body_at_the_limit_passes_and_one_byte_more_does_not() -> None:
-    assert len(await taken(intake(), pieces(b"x" * 10), declared=10)) == 10
+    assert len(await take_in(intake(), pieces(b"x" * 10), declared=10)) == 10
     with pytest.raises(RefusalError) as caught:
-        await taken(intake(), pieces(b"x" * 6, b"x" * 5))
+        await take_in(intake(), pieces(b"x" * 6, b"x" * 5))
     assert caught.value.status == 413
     assert "10 bytes" in caught.value.message
 
@@ -60,20 +60,20 @@ async def test_a_body_that_declares_too_much_is_not_read() -> None:
         pytest.fail("the body was read")
 
     with pytest.raises(RefusalError) as caught:
-        await taken(intake(), never, declared=11)
+        await take_in(intake(), never, declared=11)
     assert caught.value.status == 413
 
 
 async def test_a_body_that_does_not_come_is_given_up() -> None:
     with pytest.raises(RefusalError) as caught:
-        await taken(intake(timeout_s=0.01), pieces())
+        await take_in(intake(timeout_s=0.01), pieces())
     assert caught.value.status == 408
     assert caught.value.headers == {"connection": "close"}
 
 
 async def test_a_client_that_leaves_before_its_body_is_complete_is_gone() -> None:
     with pytest.raises(ClientGoneError):
-        await taken(intake(), gone)
+        await take_in(intake(), leave)
 
 
 async def test_all_bodies_together_are_bounded_and_counted_down_again() -> None:
@@ -81,10 +81,10 @@ async def test_all_bodies_together_are_bounded_and_counted_down_again() -> None:
     for _ in range(2):
         held = [await room.take_in(None, pieces(b"x" * 10)) for _ in range(2)]
         with pytest.raises(RefusalError) as caught:
-            await taken(room, pieces(b"x" * 3, b"x" * 3))
+            await take_in(room, pieces(b"x" * 3, b"x" * 3))
         assert caught.value.status == 503
         assert caught.value.headers == {"retry-after": "1"}
-        assert await taken(room, pieces(b"x" * 5)) == b"x" * 5
+        assert await take_in(room, pieces(b"x" * 5)) == b"x" * 5
         for body in held:
             room.let_go(body)
 
@@ -94,6 +94,6 @@ async def test_requests_at_once_are_bounded_and_counted_down_again() -> None:
     for _ in range(2):
         held = await room.take_in(None, pieces(b"x"))
         with pytest.raises(RefusalError) as caught:
-            await taken(room, pieces(b"x"))
+            await take_in(room, pieces(b"x"))
         assert caught.value.status == 503
         room.let_go(held)

@@ -46,12 +46,12 @@ class Echo:
         return error_object(error, call_id="r1")
 
 
-def encoded(payload: object) -> bytes:
+def encode(payload: object) -> bytes:
     return json.dumps(payload).encode()
 
 
 async def answer_to(payload: object, handler: Echo | None = None) -> Any:
-    body = payload if isinstance(payload, bytes) else encoded(payload)
+    body = payload if isinstance(payload, bytes) else encode(payload)
     answer = await dispatch(body, handler or Echo())
     return None if answer is None else json.loads(answer)
 
@@ -213,7 +213,7 @@ async def test_a_batch_over_the_limit_is_one_refusal_and_runs_nothing() -> None:
 
 
 async def test_the_limit_of_a_batch_is_the_operators() -> None:
-    body = encoded([request(id=1), request(id=2)])
+    body = encode([request(id=1), request(id=2)])
     answer = await dispatch(body, Echo(), max_batch=1)
     assert answer is not None
     assert json.loads(answer)["error"]["code"] == -32600
@@ -238,7 +238,7 @@ def test_nesting_is_bounded() -> None:
 
 
 def test_brackets_inside_texts_are_not_nesting() -> None:
-    assert parse(encoded({"material": "[{" * 10_000})) == {"material": "[{" * 10_000}
+    assert parse(encode({"material": "[{" * 10_000})) == {"material": "[{" * 10_000}
 
 
 def test_the_number_of_values_is_bounded() -> None:

@@ -109,11 +109,11 @@ async def test_waiting_is_advised_in_milliseconds(serve_site: ServeSite) -> None
 async def test_a_foreign_error_tells_its_request_id_alone_and_is_logged(
     serve_site: ServeSite, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         message = "secret of the database"
         raise LookupError(message)
 
-    site = await serve_site(require_permission=broken)
+    site = await serve_site(require_permission=fail)
     with caplog.at_level(logging.ERROR, logger="reasond.http"):
         answer = await site.call("reasoning.list_strategies", x_request_id="trace-7")
     assert answer["error"] == {
@@ -211,12 +211,12 @@ async def test_params_that_are_refused_go_without_the_garbage_collector(site: Si
     class Params(dict[str, Any]):
         """Params that can be seen to go."""
 
-    async def known(_token: str) -> Principal:
+    async def authenticate(_token: str) -> Principal:
         return Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))
 
     exchange = Exchange(call_id="mine", headers=RequestHeaders([(b"authorization", b"Bearer good")]))
     methods = methods_of(site.core.reasoning, site.agents)
-    calls = Calls(methods=methods, gate=Gate(authenticate=known, require=require_permission), exchange=exchange)
+    calls = Calls(methods=methods, gate=Gate(authenticate=authenticate, require=require_permission), exchange=exchange)
     params = Params(query="x" * 1_000_000)
     seen = weakref.ref(params)
     gc.disable()

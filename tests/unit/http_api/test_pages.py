@@ -21,7 +21,7 @@ async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError((scope, receive, send))
 
 
-def found(method: str, path: str) -> tuple[ASGIApp | RefusalError, str]:
+def find(method: str, path: str) -> tuple[ASGIApp | RefusalError, str]:
     """Return what serves a request, or why nothing does, and the route that is noted for the trace."""
     exchange = Exchange(call_id="r", headers=RequestHeaders())
     scope: Scope = {"type": "http", "method": method, "path": path}
@@ -37,7 +37,7 @@ def found(method: str, path: str) -> tuple[ASGIApp | RefusalError, str]:
     ("method", "path", "serves"), [("GET", "/a", page), ("HEAD", "/a", page), ("POST", "/b", endpoint)]
 )
 def test_a_path_leads_to_what_is_served_there_and_is_its_route(method: str, path: str, serves: ASGIApp) -> None:
-    assert found(method, path) == (serves, path)
+    assert find(method, path) == (serves, path)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_a_path_leads_to_what_is_served_there_and_is_its_route(method: str, path
     [("POST", "/a", "GET, HEAD"), ("get", "/a", "GET, HEAD"), ("GET", "/b", "POST"), ("PUT", "/b", "POST")],
 )
 def test_other_methods_are_told_which_there_are(method: str, path: str, allowed: str) -> None:
-    refusal, route = found(method, path)
+    refusal, route = find(method, path)
     assert isinstance(refusal, RefusalError)
     assert (refusal.status, refusal.headers, route) == (405, {"allow": allowed}, path)
 
 
 @pytest.mark.parametrize("path", ["/", "/a/", "/A", "/ab", "a", "", "/a?b", "//a"])
 def test_any_other_path_leads_nowhere_and_is_no_route(path: str) -> None:
-    refusal, route = found("GET", path)
+    refusal, route = find("GET", path)
     assert isinstance(refusal, RefusalError)
     assert (refusal.status, route) == (404, "")
     assert refusal.message == "there is nothing at this address; look at /a"

@@ -9,7 +9,7 @@ from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListE
 from reasond_server.types import Budget, FinishReason, Task
 
 
-def refused(params: dict[str, Any], kind: Any = ExecuteParams) -> dict[str, str]:
+def violations_in(params: dict[str, Any], kind: Any = ExecuteParams) -> dict[str, str]:
     with pytest.raises(InvalidRequestError) as caught:
         read_params(kind, params)
     assert caught.value.message.startswith("Request validation failed: ")
@@ -87,13 +87,13 @@ def test_an_alias_sets_the_strategy_and_only_agrees_with_itself() -> None:
     ],
 )
 def test_what_is_wrong_is_told_by_field_in_our_own_words(params: dict[str, Any], field: str, words: str) -> None:
-    found = refused({"query": "q", **params})
+    found = violations_in({"query": "q", **params})
     assert words in found[field]
     assert "Input should be" not in found[field]
 
 
 def test_findings_are_at_most_twenty_and_their_fields_bounded() -> None:
-    found = refused({f"{'x' * 1000}{number}": 1 for number in range(50)} | {"y" * 1000: 1})
+    found = violations_in({f"{'x' * 1000}{number}": 1 for number in range(50)} | {"y" * 1000: 1})
     assert all(len(field) <= 120 for field in found)
     with pytest.raises(InvalidRequestError) as caught:
         read_params(ExecuteParams, {f"x{number}": 1 for number in range(50)})
@@ -109,12 +109,12 @@ def test_options_of_streams_are_refused_elsewhere() -> None:
 
 
 def test_an_execution_must_be_named() -> None:
-    assert refused({}, ExecutionParams) == {"execution_id": "is required"}
-    assert "execution_id" in refused({"execution_id": ""}, ExecutionParams)
+    assert violations_in({}, ExecutionParams) == {"execution_id": "is required"}
+    assert "execution_id" in violations_in({"execution_id": ""}, ExecutionParams)
 
 
 def test_finish_reasons_are_named_by_their_words() -> None:
     params = read_params(ListExecutionsParams, {"finish_reason": "max_iterations"})
     assert params.finish_reason is FinishReason.MAX_ITERATIONS
     assert read_params(ListExecutionsParams, {"finish_reason": None}).finish_reason is None
-    assert "'answered'" in refused({"finish_reason": "done"}, ListExecutionsParams)["finish_reason"]
+    assert "'answered'" in violations_in({"finish_reason": "done"}, ListExecutionsParams)["finish_reason"]

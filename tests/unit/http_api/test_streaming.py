@@ -191,7 +191,7 @@ async def test_what_cannot_be_streamed_is_answered_as_usual(site: Site) -> None:
     assert (await site.post(notification, **accept)).status_code == 204
 
 
-async def started(site: Site, payload: object) -> str:
+async def start_and_leave(site: Site, payload: object) -> str:
     """Begin a stream, read its first event, leave, and return the execution's id."""
     async with site.client.stream(
         "POST", "/api/v1/jsonrpc", json=payload, headers={"accept": "text/event-stream"}
@@ -212,7 +212,7 @@ async def end_of(site: Site, execution_id: str) -> ExecutionState:
 async def test_a_client_that_leaves_cancels_the_run_and_the_model(serve_site: ServeSite) -> None:
     hold = asyncio.Event()
     site = await serve_site(FunctionModel(lambda _: Reply(text="never", hold=hold)))
-    execution_id = await started(site, call_of(site, query="q"))
+    execution_id = await start_and_leave(site, call_of(site, query="q"))
     assert await end_of(site, execution_id) is ExecutionState.CANCELLED
     assert site.model.open_calls == 0
 
@@ -220,6 +220,6 @@ async def test_a_client_that_leaves_cancels_the_run_and_the_model(serve_site: Se
 async def test_a_client_that_leaves_may_have_the_run_go_on(serve_site: ServeSite) -> None:
     hold = asyncio.Event()
     site = await serve_site(FunctionModel(lambda _: Reply(text="<answer>1</answer>", hold=hold)))
-    execution_id = await started(site, call_of(site, query="q", keep_running=True))
+    execution_id = await start_and_leave(site, call_of(site, query="q", keep_running=True))
     hold.set()
     assert await end_of(site, execution_id) is ExecutionState.SUCCEEDED

@@ -31,36 +31,36 @@ def rates(hand: Hand, *, minute: int | None = None, hour: int | None = None) -> 
     return MemoryRates(windows=MemoryWindows(monotonic=hand), limits=RequestLimits(per_minute=minute, per_hour=hour))
 
 
-async def taken(counter: MemoryRates, caller: str, *, tries: int, weight: int = 1) -> int:
+async def count_passes(counter: MemoryRates, caller: str, *, tries: int, weight: int = 1) -> int:
     return sum([await counter.count(caller, weight=weight) is None for _ in range(tries)])
 
 
 async def test_as_many_pass_as_the_limit_says_and_each_caller_has_its_own() -> None:
     counter = rates(Hand(), minute=3)
-    assert await taken(counter, "a", tries=5) == 3
-    assert await taken(counter, "b", tries=5) == 3
+    assert await count_passes(counter, "a", tries=5) == 3
+    assert await count_passes(counter, "b", tries=5) == 3
 
 
 async def test_what_was_counted_goes_out_of_sight_evenly_in_the_next_window() -> None:
     hand = Hand(59.0)
     counter = rates(hand, minute=10)
-    assert await taken(counter, "a", tries=20) == 10
+    assert await count_passes(counter, "a", tries=20) == 10
     hand.now_s = 60.0
-    assert await taken(counter, "a", tries=20) == 0
+    assert await count_passes(counter, "a", tries=20) == 0
     hand.now_s = 90.0
     # Half of the window before is in sight, and part of a request does not count.
-    assert await taken(counter, "a", tries=20) == 5
+    assert await count_passes(counter, "a", tries=20) == 5
     hand.now_s = 180.0
-    assert await taken(counter, "a", tries=20) == 10
+    assert await count_passes(counter, "a", tries=20) == 10
 
 
 @given(counted=st.integers(1, 50), at_s=st.floats(0, 10_000), later_s=st.floats(0, 59), minute=st.integers(1, 50))
 async def test_whoever_waits_as_long_as_told_passes(counted: int, at_s: float, later_s: float, minute: int) -> None:
     hand = Hand(at_s)
     counter = rates(hand, minute=minute)
-    await taken(counter, "a", tries=counted)
+    await count_passes(counter, "a", tries=counted)
     hand.now_s += later_s
-    await taken(counter, "a", tries=counted)
+    await count_passes(counter, "a", tries=counted)
     denial = await counter.count("a", weight=1)
     while denial is not None:
         assert denial.limit == f"{minute} requests in a minute"
@@ -76,28 +76,28 @@ async def test_a_weight_that_never_fits_is_told_so_and_counts_for_nothing() -> N
     denial = await counter.count("a", weight=4)
     assert denial is not None
     assert denial.retry_after_s is None
-    assert await taken(counter, "a", tries=5) == 3
+    assert await count_passes(counter, "a", tries=5) == 3
 
 
 async def test_what_the_hour_refuses_is_not_counted_by_the_minute() -> None:
     hand = Hand()
     counter = rates(hand, minute=2, hour=3)
-    assert await taken(counter, "a", tries=2) == 2
+    assert await count_passes(counter, "a", tries=2) == 2
     hand.now_s = 120.0
-    assert await taken(counter, "a", tries=3, weight=1) == 1
+    assert await count_passes(counter, "a", tries=3, weight=1) == 1
     denial = await counter.count("a", weight=1)
     assert denial is not None
     assert denial.limit == "3 requests in an hour"
     hand.now_s = 7200.0
-    assert await taken(counter, "a", tries=5) == 2
+    assert await count_passes(counter, "a", tries=5) == 2
 
 
 async def test_what_the_minute_refuses_is_not_counted_by_the_hour() -> None:
     hand = Hand()
     counter = rates(hand, minute=1, hour=2)
-    assert await taken(counter, "a", tries=5) == 1
+    assert await count_passes(counter, "a", tries=5) == 1
     hand.now_s = 120.0
-    assert await taken(counter, "a", tries=5) == 1
+    assert await count_passes(counter, "a", tries=5) == 1
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(PerMinute, RateLimitItemPerMinute), (PerHour, RateLimitItemPerHour)])
@@ -113,7 +113,7 @@ def test_keys_are_those_of_the_library(
 async def test_whoever_waits_as_long_as_told_passes_with_a_weight_too() -> None:
     hand = Hand()
     counter = rates(hand, minute=10)
-    assert await taken(counter, "a", tries=1, weight=10) == 1
+    assert await count_passes(counter, "a", tries=1, weight=10) == 1
     for weight in (7, 10):
         denial = await counter.count("a", weight=weight)
         assert denial is not None
@@ -126,7 +126,7 @@ async def test_whoever_waits_as_long_as_told_passes_with_a_weight_too() -> None:
 
 async def test_of_two_limits_the_one_that_refuses_is_told_and_of_both_the_longer() -> None:
     counter = rates(Hand(), minute=2, hour=2)
-    assert await taken(counter, "a", tries=2) == 2
+    assert await count_passes(counter, "a", tries=2) == 2
     denial = await counter.count("a", weight=1)
     assert denial is not None
     assert denial.limit == "2 requests in an hour"
@@ -156,38 +156,38 @@ async def test_whoever_is_refused_at_the_very_end_of_a_window_is_told_the_shorte
 @pytest.mark.parametrize("limits", [RequestLimits(), RequestLimits(per_hour=1)])
 async def test_what_sets_no_bound_refuses_nothing(limits: RequestLimits) -> None:
     counter = MemoryRates(windows=MemoryWindows(monotonic=Hand()), limits=limits)
-    assert await taken(counter, "a", tries=3) == (3 if limits.per_hour is None else 1)
+    assert await count_passes(counter, "a", tries=3) == (3 if limits.per_hour is None else 1)
 
 
-async def counted(windows: MemoryWindows, *keys: str, seconds: int = MINUTE) -> list[bool]:
+async def enter_windows(windows: MemoryWindows, *keys: str, seconds: int = MINUTE) -> list[bool]:
     return [await windows.acquire_sliding_window_entry(key, 1, seconds) for key in keys]
 
 
 async def test_windows_in_which_nothing_is_in_sight_are_forgotten_where_there_are_many() -> None:
     hand = Hand()
     windows = MemoryWindows(monotonic=hand, most=2)
-    assert await counted(windows, "a", "b") == [True, True]
+    assert await enter_windows(windows, "a", "b") == [True, True]
     hand.now_s = 60.0
-    assert await counted(windows, "c", "a") == [True, False]
+    assert await enter_windows(windows, "c", "a") == [True, False]
     hand.now_s = 600.0
-    assert await counted(windows, "d") == [True]
+    assert await enter_windows(windows, "d") == [True]
     assert set(windows._windows) == {"d"}
 
 
 async def test_each_window_is_forgotten_by_its_own_length() -> None:
     hand = Hand()
     windows = MemoryWindows(monotonic=hand, most=1)
-    await counted(windows, "minute")
-    await counted(windows, "hour", seconds=HOUR)
+    await enter_windows(windows, "minute")
+    await enter_windows(windows, "hour", seconds=HOUR)
     hand.now_s = 600.0
-    await counted(windows, "other")
+    await enter_windows(windows, "other")
     assert set(windows._windows) == {"hour", "other"}
 
 
 async def test_a_call_looks_at_a_few_windows_however_many_there_are() -> None:
     hand = Hand()
     windows = MemoryWindows(monotonic=hand, most=1)
-    await counted(windows, *(str(number) for number in range(200)))
+    await enter_windows(windows, *(str(number) for number in range(200)))
     looked_at = [0]
 
     class Watched(dict[str, Any]):
@@ -202,13 +202,13 @@ async def test_a_call_looks_at_a_few_windows_however_many_there_are() -> None:
             return super().pop(*names)
 
     windows._windows = Watched(windows._windows)
-    await counted(windows, "0")
+    await enter_windows(windows, "0")
     assert looked_at == [0]
-    await counted(windows, "new")
+    await enter_windows(windows, "new")
     assert looked_at == [32]
     hand.now_s = 180.0
     later = [f"later {number}" for number in range(10)]
-    await counted(windows, *later)
+    await enter_windows(windows, *later)
     assert set(windows._windows) == set(later)
 
 
@@ -248,19 +248,19 @@ async def test_what_the_librarys_strategy_tests_it_hits_and_never_more_than_the_
 
 async def test_no_count_makes_a_task() -> None:
     before = asyncio.all_tasks()
-    await counted(MemoryWindows(monotonic=Hand()), "a", "b", "a")
+    await enter_windows(MemoryWindows(monotonic=Hand()), "a", "b", "a")
     assert asyncio.all_tasks() == before
 
 
 async def test_windows_are_cleared_one_at_a_time_and_all_at_once() -> None:
     windows = MemoryWindows(monotonic=Hand())
     assert await windows.check()
-    await counted(windows, "a", "b", "c")
+    await enter_windows(windows, "a", "b", "c")
     await windows.clear_sliding_window("a", MINUTE)
     await windows.clear("b")
-    assert await counted(windows, "a", "b", "c") == [True, True, False]
+    assert await enter_windows(windows, "a", "b", "c") == [True, True, False]
     assert await windows.reset() == 3
-    assert await counted(windows, "c") == [True]
+    assert await enter_windows(windows, "c") == [True]
 
 
 async def test_a_fixed_window_is_refused_instead_of_counted_wrong() -> None:

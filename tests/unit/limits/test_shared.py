@@ -68,7 +68,7 @@ async def test_an_answer_that_came_while_the_event_loop_was_busy_is_no_failure()
         far.send(b"7")
         time.sleep(0.1)
 
-    async def shared() -> int:
+    async def ask_shared() -> int:
         asyncio.get_running_loop().call_soon(stall)
         return int(await reader.read(1))
 
@@ -76,7 +76,7 @@ async def test_an_answer_that_came_while_the_event_loop_was_busy_is_no_failure()
         return 1
 
     try:
-        assert await fallback(health).ask(shared, local=local, unlimited=lambda: 2) == 7
+        assert await fallback(health).ask(ask_shared, local=local, unlimited=lambda: 2) == 7
         assert not health.is_degraded
     finally:
         writer.close()
@@ -86,14 +86,14 @@ async def test_an_answer_that_came_while_the_event_loop_was_busy_is_no_failure()
 async def test_an_answer_that_does_not_come_is_a_failure() -> None:
     health = SharedHealth(monotonic=asyncio.get_running_loop().time)
 
-    async def shared() -> int:
+    async def ask_shared() -> int:
         await asyncio.Event().wait()
         return 7
 
     async def local() -> int:
         return 1
 
-    assert await fallback(health).ask(shared, local=local, unlimited=lambda: 2) == 1
+    assert await fallback(health).ask(ask_shared, local=local, unlimited=lambda: 2) == 1
     assert health.is_degraded
 
 
@@ -101,14 +101,14 @@ async def test_a_refusal_by_redis_shows_that_it_is_back() -> None:
     health = SharedHealth(monotonic=lambda: 0.0, rest_s=0)
     health.note_failure(RedisConnectionError())
 
-    async def refused() -> int:
+    async def refuse() -> int:
         raise TokenBudgetExhaustedError("nothing is left")
 
     async def local() -> int:
         return 1
 
     with pytest.raises(TokenBudgetExhaustedError):
-        await fallback(health).ask(refused, local=local, unlimited=lambda: 2)
+        await fallback(health).ask(refuse, local=local, unlimited=lambda: 2)
     assert not health.is_degraded
 
 

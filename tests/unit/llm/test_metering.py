@@ -41,11 +41,11 @@ TOOL = ToolSpec(name="look", description="Looks.", parameters={"type": "object"}
 PROMPT = WordPieceCounter().count_prompt(ASK.messages)
 
 
-def metered(model: ChatModel, **budget: int) -> MeteredModel:
+def meter(model: ChatModel, **budget: int) -> MeteredModel:
     return MeteredModel(model=model, budget=Budget(**budget))
 
 
-async def played(model: MeteredModel, request: ChatRequest = ASK) -> list[ModelEvent]:
+async def play(model: MeteredModel, request: ChatRequest = ASK) -> list[ModelEvent]:
     async with aclosing(model.stream(request)) as events:
         return [event async for event in events]
 
@@ -56,17 +56,17 @@ def text_of(events: list[ModelEvent]) -> str:
 
 async def test_reported_usage_is_what_is_charged() -> None:
     usage = Usage(input_tokens=3, output_tokens=4, model_calls=1)
-    model = metered(ScriptedModel([Reply(text="because", usage=usage)]))
-    await played(model)
+    model = meter(ScriptedModel([Reply(text="because", usage=usage)]))
+    await play(model)
     assert model.usage == usage
 
 
 async def test_usage_adds_up_over_calls_and_says_where_it_comes_from() -> None:
-    model = metered(ScriptedModel(["a b c", Reply(text="d e f", error=ModelFailedError("cut"), error_after=3)]))
-    await played(model)
+    model = meter(ScriptedModel(["a b c", Reply(text="d e f", error=ModelFailedError("cut"), error_after=3)]))
+    await play(model)
     reported = model.usage
     with pytest.raises(ModelFailedError):
-        await played(model)
+        await play(model)
     assert reported.source is UsageSource.REPORTED
     assert model.usage.source is UsageSource.PARTIAL
     assert model.usage.model_calls == 2
@@ -75,7 +75,7 @@ async def test_usage_adds_up_over_calls_and_says_where_it_comes_from() -> None:
 
 
 async def test_a_call_that_is_broken_off_is_charged_with_what_came() -> None:
-    model = metered(ScriptedModel(["one two three four"]))
+    model = meter(ScriptedModel(["one two three four"]))
     stream = model.stream(ASK)
     first = await anext(stream)
     await stream.aclose()
@@ -90,23 +90,23 @@ async def test_a_call_that_is_broken_off_is_charged_with_what_came() -> None:
 
 @pytest.mark.parametrize("kind", UNSPENT)
 async def test_a_call_that_is_refused_before_any_text_costs_nothing(kind: type[ReasondError]) -> None:
-    model = metered(ScriptedModel([Reply(error=kind("not now")), "yes"]), max_model_calls=1)
+    model = meter(ScriptedModel([Reply(error=kind("not now")), "yes"]), max_model_calls=1)
     with pytest.raises(kind):
-        await played(model)
+        await play(model)
     assert model.usage == Usage()
-    assert text_of(await played(model)) == "yes"
+    assert text_of(await play(model)) == "yes"
     assert model.usage.model_calls == 1
 
 
 async def test_a_call_that_fails_after_some_text_is_charged() -> None:
-    model = metered(ScriptedModel([Reply(text="one two", error=ModelUnavailableError("gone"), error_after=3)]))
+    model = meter(ScriptedModel([Reply(text="one two", error=ModelUnavailableError("gone"), error_after=3)]))
     with pytest.raises(ModelUnavailableError):
-        await played(model)
+        await play(model)
     assert (model.usage.input_tokens, model.usage.output_tokens, model.usage.model_calls) == (PROMPT, 1, 1)
 
 
 async def test_a_call_in_progress_counts_already() -> None:
-    model = metered(ScriptedModel(["one two three"]))
+    model = meter(ScriptedModel(["one two three"]))
     async with aclosing(model.stream(ASK)) as stream:
         await anext(stream)
         assert model.usage.model_calls == 1
@@ -115,8 +115,8 @@ async def test_a_call_in_progress_counts_already() -> None:
 
 async def test_the_budget_shortens_the_last_call_that_fits() -> None:
     inner = ScriptedModel(["word " * 60])
-    model = metered(inner, max_total_tokens=PROMPT + 5)
-    events = await played(model)
+    model = meter(inner, max_total_tokens=PROMPT + 5)
+    events = await play(model)
     assert inner.requests[0].max_tokens == 5
     assert model.is_clamped
     assert isinstance(events[-1], Finished)
@@ -126,8 +126,8 @@ async def test_the_budget_shortens_the_last_call_that_fits() -> None:
 
 async def test_a_budget_that_covers_the_call_changes_nothing() -> None:
     inner = ScriptedModel(["yes"])
-    model = metered(inner, max_total_tokens=PROMPT + 50)
-    await played(model)
+    model = meter(inner, max_total_tokens=PROMPT + 50)
+    await play(model)
     assert inner.requests[0].max_tokens == 50
     assert not model.is_clamped
 
@@ -136,25 +136,25 @@ async def test_a_budget_that_covers_the_call_changes_nothing() -> None:
 async def test_a_call_that_does_not_fit_is_refused_before_it_is_made(left: int) -> None:
     inner = ScriptedModel([])
     with pytest.raises(TokenBudgetExhaustedError, match=f"max_total_tokens is {PROMPT + left}") as refused:
-        await played(metered(inner, max_total_tokens=PROMPT + left))
+        await play(meter(inner, max_total_tokens=PROMPT + left))
     assert refused.value.metadata["needed"] == str(PROMPT + 1)
     assert inner.requests == []
 
 
 async def test_the_number_of_calls_is_bounded() -> None:
-    model = metered(ScriptedModel(["a"]), max_model_calls=1)
-    await played(model)
+    model = meter(ScriptedModel(["a"]), max_model_calls=1)
+    await play(model)
     with pytest.raises(TokenBudgetExhaustedError, match="max_model_calls is 1, 1 are spent"):
-        await played(model)
+        await play(model)
 
 
 async def test_concurrent_calls_reserve_before_they_spend() -> None:
     hold = asyncio.Event()
-    model = metered(ScriptedModel([Reply(text="a", hold=hold), "b"]), max_total_tokens=PROMPT + 50)
-    first = asyncio.create_task(played(model))
+    model = meter(ScriptedModel([Reply(text="a", hold=hold), "b"]), max_total_tokens=PROMPT + 50)
+    first = asyncio.create_task(play(model))
     await asyncio.sleep(0)
     with pytest.raises(TokenBudgetExhaustedError, match=f"{PROMPT + 50} are spent or reserved"):
-        await played(model)
+        await play(model)
     hold.set()
     await first
 
@@ -162,7 +162,7 @@ async def test_concurrent_calls_reserve_before_they_spend() -> None:
 async def test_where_tokens_are_only_estimated_bytes_are_reserved() -> None:
     inner = ScriptedModel([], counter=ByteCounter(message_overhead=0, prompt_overhead=0))
     with pytest.raises(TokenBudgetExhaustedError):
-        await played(metered(inner, max_total_tokens=len(ASK.messages[0].content) + 10))
+        await play(meter(inner, max_total_tokens=len(ASK.messages[0].content) + 10))
 
 
 class Unbounded:
@@ -196,8 +196,8 @@ class Unbounded:
 
 @given(text=st.text(min_size=1, max_size=400), limit=st.integers(1, 40))
 async def test_a_model_that_ignores_its_limit_is_closed_there(text: str, limit: int) -> None:
-    model = metered(Unbounded(text))
-    events = await played(model, ChatRequest(messages=ASK.messages, max_tokens=limit))
+    model = meter(Unbounded(text))
+    events = await play(model, ChatRequest(messages=ASK.messages, max_tokens=limit))
     came = text_of(events)
     counter = WordPieceCounter()
     assert text.startswith(came)
@@ -210,7 +210,7 @@ async def test_a_model_that_ignores_its_limit_is_closed_there(text: str, limit: 
 
 def test_it_shows_the_model_behind_it() -> None:
     inner = ScriptedModel([], name="inner", context_window=99)
-    model = metered(inner)
+    model = meter(inner)
     assert (model.name, model.context_window, model.warnings) == ("inner", 99, inner.warnings)
     assert model.counter is inner.counter
 
@@ -226,18 +226,18 @@ class Counting(FunctionModel):
         return 7 if messages else None
 
 
-async def asked(model: MeteredModel, **changes: Any) -> list[ModelEvent]:
+async def play_longer(model: MeteredModel, **changes: Any) -> list[ModelEvent]:
     """Play a call with a longer prompt."""
     messages = [Message(role=Role.USER, content="Why? " * 30)]
-    return await played(model, ChatRequest(**{"messages": messages, "max_tokens": 50, **changes}))
+    return await play(model, ChatRequest(**{"messages": messages, "max_tokens": 50, **changes}))
 
 
 async def test_a_budget_is_reserved_by_the_servers_count_where_the_counter_estimates() -> None:
     model = Counting(lambda _: "x", counter=EstimatingCounter())
-    await asked(metered(model, max_total_tokens=20))
+    await play_longer(meter(model, max_total_tokens=20))
     assert model.requests[0].max_tokens == 13
     with pytest.raises(TokenBudgetExhaustedError):
-        await asked(metered(model, max_total_tokens=20), tools=[TOOL])
+        await play_longer(meter(model, max_total_tokens=20), tools=[TOOL])
 
 
 async def test_counters_learn_from_reported_usage_of_plain_calls_only() -> None:
@@ -245,12 +245,12 @@ async def test_counters_learn_from_reported_usage_of_plain_calls_only() -> None:
     reported = Usage(input_tokens=60, output_tokens=1, model_calls=1)
     usages = [reported, reported, reported, replace(reported, source=UsageSource.PARTIAL)]
     model = FunctionModel(lambda _: Reply(text="x", usage=usages.pop(0)), counter=counter)
-    bounded = metered(model)
-    await asked(bounded)
+    bounded = meter(model)
+    await play_longer(bounded)
     assert counter.calibration.reports == 1
-    await asked(bounded, tools=[TOOL])
-    await asked(bounded, json_schema={"type": "object"})
-    await asked(bounded)
+    await play_longer(bounded, tools=[TOOL])
+    await play_longer(bounded, json_schema={"type": "object"})
+    await play_longer(bounded)
     assert counter.calibration.reports == 1
 
 
@@ -264,7 +264,7 @@ async def test_by_an_estimate_a_call_is_closed_only_where_even_a_lower_one_passe
                 async for event in events:
                     yield event
 
-    events = await asked(metered(Ignoring(lambda _: "", counter=counter)), max_tokens=100)
+    events = await play_longer(meter(Ignoring(lambda _: "", counter=counter)), max_tokens=100)
     text = text_of(events)
     assert isinstance(events[-1], Finished)
     assert events[-1].reason is ModelFinish.LENGTH
@@ -273,19 +273,19 @@ async def test_by_an_estimate_a_call_is_closed_only_where_even_a_lower_one_passe
 
 
 async def test_half_a_character_from_a_model_becomes_one_that_every_wire_can_carry() -> None:
-    model = metered(ScriptedModel([Reply(pieces=["yes \ud800", "and \udfff no"])]))
-    assert text_of(await played(model)) == "yes ?and ? no"
+    model = meter(ScriptedModel([Reply(pieces=["yes \ud800", "and \udfff no"])]))
+    assert text_of(await play(model)) == "yes ?and ? no"
 
 
 async def test_a_run_that_is_over_ends_the_open_call_and_makes_no_other() -> None:
-    model = metered(scripted := ScriptedModel(["one two three", "never"]))
+    model = meter(scripted := ScriptedModel(["one two three", "never"]))
     async with aclosing(model.stream(ASK)) as stream:
         await anext(stream)
         model.close()
         assert [event async for event in stream] == []
     assert scripted.closed == 1
     with pytest.raises(InternalError, match="makes no more calls"):
-        await played(model)
+        await play(model)
     assert model.usage.model_calls == 1
 
 
@@ -297,10 +297,10 @@ async def test_a_long_prompt_is_counted_beside_the_event_loop() -> None:
             threads.append(threading.current_thread())
             return super().count_prompt(messages)
 
-    model = metered(FunctionModel(lambda _: "yes", counter=Counter()))
+    model = meter(FunctionModel(lambda _: "yes", counter=Counter()))
     long = ChatRequest(messages=[Message(role=Role.USER, content="x" * 50_001)], max_tokens=5)
-    assert text_of(await played(model, long)) == "yes"
-    assert text_of(await played(model)) == "yes"
+    assert text_of(await play(model, long)) == "yes"
+    assert text_of(await play(model)) == "yes"
     first, *_, last = threads
     assert first is not threading.main_thread()
     assert last is threading.main_thread()
@@ -308,37 +308,37 @@ async def test_a_long_prompt_is_counted_beside_the_event_loop() -> None:
 
 async def test_a_recalled_call_is_spent_as_if_it_had_been_made() -> None:
     spent = Usage(input_tokens=PROMPT, output_tokens=20, cached_input_tokens=3, model_calls=1)
-    made = metered(ScriptedModel([Reply(text="x", usage=spent), "y"]), max_total_tokens=2 * PROMPT + 30)
-    again = metered(ScriptedModel(["y"]), max_total_tokens=2 * PROMPT + 30)
-    await played(made)
+    made = meter(ScriptedModel([Reply(text="x", usage=spent), "y"]), max_total_tokens=2 * PROMPT + 30)
+    again = meter(ScriptedModel(["y"]), max_total_tokens=2 * PROMPT + 30)
+    await play(made)
     again.recall(spent)
     assert again.usage == made.usage == spent
-    await played(made)
-    await played(again)
+    await play(made)
+    await play(again)
     assert again.is_clamped is made.is_clamped is True
     assert again.usage == made.usage
 
 
 async def test_calls_at_one_time_whose_prompts_are_long_share_the_bound_of_calls() -> None:
     long = replace(ASK, messages=[Message(role=Role.USER, content="why " * LONG_TEXT_CHARACTERS)])
-    model = metered(ScriptedModel(["a", "b", "c"]), max_model_calls=1)
-    told = await asyncio.gather(*(played(model, long) for _ in range(3)), return_exceptions=True)
+    model = meter(ScriptedModel(["a", "b", "c"]), max_model_calls=1)
+    told = await asyncio.gather(*(play(model, long) for _ in range(3)), return_exceptions=True)
     assert sum(isinstance(one, TokenBudgetExhaustedError) for one in told) == 2
     assert model.usage.model_calls == 1
 
 
 async def test_recalled_calls_count_towards_the_bound_of_calls_and_are_not_refused_by_it() -> None:
-    model = metered(ScriptedModel([]), max_model_calls=1, max_total_tokens=5)
+    model = meter(ScriptedModel([]), max_model_calls=1, max_total_tokens=5)
     for _ in range(2):
         model.recall(Usage(input_tokens=90, output_tokens=9, model_calls=1))
     assert model.usage.total_tokens == 198
     with pytest.raises(TokenBudgetExhaustedError) as refused:
-        await played(model)
+        await play(model)
     assert refused.value.metadata["limit"] == "max_model_calls"
 
 
 def test_recalled_warnings_are_told_once_and_a_recalled_clamp_stays() -> None:
-    model = metered(ScriptedModel([]))
+    model = meter(ScriptedModel([]))
     model.recall(Usage(model_calls=1), ("cut", "seed left out"), is_clamped=True)
     model.recall(Usage(model_calls=1), ["seed left out", "late"])
     assert list(model.warnings_of_calls) == ["cut", "seed left out", "late"]
@@ -346,7 +346,7 @@ def test_recalled_warnings_are_told_once_and_a_recalled_clamp_stays() -> None:
 
 
 def test_a_run_that_is_over_recalls_nothing() -> None:
-    model = metered(ScriptedModel([]))
+    model = meter(ScriptedModel([]))
     model.close()
     with pytest.raises(InternalError):
         model.recall(Usage(model_calls=1))
@@ -359,7 +359,7 @@ async def test_a_run_counts_with_its_own_counter_and_learns_the_same_from_recall
     model = FunctionModel(lambda _: Reply(text="x", usage=reported), counter=shared)
     first, second = (MeteredModel(model=model, budget=Budget(), counter=fork_of(shared)) for _ in range(2))
     untaught = shared.snapshot()
-    await played(first)
+    await play(first)
     assert second.counter.count_prompt(ASK.messages) != first.counter.count_prompt(ASK.messages)
     assert shared.snapshot() != untaught
     second.recall(reported, request=replace(ASK, tools=[TOOL]))
@@ -406,15 +406,15 @@ async def test_each_of_two_calls_at_once_is_told_what_it_was_charged_with() -> N
     script = ScriptedModel([Reply(text="because", usage=usage) for usage in usages])
     model = MeteredModel(model=script, budget=Budget(), account=SlowAccount(0.02, 0.01))
 
-    async def charged() -> Usage:
-        await played(model)
+    async def play_and_charge() -> Usage:
+        await play(model)
         return model.last_call
 
-    assert [*await asyncio.gather(charged(), charged())] == usages
+    assert [*await asyncio.gather(play_and_charge(), play_and_charge())] == usages
 
 
 async def test_of_two_calls_at_once_that_are_alike_each_is_closed_itself() -> None:
-    model = metered(ScriptedModel(["because it is", "because it is"]))
+    model = meter(ScriptedModel(["because it is", "because it is"]))
     first, second = model.stream(ASK), model.stream(ASK)
     for call in (first, second):
         await anext(call)
@@ -433,7 +433,7 @@ async def test_a_call_is_made_once_it_may_be_and_costs_nothing_where_the_run_end
         await allowed.wait()
 
     model = MeteredModel(model=script, budget=Budget(), wait_for_lease=hold)
-    given_up, made = (asyncio.create_task(played(model)) for _ in range(2))
+    given_up, made = (asyncio.create_task(play(model)) for _ in range(2))
     await asyncio.sleep(0)
     assert model.usage == Usage(), "what waits is not charged, also not in the log of a run that ends meanwhile"
     given_up.cancel()
@@ -452,5 +452,5 @@ async def test_a_call_that_was_held_until_the_run_was_over_is_not_made() -> None
 
     model = MeteredModel(model=script, budget=Budget(), wait_for_lease=hold)
     with pytest.raises(InternalError, match="the run is over"):
-        await played(model)
+        await play(model)
     assert model.usage == Usage()

@@ -20,18 +20,18 @@ ASK = ChatRequest(messages=[Message(role=Role.USER, content="why is it so?")], m
 PROMPT = WordPieceCounter().count_prompt(ASK.messages)
 
 
-def bounded(model: ScriptedModel | FunctionModel, per_minute: int) -> tuple[MeteredModel, MemoryTokenLedger]:
+def build_bounded(model: ScriptedModel | FunctionModel, per_minute: int) -> tuple[MeteredModel, MemoryTokenLedger]:
     ledger = MemoryTokenLedger(limits=TokenLimits(per_minute=per_minute), monotonic=lambda: 0.0)
     limits = CallerLimits(gate=None, ledger=ledger, weights={})
     return MeteredModel(model=model, budget=Budget(), account=limits.open_account("acme", "alice")), ledger
 
 
-async def played(model: MeteredModel) -> list[ModelEvent]:
+async def play(model: MeteredModel) -> list[ModelEvent]:
     async with aclosing(model.stream(ASK)) as events:
         return [event async for event in events]
 
 
-async def left(ledger: MemoryTokenLedger) -> int:
+async def read_rest(ledger: MemoryTokenLedger) -> int:
     """Return what the caller may still spend."""
     try:
         reservation = await ledger.reserve("s4:acmealice", least=1, most=10**9)
@@ -42,36 +42,36 @@ async def left(ledger: MemoryTokenLedger) -> int:
 
 
 async def test_a_call_is_charged_to_its_caller_with_what_it_had() -> None:
-    model, ledger = bounded(ScriptedModel(["because"]), 1000)
-    *_, end = await played(model)
+    model, ledger = build_bounded(ScriptedModel(["because"]), 1000)
+    *_, end = await play(model)
     assert isinstance(end, Finished)
-    assert await left(ledger) == 1000 - end.usage.total_tokens
+    assert await read_rest(ledger) == 1000 - end.usage.total_tokens
 
 
 async def test_a_call_is_shortened_to_what_its_caller_has_left() -> None:
     script = ScriptedModel(["because it is so and was never otherwise"])
-    model, ledger = bounded(script, PROMPT + 3)
-    await played(model)
+    model, ledger = build_bounded(script, PROMPT + 3)
+    await play(model)
     assert script.requests[0].max_tokens == 3
     assert model.is_clamped
-    assert await left(ledger) == 0
+    assert await read_rest(ledger) == 0
 
 
 async def test_a_call_that_its_caller_cannot_pay_is_not_made_and_charged_with_nothing() -> None:
     script = ScriptedModel([])
-    model, ledger = bounded(script, PROMPT)
+    model, ledger = build_bounded(script, PROMPT)
     with pytest.raises(TokenBudgetExhaustedError):
-        await played(model)
+        await play(model)
     assert script.requests == []
     assert model.usage.model_calls == 0
-    assert await left(ledger) == PROMPT
+    assert await read_rest(ledger) == PROMPT
 
 
 async def test_a_call_that_is_broken_off_gives_back_what_it_did_not_have() -> None:
-    model, ledger = bounded(ScriptedModel(["one two three four five six"]), 1000)
+    model, ledger = build_bounded(ScriptedModel(["one two three four five six"]), 1000)
     async with aclosing(model.stream(ASK)) as events:
         await anext(events)
-    assert await left(ledger) == 1000 - model.usage.total_tokens
+    assert await read_rest(ledger) == 1000 - model.usage.total_tokens
     assert model.usage.output_tokens < 6
 
 
@@ -96,7 +96,7 @@ class Slow:
 async def test_a_run_that_ended_while_tokens_were_set_aside_makes_no_call() -> None:
     script, account = ScriptedModel([]), Slow()
     model = MeteredModel(model=script, budget=Budget(), account=account)
-    call = asyncio.create_task(played(model))
+    call = asyncio.create_task(play(model))
     await account.is_asked.wait()
     model.close()
     account.may_answer.set()
@@ -116,7 +116,7 @@ async def test_where_tokens_are_estimated_the_server_is_asked_for_the_callers_sa
         return 10
 
     script.count_exactly = count_exactly  # type: ignore[method-assign, assignment]  # a server that counts
-    model, _ = bounded(script, 12)
-    await played(model)
+    model, _ = build_bounded(script, 12)
+    await play(model)
     assert asked == [1]
     assert script.requests[0].max_tokens == 2

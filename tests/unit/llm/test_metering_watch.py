@@ -31,7 +31,7 @@ class Told(Unobserved):
 REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="?")], max_tokens=50)
 
 
-def observed(*replies: str | Reply | Exception) -> tuple[MeteredModel, Told]:
+def build_observed(*replies: str | Reply | Exception) -> tuple[MeteredModel, Told]:
     told, seconds = Told(), count()
     model = ScriptedModel(list(replies))  # type: ignore[arg-type]  # of all kinds
     return MeteredModel(
@@ -40,13 +40,13 @@ def observed(*replies: str | Reply | Exception) -> tuple[MeteredModel, Told]:
 
 
 async def test_a_call_that_ends_tells_its_first_content_and_its_finish() -> None:
-    model, told = observed("four")
+    model, told = build_observed("four")
     assert [event async for event in model.stream(REQUEST)]
     assert told.lines == [("first", model.name, "1"), ("stop", model.name, "2")]
 
 
 async def test_a_call_that_is_left_is_closed() -> None:
-    model, told = observed("four and five")
+    model, told = build_observed("four and five")
     async with aclosing(model.stream(REQUEST)) as events:
         async for _ in events:
             break
@@ -54,21 +54,21 @@ async def test_a_call_that_is_left_is_closed() -> None:
 
 
 async def test_a_call_that_fails_tells_the_reason() -> None:
-    model, told = observed(Reply(error=ModelTimeoutError("late")))
+    model, told = build_observed(Reply(error=ModelTimeoutError("late")))
     with pytest.raises(ModelTimeoutError):
         _ = [event async for event in model.stream(REQUEST)]
     assert [line[0] for line in told.lines] == ["MODEL_TIMEOUT"]
 
 
 async def test_a_fault_of_a_model_is_internal() -> None:
-    model, told = observed(Reply(error=ValueError("boom")))  # type: ignore[arg-type]  # no model should raise it
+    model, told = build_observed(Reply(error=ValueError("boom")))  # type: ignore[arg-type]  # no model should raise it
     with pytest.raises(ValueError, match="boom"):
         _ = [event async for event in model.stream(REQUEST)]
     assert [line[0] for line in told.lines] == ["INTERNAL"]
 
 
 async def test_a_call_that_the_budget_refuses_is_not_told() -> None:
-    model, told = observed("four", "never")
+    model, told = build_observed("four", "never")
     _ = [event async for event in model.stream(REQUEST)]
     with pytest.raises(TokenBudgetExhaustedError):
         _ = [event async for event in model.stream(REQUEST)]

@@ -15,7 +15,7 @@ from reasond_server.telemetry.exporting import TracingOptions
 from reasond_server.telemetry.propagation import outgoing_headers, parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 from reasond_server.testing import Reply, ScriptedModel
-from tests.spans import Spans, ids, said
+from tests.spans import Spans, attributes_of, ids
 
 ASK = ChatRequest(messages=[Message(role=Role.USER, content="a secret question")], max_tokens=50, stop=["</answer>"])
 
@@ -70,11 +70,11 @@ async def test_a_call_that_is_broken_off_ends_its_span_without_usage() -> None:
     stream = TracedModel(model=ScriptedModel(["one two three"]), tracing=spans.sink.tracing).stream(ASK)
     await anext(stream)
     await stream.aclose()
-    assert "gen_ai.usage.output_tokens" not in said(spans.one("chat"))
+    assert "gen_ai.usage.output_tokens" not in attributes_of(spans.one("chat"))
 
 
 async def test_content_is_kept_where_it_is_asked_for() -> None:
-    attributes = said(await span_of(ScriptedModel(["forty-two"]), has_content=True))
+    attributes = attributes_of(await span_of(ScriptedModel(["forty-two"]), has_content=True))
     assert "a secret question" in attributes["gen_ai.input.messages"]
     assert json.loads(attributes["gen_ai.output.messages"])[0]["parts"][0]["content"] == "forty-two"
 

@@ -7,7 +7,7 @@ import pytest
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, StoreFullError
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import ExecutionFilter, Lease, Record
-from tests.stores.logs import KEPT_S, START, HandWrittenLog, started, step
+from tests.stores.logs import KEPT_S, START, HandWrittenLog, first_event, step
 
 EVERYTHING = ExecutionFilter()
 
@@ -37,7 +37,7 @@ def store_of(clock: Time, *, max_executions: int = 10, max_bytes: int = 10**6) -
 async def begin_log(store: MemoryExecutionStore, *, minute: int = 0, plan: str = "") -> HandWrittenLog:
     log = HandWrittenLog.new(store, tenant="acme", minute=minute)
     await log.create(plan=plan)
-    assert await log.write(started()) is None
+    assert await log.write(first_event()) is None
     return log
 
 

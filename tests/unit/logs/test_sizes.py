@@ -29,25 +29,25 @@ SCALARS = some.none() | some.booleans() | some.integers(-(2**200), 2**200) | som
 JSON = some.recursive(SCALARS, lambda each: some.lists(each) | some.dictionaries(some.text(), each), max_leaves=30)
 
 
-def logged(event: Any) -> LoggedEvent:
+def log_of(event: Any) -> LoggedEvent:
     return LoggedEvent(sequence=1, create_time=START, event=event)
 
 
 def custom(data: Any) -> LoggedEvent:
     detail = CustomStep(data=data)
-    return logged(Iteration(index=0, detail=detail, answer_found=False, usage=Usage(), elapsed_s=0.0))
+    return log_of(Iteration(index=0, detail=detail, answer_found=False, usage=Usage(), elapsed_s=0.0))
 
 
-def taken(value: Any) -> int:
+def measure(value: Any) -> int:
     """Return what `value` takes in memory, shared or not."""
     if isinstance(value, dict):
-        return sys.getsizeof(value) + sum(taken(key) + taken(each) for key, each in value.items())
-    return sys.getsizeof(value) + (sum(map(taken, value)) if isinstance(value, list) else 0)
+        return sys.getsizeof(value) + sum(measure(key) + measure(each) for key, each in value.items())
+    return sys.getsizeof(value) + (sum(map(measure, value)) if isinstance(value, list) else 0)
 
 
 @given(data=some.dictionaries(some.text(), JSON))
 def test_free_json_is_never_counted_for_much_less_than_it_takes(data: dict[str, Any]) -> None:
-    assert size_of(custom(data)) > taken(data) / 4
+    assert size_of(custom(data)) > measure(data) / 4
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_what_a_strategy_says_of_its_whole_run_counts() -> None:
         warnings=(),
         model="m",
     )
-    assert size_of(logged(result)) > 1_000_000
+    assert size_of(log_of(result)) > 1_000_000
 
 
 def test_a_text_counts_once_wherever_it_stands() -> None:
-    small, large = (size_of(logged(step("x" * size))) for size in (0, 1000))
+    small, large = (size_of(log_of(step("x" * size))) for size in (0, 1000))
     assert large - small == 4000
     assert size_of(Record(key="k" * 1000, body="")) - size_of(Record(key="", body="")) == 4000

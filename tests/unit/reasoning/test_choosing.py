@@ -48,7 +48,7 @@ async def directory() -> AgentDirectory:
     return agents
 
 
-async def chosen(task: Task, *, caller: Principal = ALICE, default: str = "") -> tuple[str, StrategySource, Any]:
+async def choose(task: Task, *, caller: Principal = ALICE, default: str = "") -> tuple[str, StrategySource, Any]:
     registry = StrategyRegistry([Quick(), Slow(), Armed()])
     chooser = Chooser(
         registry=registry,
@@ -64,43 +64,43 @@ async def chosen(task: Task, *, caller: Principal = ALICE, default: str = "") ->
 
 
 async def test_the_request_wins_over_the_operator_and_nobody_is_no_choice() -> None:
-    name, source, _ = await chosen(Task(query="why?", strategy="quick"), default="slow")
+    name, source, _ = await choose(Task(query="why?", strategy="quick"), default="slow")
     assert (name, source) == ("quick", StrategySource.REQUEST)
-    name, source, _ = await chosen(Task(query="why?"), default="slow")
+    name, source, _ = await choose(Task(query="why?"), default="slow")
     assert (name, source) == ("slow", StrategySource.SYSTEM)
     with pytest.raises(StrategyRequiredError):
-        await chosen(Task(query="why?"))
+        await choose(Task(query="why?"))
     with pytest.raises(StrategyNotFoundError, match="Strategy not found: 'quik'") as refused:
-        await chosen(Task(query="why?", strategy="quik"))
+        await choose(Task(query="why?", strategy="quik"))
     assert "did you mean 'quick'?" in refused.value.remedy
 
 
 async def test_an_agent_brings_its_strategy_and_parameters_of_its_own() -> None:
-    name, source, shown = await chosen(Task(query="why?", agent="a1", config={"shout": True}))
+    name, source, shown = await choose(Task(query="why?", agent="a1", config={"shout": True}))
     assert (name, source) == ("slow", StrategySource.AGENT)
     assert shown == {"max_tokens": 7, "temperature": 1.5, "shout": True}
     with pytest.raises(AgentNotFoundError):
-        await chosen(Task(query="why?", agent="a2"))
+        await choose(Task(query="why?", agent="a2"))
 
 
 async def test_capabilities_that_name_no_strategy_narrow_nothing() -> None:
-    name, _, _ = await chosen(Task(query="why?", agent_capabilities=["chess"]), default="quick")
+    name, _, _ = await choose(Task(query="why?", agent_capabilities=["chess"]), default="quick")
     assert name == "quick"
 
 
 async def test_what_the_caller_may_not_use_is_refused() -> None:
     bound = Principal(subject="bob", tenant="acme", permissions=frozenset({"reasoning:execute:slow"}))
-    assert (await chosen(Task(query="why?", strategy="slow"), caller=bound))[0] == "slow"
+    assert (await choose(Task(query="why?", strategy="slow"), caller=bound))[0] == "slow"
     with pytest.raises(PermissionMissingError):
-        await chosen(Task(query="why?", strategy="quick"), caller=bound)
+        await choose(Task(query="why?", strategy="quick"), caller=bound)
 
 
 async def test_tools_need_their_permission_only_where_the_configuration_uses_them() -> None:
     with pytest.raises(PermissionMissingError, match="reasoning:tools"):
-        await chosen(Task(query="why?", strategy="armed"))
-    assert (await chosen(Task(query="why?", strategy="armed", config={"is_armed": False})))[0] == "armed"
+        await choose(Task(query="why?", strategy="armed"))
+    assert (await choose(Task(query="why?", strategy="armed", config={"is_armed": False})))[0] == "armed"
 
 
 async def test_a_wrong_parameter_is_refused_with_the_bound() -> None:
     with pytest.raises(InvalidConfigError, match="max_tokens must be at least 1, got 0"):
-        await chosen(Task(query="why?", strategy="quick", config={"max_tokens": 0}))
+        await choose(Task(query="why?", strategy="quick", config={"max_tokens": 0}))

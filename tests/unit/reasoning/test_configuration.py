@@ -14,7 +14,7 @@ def configuration(registry: StrategyRegistry, **quick: Any) -> StrategyConfigura
     return StrategyConfiguration(registry=registry, tables={"quick": quick})
 
 
-def resolved(
+def resolve(
     registry: StrategyRegistry, system: dict[str, Any], agent: dict[str, Any], request: dict[str, Any]
 ) -> QuickConfig:
     config, shown = configuration(registry, **system).resolve(registry.get("quick"), request=request, agent=agent)
@@ -24,7 +24,7 @@ def resolved(
 
 
 def test_each_parameter_comes_from_the_highest_level_that_sets_it(registry: StrategyRegistry) -> None:
-    config = resolved(
+    config = resolve(
         registry,
         {"default_max_tokens": 10, "default_temperature": 1.0, "default_shout": True},
         {"max_tokens": 20, "temperature": 1.5},
@@ -34,7 +34,7 @@ def test_each_parameter_comes_from_the_highest_level_that_sets_it(registry: Stra
 
 
 def test_without_any_setting_the_built_in_defaults_hold(registry: StrategyRegistry) -> None:
-    assert resolved(registry, {}, {}, {}) == QuickConfig()
+    assert resolve(registry, {}, {}, {}) == QuickConfig()
 
 
 def test_what_no_request_changes_is_checked_once(registry: StrategyRegistry) -> None:

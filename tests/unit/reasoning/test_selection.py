@@ -12,33 +12,33 @@ from reasond_server.types import StrategySource
 from tests.unit.reasoning.conftest import Quick
 
 
-def chosen(registry: StrategyRegistry, wish: Wish) -> tuple[str, StrategySource]:
+def choose(registry: StrategyRegistry, wish: Wish) -> tuple[str, StrategySource]:
     selection = select(wish, registry)
     return selection.strategy.name, selection.source
 
 
 def test_the_request_goes_before_the_agent_and_the_system(registry: StrategyRegistry) -> None:
     wish = Wish(requested="slow", offered=["quick", "slow"], default="quick")
-    assert chosen(registry, wish) == ("slow", StrategySource.REQUEST)
+    assert choose(registry, wish) == ("slow", StrategySource.REQUEST)
 
 
 def test_the_agent_goes_before_the_system_in_its_own_order(registry: StrategyRegistry) -> None:
-    assert chosen(registry, Wish(offered=["react", "slow", "quick"], default="quick")) == ("slow", StrategySource.AGENT)
+    assert choose(registry, Wish(offered=["react", "slow", "quick"], default="quick")) == ("slow", StrategySource.AGENT)
 
 
 def test_capabilities_of_the_request_choose_like_an_agent(registry: StrategyRegistry) -> None:
-    assert chosen(registry, Wish(narrowed_to=["slow"], default="quick")) == ("slow", StrategySource.AGENT)
+    assert choose(registry, Wish(narrowed_to=["slow"], default="quick")) == ("slow", StrategySource.AGENT)
 
 
 def test_capabilities_of_the_request_can_only_narrow_the_agents(registry: StrategyRegistry) -> None:
     wish = Wish(offered=["slow", "quick"], narrowed_to=["quick", "react"])
-    assert chosen(registry, wish) == ("quick", StrategySource.AGENT)
+    assert choose(registry, wish) == ("quick", StrategySource.AGENT)
     with pytest.raises(StrategyNotSupportedError, match="does not offer 'slow'"):
         select(Wish(requested="slow", offered=["quick"], narrowed_to=["slow", "quick"]), registry)
 
 
 def test_the_system_default_is_the_last_resort(registry: StrategyRegistry) -> None:
-    assert chosen(registry, Wish(default="quick")) == ("quick", StrategySource.SYSTEM)
+    assert choose(registry, Wish(default="quick")) == ("quick", StrategySource.SYSTEM)
 
 
 def test_without_any_choice_the_error_names_the_strategies(registry: StrategyRegistry) -> None:
@@ -75,8 +75,8 @@ def test_an_agent_without_any_enabled_strategy_is_not_supported(registry: Strate
 
 def test_among_the_agents_strategies_one_that_the_caller_may_use_is_preferred(registry: StrategyRegistry) -> None:
     wish = Wish(offered=["slow", "quick"], allowed=frozenset({"quick"}))
-    assert chosen(registry, wish) == ("quick", StrategySource.AGENT)
-    assert chosen(registry, Wish(offered=["slow"], allowed=frozenset({"quick"}))) == ("slow", StrategySource.AGENT)
+    assert choose(registry, wish) == ("quick", StrategySource.AGENT)
+    assert choose(registry, Wish(offered=["slow"], allowed=frozenset({"quick"}))) == ("slow", StrategySource.AGENT)
 
 
 def test_a_name_can_be_registered_once() -> None:

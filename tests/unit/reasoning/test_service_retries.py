@@ -149,14 +149,14 @@ def test_no_call_is_paid_twice_whenever_the_caller_leaves_and_wherever_it_comes_
     @given(groups, visits)
     def holds(sizes: Sequence[int], visits: Sequence[tuple[float, float, bool]]) -> None:
         words = [[f"{index}-{number}" for number in range(size)] for index, size in enumerate(sizes)]
-        begun, calls = VirtualLoop().run(_visited(task_of(words), visits))
+        begun, calls = VirtualLoop().run(_visit(task_of(words), visits))
         assert begun == Counter(word for group in words for word in group)
         assert calls == sum(sizes)
 
     holds()
 
 
-async def _visited(task: Task, visits: Sequence[tuple[float, float, bool]]) -> tuple[Counter[str], int]:
+async def _visit(task: Task, visits: Sequence[tuple[float, float, bool]]) -> tuple[Counter[str], int]:
     """Return which calls were begun how often, and how many the last result says were made."""
     company = Company()
     servers = company.service(), company.service()

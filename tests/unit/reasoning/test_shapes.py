@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.errors import InternalError
 from reasond_server.reasoning.payloads import require_outcome, require_step
-from reasond_server.reasoning.shapes import ShapeError, settled
+from reasond_server.reasoning.shapes import ShapeError, check_shape
 from reasond_server.strategies.strategy import Outcome, Step
 from reasond_server.types import (
     BoundedContextMetrics,
@@ -88,22 +88,22 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_a_field_does_not_declare_or_no_transport_carries_is_refused_by_its_name(what: str) -> None:
     value, complaint = REFUSED[what]
     with pytest.raises(ShapeError, match=complaint):
-        settled(value)
+        check_shape(value)
 
 
 @pytest.mark.parametrize("value", [*DETAILS.values(), *METRICS.values()], ids=lambda value: type(value).__name__)
 def test_every_kind_of_step_and_metrics_passes_as_it_is(value: StepDetail | StrategyMetrics) -> None:
     if not isinstance(value, CustomMetrics) and type(value).__name__ != "CustomStep":
-        assert settled(value) is value
+        assert check_shape(value) is value
 
 
 def test_whole_numbers_may_stand_for_floats() -> None:
-    assert settled(but(NODE, score=1)).score == 1
+    assert check_shape(but(NODE, score=1)).score == 1
 
 
 def test_lists_are_kept_as_tuples_that_the_strategy_cannot_change() -> None:
     calls = [ToolCall(call_id="c1", name="n", arguments_json="{}")]
-    kept = settled(ReactStep(thought="t", actions=calls))
+    kept = check_shape(ReactStep(thought="t", actions=calls))
     calls.clear()
     assert len(kept.actions) == 1
 
@@ -114,20 +114,20 @@ def test_lines_that_were_checked_with_the_step_before_are_not_checked_again() ->
     bad = but(LINE, tokens="many")
     before = replace(WINDOWS, iterations=(bad,))
     grown = replace(WINDOWS, iterations=(bad, LINE))
-    assert settled(grown, before=before) is grown
+    assert check_shape(grown, before=before) is grown
     with pytest.raises(ShapeError, match="tokens is a str"):
-        settled(replace(WINDOWS, iterations=(LINE, bad)), before=before)
+        check_shape(replace(WINDOWS, iterations=(LINE, bad)), before=before)
     with pytest.raises(ShapeError, match="tokens is a str"):
-        settled(grown, before=COT)
+        check_shape(grown, before=COT)
 
 
 def test_packed_lines_are_kept_as_they_are_and_stand_for_no_other_sequence() -> None:
     lines = WindowLines().plus(
         tokens=5, has_answer=False, carryover_generated=True, execution_time_s=0.5, is_reading=False
     )
-    assert settled(but(WINDOWS, iterations=lines)).iterations is lines
+    assert check_shape(but(WINDOWS, iterations=lines)).iterations is lines
     with pytest.raises(ShapeError, match="votes is a WindowMetrics"):
-        settled(but(METRICS[SelfConsistencyMetrics], votes=lines))
+        check_shape(but(METRICS[SelfConsistencyMetrics], votes=lines))
 
 
 def test_a_step_is_refused_in_the_name_of_its_strategy() -> None:

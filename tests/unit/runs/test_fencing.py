@@ -112,14 +112,14 @@ def test_clocks_that_differ_by_less_than_the_margin_never_let_a_call_begin_too_l
     rate: float, lease_s: float
 ) -> None:
     @in_virtual_time
-    async def counted() -> None:
+    async def check_tenure() -> None:
         tenure = Tenure(lease_s=lease_s, monotonic=lambda: passed_s() * rate)
         tenure.begin(0.0, ask=lambda: None, end=lambda: None)
         await asyncio.sleep(lease_s * 1.000001)
         assert not tenure.is_sure
         tenure.close()
 
-    counted()
+    check_tenure()
 
 
 class LoopClock(ManualClock):
@@ -166,7 +166,7 @@ def cut_off(servers: Servers, runner: Runner | None) -> None:
     servers.store.cut_off = "" if runner is None else runner._lease.owner
 
 
-async def held(servers: Servers, runner: Runner, model: EchoModel, **keys: object) -> tuple[Execution, Run]:
+async def start_held(servers: Servers, runner: Runner, model: EchoModel, **keys: object) -> tuple[Execution, Run]:
     """Return an execution that has made one step and whose second call is open."""
     script = Script(words=("one", "two", "six"), before_step=lambda index: model.gate.clear() if index == 1 else None)
     servers.strategy = Replayable(script)
@@ -178,7 +178,7 @@ async def held(servers: Servers, runner: Runner, model: EchoModel, **keys: objec
     return execution, run
 
 
-async def closed(*runners: Runner) -> None:
+async def stop_all(*runners: Runner) -> None:
     for runner in runners:
         await runner.stop()
 
@@ -188,7 +188,7 @@ async def test_a_process_that_is_cut_off_closes_what_is_open_when_its_lease_may_
     model = EchoModel()
     runner = servers.server(model)
     runner.begin()
-    _, run = await held(servers, runner, model)
+    _, run = await start_held(servers, runner, model)
     cut_off(servers, runner)
     model.closed.clear()
     await model.closed.wait()
@@ -197,7 +197,7 @@ async def test_a_process_that_is_cut_off_closes_what_is_open_when_its_lease_may_
     await run.wait_for_end()
     assert model.calls == 2
     cut_off(servers, None)
-    await closed(runner)
+    await stop_all(runner)
 
 
 @in_virtual_time
@@ -205,7 +205,7 @@ async def test_its_follower_is_told_where_to_go_on_and_goes_on_elsewhere_without
     model, other_model = EchoModel(), EchoModel()
     runner, other = servers.server(model), servers.server(other_model)
     runner.begin()
-    execution, _ = await held(servers, runner, model)
+    execution, _ = await start_held(servers, runner, model)
     cut_off(servers, runner)
     seen = list[int]()
 
@@ -229,14 +229,14 @@ async def test_its_follower_is_told_where_to_go_on_and_goes_on_elsewhere_without
     assert [event.sequence for event in rest] == [3, 4, 5]
     assert isinstance(rest[-1].event, Result)
     assert other_model.calls == 2, "the call that was completed is not made again"
-    await closed(runner, other)
+    await stop_all(runner, other)
 
 
 @in_virtual_time
 async def test_no_call_begins_while_the_lease_is_in_doubt_and_it_begins_once_it_is_not(servers: Servers) -> None:
     model = EchoModel()
     runner = servers.server(model)
-    execution, run = await held(servers, runner, model)
+    execution, run = await start_held(servers, runner, model)
     assert run.tenure is not None
     await asyncio.sleep(SURE_S + 0.1)
     model.gate.set()
@@ -246,7 +246,7 @@ async def test_no_call_begins_while_the_lease_is_in_doubt_and_it_begins_once_it_
     await end_of(runner, execution)
     assert model.calls == 3
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
-    await closed(runner)
+    await stop_all(runner)
 
 
 @in_virtual_time
@@ -254,7 +254,7 @@ async def test_when_the_store_is_back_and_nobody_has_taken_the_run_over_it_goes_
     model = EchoModel()
     runner = servers.server(model)
     runner.begin()
-    execution, run = await held(servers, runner, model)
+    execution, run = await start_held(servers, runner, model)
     cut_off(servers, runner)
     await run.wait_for_end()
     assert run.cause is Trigger.FENCE
@@ -265,14 +265,14 @@ async def test_when_the_store_is_back_and_nobody_has_taken_the_run_over_it_goes_
         seen = [event.sequence async for event in events if event.sequence]
     assert seen[-1] == 5
     assert model.calls == 4, "the call that was closed is made again, the one on record is not"
-    await closed(runner)
+    await stop_all(runner)
 
 
 @in_virtual_time
 async def test_a_tool_at_work_is_not_interrupted(servers: Servers) -> None:
     model = EchoModel()
     runner = servers.server(model)
-    execution, run = await held(servers, runner, model)
+    execution, run = await start_held(servers, runner, model)
     assert run.journal is not None
     with run.journal.act():
         await asyncio.sleep(40)
@@ -281,20 +281,20 @@ async def test_a_tool_at_work_is_not_interrupted(servers: Servers) -> None:
     assert run.cause is Trigger.FENCE
     assert passed_s() < 40 + 2 * MARGIN_S
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
-    await closed(runner)
+    await stop_all(runner)
 
 
 @in_virtual_time
 async def test_what_nobody_can_go_on_with_is_not_fenced(servers: Servers) -> None:
     model = EchoModel()
     runner = servers.server(model, replace(LIMITS, records_content=False))
-    execution, run = await held(servers, runner, model)
+    execution, run = await start_held(servers, runner, model)
     assert run.tenure is None
     await asyncio.sleep(60)
     model.gate.set()
     await end_of(runner, execution)
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.SUCCEEDED
-    await closed(runner)
+    await stop_all(runner)
 
 
 @in_virtual_time
@@ -302,7 +302,7 @@ async def test_a_store_that_no_other_process_can_use_meanwhile_fences_nobody(ser
     servers.store.is_shared = False
     model = EchoModel()
     runner = servers.server(model)
-    _, run = await held(servers, runner, model)
+    _, run = await start_held(servers, runner, model)
     assert run.tenure is None
     model.gate.set()
-    await closed(runner)
+    await stop_all(runner)

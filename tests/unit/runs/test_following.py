@@ -310,11 +310,11 @@ async def test_text_of_steps_that_a_follower_has_seen_already_is_not_told(assign
 
 @in_virtual_time
 async def test_a_page_of_large_events_is_small() -> None:
-    def logged(text: str) -> LoggedEvent:
+    def log_of(text: str) -> LoggedEvent:
         step = Iteration(index=0, answer_found=False, usage=Usage(), elapsed_s=0, detail=Thought(text=text))
         return LoggedEvent(sequence=1, create_time=ManualClock().now(), event=step)
 
     assert _next_page([]) == 4
-    assert _next_page([logged("x")] * 4) == 8
-    assert _next_page([logged("x")] * 60) == 64
-    assert _next_page([logged("x" * 100_000)] * 4) == 1
+    assert _next_page([log_of("x")] * 4) == 8
+    assert _next_page([log_of("x")] * 60) == 64
+    assert _next_page([log_of("x" * 100_000)] * 4) == 1

@@ -62,11 +62,11 @@ def test_a_run_that_others_go_on_with_has_no_end_here(
     assign: Assign, caplog: pytest.LogCaptureFixture, stop: Trigger
 ) -> None:
     @in_virtual_time
-    async def told() -> None:
+    async def check_told() -> None:
         assert await told_of(assign(), stop=stop) == [(STOP_REASONS[stop],), ("scripted", "", 0, False)]
 
     with caplog.at_level(logging.INFO, "reasond.executions"):
-        told()
+        check_told()
     assert [(line.getMessage(), vars(line)["stop_reason"]) for line in caplog.records] == [
         ("execution left to another process", STOP_REASONS[stop])
     ]

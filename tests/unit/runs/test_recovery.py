@@ -24,7 +24,7 @@ from tests.unit.runs.servers import (
     Servers,
     end_of,
     held_after,
-    recovered,
+    recover_run,
 )
 from tests.unit.telemetry.parts import metrics, values
 
@@ -34,7 +34,7 @@ async def test_a_run_whose_process_died_goes_on_where_it_stopped(servers: Server
     execution = await held_after(servers, (first := servers.server(model)), model, 2)
     before = await servers.log(execution)
     await servers.die(first)
-    result, other, log = await recovered(servers, execution)
+    result, other, log = await recover_run(servers, execution)
     assert (result.answer, result.finish_reason) == ("one two six", FinishReason.ANSWERED)
     assert log[: len(before)] == before
     assert [type(event) for event in log] == [ExecutionStarted, *[Iteration] * 3, Result]
@@ -60,7 +60,7 @@ async def test_who_was_taken_for_dead_stops_and_writes_nothing_more(servers: Ser
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    result, _, _ = await recovered(servers, execution)
+    result, _, _ = await recover_run(servers, execution)
     model.gate.set()
     await first._recoverer.upkeep.round()
     await end_of(first, execution)
@@ -72,7 +72,7 @@ async def test_a_run_that_differs_from_its_log_fails_and_keeps_its_steps(servers
     servers.strategy = Replayable(Script(words=("one", "two", "six"), extra="something else"))
     execution = await held_after(servers, (first := servers.server(model)), model, 2)
     await servers.die(first)
-    result, other, log = await recovered(servers, execution)
+    result, other, log = await recover_run(servers, execution)
     assert result.error is not None
     assert "its step 0 is another one than before" in result.error.message
     assert [type(event) for event in log] == [ExecutionStarted, Iteration, Iteration, Result]
@@ -84,7 +84,7 @@ async def test_a_run_that_ends_sooner_than_its_log_fails(servers: Servers, model
     servers.strategy = Replayable(Script(words=("one",)))
     execution = await held_after(servers, (first := servers.server(model)), model, 2)
     await servers.die(first)
-    result, _, _ = await recovered(servers, execution)
+    result, _, _ = await recover_run(servers, execution)
     assert result.error is not None
     assert "ended after 1 of 2 steps" in result.error.message
 
@@ -98,7 +98,7 @@ async def test_a_strategy_that_cannot_go_on_ends_as_failed_with_what_it_has(
     execution = await held_after(servers, (first := servers.server(model)), model, 2)
     await servers.die(first)
     servers.strategy = Scripted(Script()) if is_enabled else None
-    result, other, log = await recovered(servers, execution)
+    result, other, log = await recover_run(servers, execution)
     assert result.error is not None
     assert "'replayable' is not enabled here any more" in result.error.message
     assert (result.finish_reason, len(log), other.calls) == (FinishReason.FAILED, 4, 0)
@@ -111,7 +111,7 @@ async def test_a_strategy_that_is_not_replayable_ends_as_failed(servers: Servers
     execution = await first.start(servers.assignment(strategy=Scripted(Script())))
     await model.waited.wait()
     await servers.die(first)
-    result, _, log = await recovered(servers, execution)
+    result, _, log = await recover_run(servers, execution)
     assert result.error is not None
     assert "the strategy 'scripted' cannot go on from its steps" in result.error.message
     assert isinstance(log[0], ExecutionStarted)
@@ -121,7 +121,7 @@ async def test_a_run_that_nobody_can_come_back_for_ends_at_once(servers: Servers
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1, is_unary=True, keep_running=False)
     await servers.die(first)
-    result, other, _ = await recovered(servers, execution)
+    result, other, _ = await recover_run(servers, execution)
     assert result.error is not None
     assert "nobody could have come back" in result.error.message
     assert other.calls == 0
@@ -131,7 +131,7 @@ async def test_the_time_limit_counts_from_the_first_beginning(servers: Servers, 
     servers.strategy = Replayable(Script(words=("one", "two", "six")))
     execution = await held_after(servers, (first := servers.server(model)), model, 2, time_limit_s=10)
     await servers.die(first)
-    result, other, _ = await recovered(servers, execution)
+    result, other, _ = await recover_run(servers, execution)
     assert (result.finish_reason, other.calls) == (FinishReason.BUDGET_EXHAUSTED, 0)
 
 
@@ -141,7 +141,7 @@ async def test_a_run_that_nobody_asked_to_keep_is_cancelled_when_nobody_comes(
     servers.strategy = Replayable(Script(waits_for=asyncio.Event()))
     execution = await held_after(servers, (first := servers.server(model)), model, 1, keep_running=False)
     await servers.die(first)
-    result, _, _ = await recovered(servers, execution, reattach_s=0.01)
+    result, _, _ = await recover_run(servers, execution, reattach_s=0.01)
     assert result.finish_reason is FinishReason.CANCELLED
 
 
@@ -220,7 +220,7 @@ async def test_a_server_that_ends_hands_its_runs_over_and_tells_their_followers(
     assert told.value.execution_id == execution.execution_id
     assert [event.sequence for event in seen] == [1, 2]
     assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.RUNNING
-    result, other, log = await recovered(servers, execution)
+    result, other, log = await recover_run(servers, execution)
     assert (result.answer, other.calls, len(log)) == ("one two six", 2, 5)
     # The call that was cut off was paid for as well, as far as is known.
     assert result.metrics.usage.model_calls == 4
@@ -295,6 +295,6 @@ async def test_a_run_whose_event_loop_ends_without_a_stop_goes_on_elsewhere(serv
     await run.wait_for_end()
     assert not any(isinstance(event, Result) for event in await servers.log(execution))
     servers.time.advance(20)
-    result, other, _ = await recovered(servers, execution)
+    result, other, _ = await recover_run(servers, execution)
     assert (result.answer, result.finish_reason) == ("one two six", FinishReason.ANSWERED)
     assert other.calls == 2

@@ -18,7 +18,7 @@ from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_
 Assign = Callable[..., ReasoningWork]
 
 
-async def begun(store: SlowStore, assign: Assign, *, keep_running: bool = True) -> Run:
+async def start_run(store: SlowStore, assign: Assign, *, keep_running: bool = True) -> Run:
     """Return a run whose strategy waits, with its first event appended."""
     limits = RunnerLimits(max_concurrent=3, retention_s=60)
     runner = Runner(store=store, model=EchoModel(), clock=ManualClock().clock(), limits=limits)
@@ -28,7 +28,7 @@ async def begun(store: SlowStore, assign: Assign, *, keep_running: bool = True) 
     return run
 
 
-async def taken(mailbox: Mailbox) -> list[TextDelta | None]:
+async def take_all(mailbox: Mailbox) -> list[TextDelta | None]:
     """Return what lies in the mailbox now."""
     items: list[TextDelta | None] = []
     while True:
@@ -46,17 +46,17 @@ def delta(step: int, text: str) -> TextDelta:
 async def test_text_is_held_until_the_steps_before_it_are_committed(assign: Assign) -> None:
     store = SlowStore()
     store.gate.clear()
-    run = await begun(store, assign)
+    run = await start_run(store, assign)
     mailbox = Mailbox(wants_deltas=True)
     run.subscribers.attach(mailbox)
     run.subscribers.publish(0, "a")
     run.subscribers.publish(0, "b")
-    assert await taken(mailbox) == [None]
+    assert await take_all(mailbox) == [None]
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await taken(mailbox) == [None, delta(0, "ab")]
+    assert await take_all(mailbox) == [None, delta(0, "ab")]
     run.subscribers.publish(0, "c")
-    assert await taken(mailbox) == [delta(0, "c")]
+    assert await take_all(mailbox) == [delta(0, "c")]
     run.cancel()
     await run.wait_for_end()
 
@@ -65,21 +65,21 @@ async def test_text_is_held_until_the_steps_before_it_are_committed(assign: Assi
 async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign) -> None:
     store = SlowStore()
     store.gate.clear()
-    run = await begun(store, assign)
+    run = await start_run(store, assign)
     mailbox = Mailbox(wants_deltas=True)
     run.subscribers.attach(mailbox)
     run.subscribers.publish(0, "old")
     run.subscribers.held = None
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await taken(mailbox) == [None]
+    assert await take_all(mailbox) == [None]
     store.gate.clear()
     run.log.append(run.log.events.read_after(0)[0].event, now=ManualClock().now(), usage=run.accounts.usage)  # type: ignore[index]  # it is in memory
     run.subscribers.publish(1, "of step 1")
     run.subscribers.publish(2, "of step 2")
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await taken(mailbox) == [None, delta(2, "of step 2")]
+    assert await take_all(mailbox) == [None, delta(2, "of step 2")]
     run.cancel()
     await run.wait_for_end()
 
@@ -88,7 +88,7 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
 async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
     store = SlowStore()
     store.gate.clear()
-    run = await begun(store, assign)
+    run = await start_run(store, assign)
     steps_only, reader = Mailbox(wants_deltas=False), Mailbox(wants_deltas=True)
     run.subscribers.attach(steps_only)
     run.subscribers.publish(0, "unread")
@@ -96,11 +96,11 @@ async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
     run.subscribers.publish(0, "read")
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await taken(reader) == [None, delta(0, "read")]
+    assert await take_all(reader) == [None, delta(0, "read")]
     run.subscribers.detach(reader)
     run.subscribers.publish(0, "unread again")
-    assert await taken(reader) == []
-    assert await taken(steps_only) == [None]
+    assert await take_all(reader) == []
+    assert await take_all(steps_only) == [None]
     run.cancel()
     await run.wait_for_end()
 
@@ -109,7 +109,7 @@ async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
 async def test_what_is_held_is_bounded(assign: Assign) -> None:
     store = SlowStore()
     store.gate.clear()
-    run = await begun(store, assign)
+    run = await start_run(store, assign)
     mailbox = Mailbox(wants_deltas=True)
     run.subscribers.publish(0, "nobody follows yet")
     run.subscribers.attach(mailbox)
@@ -117,14 +117,14 @@ async def test_what_is_held_is_bounded(assign: Assign) -> None:
         run.subscribers.publish(0, text)
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await taken(mailbox) == [None, delta(0, "x" * 65_000 + "y" * 536)]
+    assert await take_all(mailbox) == [None, delta(0, "x" * 65_000 + "y" * 536)]
     run.cancel()
     await run.wait_for_end()
 
 
 @in_virtual_time
 async def test_who_is_awaited_keeps_a_run_alive_for_as_long_and_no_longer(assign: Assign) -> None:
-    run = await begun(SlowStore(), assign, keep_running=False)
+    run = await start_run(SlowStore(), assign, keep_running=False)
     run.subscribers.await_one(within_s=10)
     await asyncio.sleep(6)
     run.subscribers.await_one(within_s=10)
@@ -139,7 +139,7 @@ async def test_who_is_awaited_keeps_a_run_alive_for_as_long_and_no_longer(assign
 
 @in_virtual_time
 async def test_a_run_that_is_kept_is_not_stopped_when_the_last_follower_leaves(assign: Assign) -> None:
-    run = await begun(SlowStore(), assign, keep_running=False)
+    run = await start_run(SlowStore(), assign, keep_running=False)
     mailbox = Mailbox(wants_deltas=False)
     run.subscribers.attach(mailbox)
     run.subscribers.await_one(within_s=1)
@@ -155,7 +155,7 @@ async def test_a_run_that_is_kept_is_not_stopped_when_the_last_follower_leaves(a
 
 @in_virtual_time
 async def test_what_fails_because_a_run_was_stopped_is_not_why_it_ends(assign: Assign) -> None:
-    run = await begun(SlowStore(), assign)
+    run = await start_run(SlowStore(), assign)
     run.cancel()
     assert not run.report_end(InternalError("too late"), trigger=Trigger.FAIL)
     await run.wait_for_end()

@@ -77,7 +77,7 @@ def request(text: str = "why?", max_tokens: int = 50) -> ChatRequest:
     return ChatRequest(messages=[Message(role=Role.USER, content=text)], max_tokens=max_tokens)
 
 
-def journaled(
+def wrap(
     *replies: str | Reply, journal: RunJournal, budget: Budget | None = None
 ) -> tuple[JournaledModel, MeteredModel]:
     metered = MeteredModel(model=ScriptedModel(list(replies)), budget=budget or Budget())
@@ -91,7 +91,7 @@ def journaled_tools(
     return JournaledToolbox(toolbox=cash, effects=effects)
 
 
-async def heard(model: JournaledModel, asked: ChatRequest) -> list[ModelEvent]:
+async def hear_all(model: JournaledModel, asked: ChatRequest) -> list[ModelEvent]:
     async with aclosing(model.stream(asked)) as events:
         return [event async for event in events]
 
@@ -102,11 +102,11 @@ def text_of(events: Sequence[ModelEvent]) -> str:
 
 async def test_a_call_that_was_completed_is_answered_from_its_record_and_booked_again() -> None:
     memory = Memory()
-    model, metered = journaled("one two three", journal=memory.journal())
-    first = await heard(model, request())
+    model, metered = wrap("one two three", journal=memory.journal())
+    first = await hear_all(model, request())
     assert len(memory.records) == 1
-    again, recalled = journaled(journal=memory.journal(memory.records))
-    second = await heard(again, request())
+    again, recalled = wrap(journal=memory.journal(memory.records))
+    second = await hear_all(again, request())
     assert text_of(second) == text_of(first) == "one two three"
     assert second[-1] == first[-1]
     assert recalled.usage == metered.usage != Usage()
@@ -115,29 +115,29 @@ async def test_a_call_that_was_completed_is_answered_from_its_record_and_booked_
 
 async def test_the_same_request_made_twice_has_two_answers_in_the_same_order() -> None:
     memory = Memory()
-    model, _ = journaled("first", "second", journal=memory.journal())
-    told = [text_of(await heard(model, request())) for _ in range(2)]
-    again, _ = journaled("third", journal=memory.journal(memory.records))
-    assert [text_of(await heard(again, request())) for _ in range(3)] == [*told, "third"]
+    model, _ = wrap("first", "second", journal=memory.journal())
+    told = [text_of(await hear_all(model, request())) for _ in range(2)]
+    again, _ = wrap("third", journal=memory.journal(memory.records))
+    assert [text_of(await hear_all(again, request())) for _ in range(3)] == [*told, "third"]
 
 
 async def test_what_was_recalled_is_held_no_longer() -> None:
     memory = Memory()
-    model, _ = journaled("first", "second", journal=memory.journal())
+    model, _ = wrap("first", "second", journal=memory.journal())
     for _ in range(2):
-        await heard(model, request())
+        await hear_all(model, request())
     journal = memory.journal(memory.records)
-    again, _ = journaled(journal=journal)
-    await heard(again, request())
+    again, _ = wrap(journal=journal)
+    await hear_all(again, request())
     assert [journal.take(record.key) is None for record in memory.records] == [True, False]
 
 
 async def test_a_call_that_the_strategy_closed_is_complete_and_ends_where_it_was_closed() -> None:
     memory = Memory()
-    model, metered = journaled(Reply(pieces=("one ", "two ", "three")), journal=memory.journal())
+    model, metered = wrap(Reply(pieces=("one ", "two ", "three")), journal=memory.journal())
     async with aclosing(model.stream(request())) as events:
         assert isinstance(await anext(events), Text)
-    again, recalled = journaled(journal=memory.journal(memory.records))
+    again, recalled = wrap(journal=memory.journal(memory.records))
     async with aclosing(again.stream(request())) as events:
         assert await anext(events) == Text(text="one ")
         assert recalled.usage == metered.usage
@@ -147,32 +147,32 @@ async def test_a_call_that_the_strategy_closed_is_complete_and_ends_where_it_was
 
 async def test_a_call_that_failed_fails_again_and_costs_the_same() -> None:
     memory = Memory()
-    model, metered = journaled(
+    model, metered = wrap(
         Reply(text="half of it", error=ModelFailedError("broke off"), error_after=4), journal=memory.journal()
     )
     with pytest.raises(ModelFailedError):
-        await heard(model, request())
-    again, recalled = journaled(journal=memory.journal(memory.records))
+        await hear_all(model, request())
+    again, recalled = wrap(journal=memory.journal(memory.records))
     with pytest.raises(ModelFailedError, match="broke off"):
-        await heard(again, request())
+        await hear_all(again, request())
     assert recalled.usage == metered.usage
     assert recalled.usage.model_calls == 1
 
 
 async def test_a_call_that_was_refused_by_the_budget_costs_nothing_and_is_no_other_calls_cost() -> None:
     memory = Memory()
-    model, metered = journaled("yes", journal=memory.journal(), budget=Budget(max_model_calls=1))
-    await heard(model, request())
+    model, metered = wrap("yes", journal=memory.journal(), budget=Budget(max_model_calls=1))
+    await hear_all(model, request())
     with pytest.raises(TokenBudgetExhaustedError):
-        await heard(model, request("more?"))
+        await hear_all(model, request("more?"))
     assert memory.journal(memory.records).spent == metered.usage
 
 
 async def test_a_call_that_is_cancelled_or_ends_with_the_run_is_no_completed_call() -> None:
     memory = Memory()
     journal = memory.journal()
-    model, _ = journaled(Reply(text="never", hold=asyncio.Event()), "late", journal=journal)
-    task = asyncio.create_task(heard(model, request()))
+    model, _ = wrap(Reply(text="never", hold=asyncio.Event()), "late", journal=journal)
+    task = asyncio.create_task(hear_all(model, request()))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()
@@ -186,28 +186,30 @@ async def test_a_call_that_is_cancelled_or_ends_with_the_run_is_no_completed_cal
 
 async def test_what_the_budget_shortened_is_known_after_a_recall() -> None:
     memory = Memory()
-    model, metered = journaled("one two three four five", journal=memory.journal(), budget=Budget(max_total_tokens=12))
-    await heard(model, request())
+    model, metered = wrap(
+        "one two three four five", journal=memory.journal(), budget=Budget(max_total_tokens=12)
+    )
+    await hear_all(model, request())
     assert metered.is_clamped
-    again, recalled = journaled(journal=memory.journal(memory.records))
-    await heard(again, request())
+    again, recalled = wrap(journal=memory.journal(memory.records))
+    await hear_all(again, request())
     assert recalled.is_clamped
 
 
 async def test_exact_counts_are_answered_from_the_record() -> None:
     memory = Memory()
-    model, _ = journaled(journal=memory.journal())
+    model, _ = wrap(journal=memory.journal())
     messages = request("how many tokens?").messages
     count = await model.count_exactly(messages)
     assert count is not None
     kept = memory.records[0]
     changed = Record(key=kept.key, body=kept.body.replace(str(count), "99"))
-    other, _ = journaled(journal=memory.journal([changed]))
+    other, _ = wrap(journal=memory.journal([changed]))
     assert await other.count_exactly(messages) == 99
 
 
 async def test_a_journaled_model_shows_what_the_model_is() -> None:
-    model, metered = journaled(journal=Memory().journal())
+    model, metered = wrap(journal=Memory().journal())
     shown = (model.name, model.warnings, model.context_window, model.counter)
     assert shown == (metered.name, metered.warnings, metered.context_window, metered.counter)
     await model.aclose()
@@ -262,8 +264,8 @@ async def test_a_run_that_is_over_calls_no_tools() -> None:
 
 async def test_the_last_event_of_a_recalled_call_is_the_one_that_was_kept() -> None:
     memory = Memory()
-    model, _ = journaled("a", journal=memory.journal())
-    last = (await heard(model, request()))[-1]
+    model, _ = wrap("a", journal=memory.journal())
+    last = (await hear_all(model, request()))[-1]
     assert isinstance(last, Finished)
     assert memory.journal(memory.records).spent == last.usage
 
@@ -309,11 +311,11 @@ async def test_a_journal_knows_while_a_tool_is_at_work() -> None:
 async def test_calls_that_are_held_back_begin_when_they_are_released() -> None:
     memory, idle = Memory(), list[str]()
     journal = memory.journal()
-    model, _ = journaled("because", journal=journal)
+    model, _ = wrap("because", journal=journal)
     tools = journaled_tools(Cash(), journal)
     journal.hold_calls(when_idle=lambda: idle.append("idle"))
     assert idle == ["idle"]
-    calls = [asyncio.create_task(heard(model, request())), asyncio.create_task(tools.call(CALL))]
+    calls = [asyncio.create_task(hear_all(model, request())), asyncio.create_task(tools.call(CALL))]
     await asyncio.wait(calls, timeout=0)
     await asyncio.sleep(0)
     assert memory.records == []
@@ -327,8 +329,8 @@ async def test_who_holds_calls_back_hears_when_the_last_one_under_way_is_on_reco
     memory, idle = Memory(), list[int]()
     journal = memory.journal()
     gates = asyncio.Event(), asyncio.Event()
-    model, _ = journaled(*(Reply(text="because", hold=gate) for gate in gates), journal=journal)
-    calls = [asyncio.create_task(heard(model, request(str(index)))) for index in range(2)]
+    model, _ = wrap(*(Reply(text="because", hold=gate) for gate in gates), journal=journal)
+    calls = [asyncio.create_task(hear_all(model, request(str(index)))) for index in range(2)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     journal.hold_calls(when_idle=lambda: idle.append(len(memory.records)))
@@ -343,10 +345,12 @@ async def test_who_holds_calls_back_hears_when_the_last_one_under_way_is_on_reco
 async def test_a_call_that_fails_or_is_broken_off_is_no_longer_under_way() -> None:
     memory, idle = Memory(), list[int]()
     journal = memory.journal()
-    model, _ = journaled(Reply(error=ModelFailedError("no")), Reply(text="late", hold=asyncio.Event()), journal=journal)
+    model, _ = wrap(
+        Reply(error=ModelFailedError("no")), Reply(text="late", hold=asyncio.Event()), journal=journal
+    )
     with pytest.raises(ModelFailedError):
-        await heard(model, request())
-    call = asyncio.create_task(heard(model, request("again")))
+        await hear_all(model, request())
+    call = asyncio.create_task(hear_all(model, request("again")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     journal.hold_calls(when_idle=lambda: idle.append(len(memory.records)))

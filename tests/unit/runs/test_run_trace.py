@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.telemetry.propagation import TraceContext
 from reasond_server.telemetry.scope import Scope, current, enter
-from tests.spans import Spans, ids, said
+from tests.spans import Spans, attributes_of, ids
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script
 from tests.unit.runs.servers import Replayable, Servers, end_of, held_after
 
@@ -50,12 +50,12 @@ async def test_who_takes_a_run_over_continues_its_trace_and_replays_without_span
     assert second.tree() == ["invoke_workflow replayable", ["step", ["chat echo"]]]
     run = second.one("invoke_workflow")
     assert place(run) == (CALLER.trace_id, CALLER.span_id)
-    assert said(run)["reasond.execution.is_takeover"] is True
-    assert said(run)["reasond.replayed_calls"] == 2
-    assert said(second.one("step"))["reasond.step.index"] == 2
+    assert attributes_of(run)["reasond.execution.is_takeover"] is True
+    assert attributes_of(run)["reasond.replayed_calls"] == 2
+    assert attributes_of(second.one("step"))["reasond.step.index"] == 2
     begun = first.one("invoke_workflow")
     assert place(begun) == place(run)
-    assert [said(step).get("reasond.step.index") for step in first.named("step")] == [0, 1, None]
+    assert [attributes_of(step).get("reasond.step.index") for step in first.find_named("step")] == [0, 1, None]
 
 
 async def test_a_run_that_is_left_to_another_process_says_so(servers: Servers, model: EchoModel) -> None:
@@ -64,7 +64,7 @@ async def test_a_run_that_is_left_to_another_process_says_so(servers: Servers, m
     runner = servers.server(model)
     await held_after(servers, runner, model, 1)
     await runner.stop()
-    run = said(spans.one("invoke_workflow"))
+    run = attributes_of(spans.one("invoke_workflow"))
     assert run["reasond.stop_reason"] == "handed_over"
     assert "reasond.finish_reason" not in run
 
@@ -86,8 +86,8 @@ async def test_a_request_that_begins_again_points_at_the_trace_of_the_cancelled_
     traced_assign(servers, OTHER)
     again = await runner.start(servers.assignment(Script(words=("one", "two", "six")), **keys))
     await end_of(runner, again)
-    first, second = spans.named("invoke_workflow")
-    assert said(first)["reasond.finish_reason"] == "cancelled"
+    first, second = spans.find_named("invoke_workflow")
+    assert attributes_of(first)["reasond.finish_reason"] == "cancelled"
     assert place(second)[0] == OTHER.trace_id
     assert [f"{link.context.trace_id:032x}" for link in second.links] == [CALLER.trace_id]
 
@@ -116,7 +116,7 @@ async def test_a_task_for_an_agent_is_named_after_it(servers: Servers, model: Ec
     runner = servers.server(model)
     execution = await runner.start(servers.assignment(agent="clerk"))
     await end_of(runner, execution)
-    assert said(spans.one("invoke_agent clerk"))["gen_ai.agent.name"] == "clerk"
+    assert attributes_of(spans.one("invoke_agent clerk"))["gen_ai.agent.name"] == "clerk"
 
 
 async def test_lines_of_a_run_have_its_ids_and_those_of_its_rpc_are_left_alone(

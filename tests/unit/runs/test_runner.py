@@ -347,11 +347,11 @@ async def test_a_run_draws_its_nonces_where_its_ids_come_from(
     assert result_of(events).answer == "m" * 28
 
 
-def nested(depth: int) -> object:
-    return {"in": nested(depth - 1)} if depth else 1
+def nest(depth: int) -> object:
+    return {"in": nest(depth - 1)} if depth else 1
 
 
-@pytest.mark.parametrize("extra", [object(), float("nan"), nested(16), nested(5000 // 6)])
+@pytest.mark.parametrize("extra", [object(), float("nan"), nest(16), nest(5000 // 6)])
 async def test_a_step_that_no_transport_could_carry_ends_the_run_and_names_its_strategy(
     runner: Runner, store: MemoryExecutionStore, assign: Assign, extra: object
 ) -> None:
@@ -365,7 +365,7 @@ async def test_a_step_that_no_transport_could_carry_ends_the_run_and_names_its_s
 async def test_a_step_of_as_many_levels_as_allowed_is_kept(
     runner: Runner, store: MemoryExecutionStore, assign: Assign
 ) -> None:
-    result = result_of(await log_of(store, runner, await runner.start(assign(Script(extra=nested(15))))))
+    result = result_of(await log_of(store, runner, await runner.start(assign(Script(extra=nest(15))))))
     assert result.finish_reason is FinishReason.ANSWERED
 
 

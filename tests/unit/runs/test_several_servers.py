@@ -25,7 +25,7 @@ from tests.unit.runs.servers import (
     Servers,
     end_of,
     held_after,
-    recovered,
+    recover_run,
 )
 
 
@@ -64,7 +64,7 @@ async def test_a_wish_to_stop_survives_the_death_of_the_process(servers: Servers
     execution = await held_after(servers, (first := servers.server(model)), model, 1)
     await servers.die(first)
     await servers.store.request_cancel("acme", execution.execution_id)
-    result, _, _ = await recovered(servers, execution)
+    result, _, _ = await recover_run(servers, execution)
     assert result.finish_reason is FinishReason.CANCELLED
 
 
@@ -100,13 +100,13 @@ async def test_upkeep_begins_at_once_and_outlives_a_store_out_of_reach(servers: 
     calls: list[str] = []
     recover = servers.store.recover
 
-    async def broken(*arguments: object, **keys: object) -> object:
+    async def fail_twice(*arguments: object, **keys: object) -> object:
         calls.append("recover")
         if len(calls) < 3:
             raise StoreUnavailableError("gone") if len(calls) == 1 else ZeroDivisionError
         return await recover(*arguments, **keys)  # type: ignore[arg-type]  # passed on as they came
 
-    servers.store.recover = broken  # type: ignore[method-assign,assignment]  # a store that fails twice
+    servers.store.recover = fail_twice  # type: ignore[method-assign,assignment]  # a store that fails twice
     other = servers.server(EchoModel(), replace(LIMITS, lease_s=0.03))
     other.begin()
     other.begin()
@@ -172,7 +172,7 @@ async def test_content_that_is_not_kept_cannot_be_gone_on_with(servers: Servers,
     runner = servers.server(model, replace(LIMITS, records_content=False))
     execution = await held_after(servers, runner, model, 1)
     await servers.die(runner)
-    result, _, _ = await recovered(servers, execution)
+    result, _, _ = await recover_run(servers, execution)
     assert result.error is not None
     assert "its content was not kept" in result.error.message
 
@@ -205,7 +205,7 @@ async def test_a_wish_to_keep_a_run_survives_the_death_of_the_process(servers: S
     execution = await held_after(servers, (first := servers.server(model)), model, 1, keep_running=False)
     await servers.store.request_keep("acme", execution.execution_id)
     await servers.die(first)
-    result, _, _ = await recovered(servers, execution, reattach_s=0)
+    result, _, _ = await recover_run(servers, execution, reattach_s=0)
     assert result.finish_reason is FinishReason.ANSWERED
 
 

@@ -29,10 +29,10 @@ def test_keys_overlook_case_white_space_and_compatibility_forms() -> None:
 def test_where_a_text_ends_counts(one: list[str], other: list[str]) -> None:
     plain = [" ".join(text.replace("\0", "").split()) for text in one]
     same = plain == [" ".join(text.split()) for text in other]
-    assert (content_key_of(*plain) == content_key_of(*other)) == (same or _joined(plain) == _joined(other))
+    assert (content_key_of(*plain) == content_key_of(*other)) == (same or _join(plain) == _join(other))
 
 
-def _joined(texts: list[str]) -> str:
+def _join(texts: list[str]) -> str:
     return "\0".join(" ".join(text.split()) for text in texts)
 
 

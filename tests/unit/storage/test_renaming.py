@@ -47,7 +47,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine
     engine.dispose()
 
 
-def connected(engine: sa.Engine) -> sa.Connection:
+def connect(engine: sa.Engine) -> sa.Connection:
     connection = engine.connect()
     if engine.dialect.name == "sqlite":
         connection.exec_driver_sql("PRAGMA foreign_keys = ON")
@@ -72,11 +72,11 @@ def statements(engine: sa.Engine) -> Sequence[str]:
 @pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
 def test_the_tenants_that_are_named_are_renamed_in_every_table_and_no_other(engine: sa.Engine) -> None:
     before = tables_of(engine)
-    with connected(engine) as connection:
+    with connect(engine) as connection:
         for statement in statements(engine):
             connection.exec_driver_sql(statement)
     assert tables_of(engine) == before
-    with connected(engine) as connection:
+    with connect(engine) as connection:
         for table in before.keys() - {"alembic_version"}:
             rows = connection.exec_driver_sql(f"SELECT tenant FROM {table} ORDER BY tenant")  # noqa: S608 - ours
             assert [row[0] for row in rows] == ["acme", "sub:ann", "sub:bob"], table
@@ -85,5 +85,5 @@ def test_the_tenants_that_are_named_are_renamed_in_every_table_and_no_other(engi
 
 
 def test_renaming_table_by_table_is_refused_by_the_database(engine: sa.Engine) -> None:
-    with connected(engine) as connection, pytest.raises(IntegrityError):
+    with connect(engine) as connection, pytest.raises(IntegrityError):
         connection.exec_driver_sql("UPDATE executions SET tenant = 'sub:' || tenant WHERE tenant = 'ann'")

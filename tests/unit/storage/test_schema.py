@@ -107,7 +107,7 @@ async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated
         upgrade_schema(connection, "0001")
         connection.exec_driver_sql(EXECUTION.replace("'{}'", f"'{BODY}'"))
 
-    async def opened() -> None:
+    async def open_and_close() -> None:
         stores = await open_stores(
             url="",
             data_dir=str(tmp_path),
@@ -123,11 +123,11 @@ async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated
             await stores.aclose()
 
     with pytest.raises(SettingsError, match="is behind this release"):
-        await opened()
+        await open_and_close()
     with pytest.raises(SettingsError, match="is behind this release"):
         examine_stores(url="", data_dir=str(tmp_path))
     assert "has the schema of this release" in migrate_stores(url="", data_dir=str(tmp_path))
-    await opened()
+    await open_and_close()
     assert str(path) in examine_stores(url="", data_dir=str(tmp_path))
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
@@ -136,7 +136,7 @@ async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated
         with pytest.raises(SettingsError, match="a later release of reasond"):
             act(url="", data_dir=str(tmp_path))
     with pytest.raises(SettingsError, match="a later release of reasond"):
-        await opened()
+        await open_and_close()
 
 
 def test_nothing_is_made_by_looking(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ async def test_an_answer_eaten_by_hidden_reasoning_is_truncated_and_the_tokens_a
         lambda request: (
             Reply(reasoning="hm " * request.max_tokens, finish=ModelFinish.LENGTH)
             if is_shown
-            else Reply(text="", finish=ModelFinish.LENGTH, usage=hidden(request))
+            else Reply(text="", finish=ModelFinish.LENGTH, usage=hidden_usage(request))
         )
     )
     made = await run(eaten, max_iterations=1)
@@ -225,7 +225,7 @@ async def test_an_answer_eaten_by_hidden_reasoning_is_truncated_and_the_tokens_a
     assert f"Hidden reasoning took {tokens} of the {tokens} tokens" in warning
 
 
-def hidden(request: ChatRequest) -> Usage:
+def hidden_usage(request: ChatRequest) -> Usage:
     return Usage(
         input_tokens=COUNTER.count_prompt(request.messages),
         output_tokens=request.max_tokens,

@@ -89,7 +89,7 @@ class Traced:
     left: int
 
 
-async def traced(runner: Runner, store: ExecutionStore, model: DeepThinker, windows: int) -> Traced:
+async def trace(runner: Runner, store: ExecutionStore, model: DeepThinker, windows: int) -> Traced:
     """Return what a run of so many windows takes."""
     # Beyond the range of max_iterations, so that depth is measured and not the length of a text.
     config = BoundedContextConfig.model_construct(
@@ -150,8 +150,8 @@ async def measured(tmp_path: Path) -> dict[int, Traced]:
     model = DeepThinker()
     runner = Runner(store=stores.executions, model=model, clock=clock, limits=limits)
     try:
-        await traced(runner, stores.executions, model, 2)
-        return {windows: await traced(runner, stores.executions, model, windows) for windows in DEPTHS}
+        await trace(runner, stores.executions, model, 2)
+        return {windows: await trace(runner, stores.executions, model, windows) for windows in DEPTHS}
     finally:
         await stores.aclose()
 

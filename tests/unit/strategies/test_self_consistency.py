@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 
 
-def tagged(*answers: str) -> list[str]:
+def tag(*answers: str) -> list[str]:
     return [f"Hm. <answer>{answer}</answer>" for answer in answers]
 
 
@@ -62,7 +62,7 @@ def metrics(outcome: Outcome) -> SelfConsistencyMetrics:
 
 
 async def test_the_majority_of_normalised_answers_wins_in_the_words_of_its_first_sample() -> None:
-    with ScriptedModel(tagged("41", "42.0", "**42**", "x", "42")) as model:
+    with ScriptedModel(tag("41", "42.0", "**42**", "x", "42")) as model:
         samples, outcome = await run(model)
     assert (outcome.answer, outcome.finish_reason, outcome.warnings) == ("42.0", FinishReason.ANSWERED, ())
     assert [sample.normalized_answer for sample in samples] == ["41", "42", "42", "x", "42"]
@@ -72,20 +72,20 @@ async def test_the_majority_of_normalised_answers_wins_in_the_words_of_its_first
 
 
 async def test_sampling_stops_when_the_vote_is_decided() -> None:
-    with ScriptedModel(tagged("42", "42", "42")) as model:
+    with ScriptedModel(tag("42", "42", "42")) as model:
         _, outcome = await run(model)
     assert (metrics(outcome).is_stopped_early, metrics(outcome).samples, metrics(outcome).margin) == (True, 3, 1.0)
 
 
 async def test_a_vote_that_stays_open_goes_on_by_as_many_as_can_decide_it() -> None:
-    with ScriptedModel(tagged("1", "2", "1", "1", "1")) as model:
+    with ScriptedModel(tag("1", "2", "1", "1", "1")) as model:
         samples, outcome = await run(model, samples=7)
     assert (outcome.answer, len(samples)) == ("1", 5)
     assert metrics(outcome).is_stopped_early
 
 
 async def test_all_samples_share_one_prompt_and_differ_in_temperature() -> None:
-    with ScriptedModel(tagged("1", "2", "3", "4", "5")) as model:
+    with ScriptedModel(tag("1", "2", "3", "4", "5")) as model:
         samples, outcome = await run(model, temperature=1.0)
     assert len({request.messages for request in model.requests}) == 1
     assert [request.temperature for request in model.requests] == [1.0, 0.85, 1.15, 0.7, 1.3]
@@ -130,7 +130,7 @@ async def test_others_do_not_wait_for_a_first_that_says_nothing() -> None:
 
 
 async def test_below_the_agreement_nothing_is_answered_and_the_counts_are_told() -> None:
-    with ScriptedModel(tagged("1", "2", "1", "3")) as model:
+    with ScriptedModel(tag("1", "2", "1", "3")) as model:
         samples, outcome = await run(model, samples=5, min_agreement=0.7)
     assert (outcome.answer, outcome.finish_reason) == ("", FinishReason.MAX_ITERATIONS)
     assert metrics(outcome).is_abstained
@@ -140,13 +140,13 @@ async def test_below_the_agreement_nothing_is_answered_and_the_counts_are_told()
 
 
 async def test_agreement_must_be_certain_before_sampling_stops() -> None:
-    with ScriptedModel(tagged("1", "1", "1", "1")) as model:
+    with ScriptedModel(tag("1", "1", "1", "1")) as model:
         _, outcome = await run(model, samples=5, min_agreement=0.8)
     assert outcome.answer == "1"
 
 
 async def test_a_tie_goes_to_the_answer_that_came_first() -> None:
-    with ScriptedModel(tagged("2", "1", "1", "2")) as model:
+    with ScriptedModel(tag("2", "1", "1", "2")) as model:
         _, outcome = await run(model, samples=4)
     assert (outcome.answer, metrics(outcome).margin) == ("2", 0.0)
 
@@ -163,7 +163,7 @@ async def test_what_was_cut_or_is_silent_casts_no_vote() -> None:
         Reply(text="So <answer>4", finish=ModelFinish.LENGTH),
         Reply(text="Hm " * 300),
         Reply(text="x", finish=ModelFinish.CONTENT_FILTER),
-        *tagged("42"),
+        *tag("42"),
     ]
     with ScriptedModel(replies) as model:
         samples, outcome = await run(model)
@@ -200,7 +200,7 @@ async def test_without_any_answer_the_run_is_truncated() -> None:
 
 async def test_failed_samples_are_counted_and_cost_no_more_than_themselves() -> None:
     failed = Reply(text="Hm", error=ModelFailedError("gone"))
-    with ScriptedModel([*tagged("1"), failed, *tagged("1")]) as model:
+    with ScriptedModel([*tag("1"), failed, *tag("1")]) as model:
         _, outcome = await run(model)
     assert outcome.answer == "1"
     assert outcome.warnings == ("1 of 3 samples failed (MODEL_FAILED) and cast no vote.",)
@@ -214,7 +214,7 @@ async def test_a_model_that_fails_in_a_whole_wave_is_not_asked_again() -> None:
 
 
 async def test_a_budget_of_calls_ends_the_vote_with_what_there_is() -> None:
-    with ScriptedModel(tagged("1", "2")) as scripted:
+    with ScriptedModel(tag("1", "2")) as scripted:
         metered = MeteredModel(model=scripted, budget=Budget(max_model_calls=2))
         samples, outcome = await run(metered, budget=Budget(max_model_calls=2))
     assert (outcome.answer, outcome.finish_reason, len(samples)) == ("1", FinishReason.BUDGET_EXHAUSTED, 2)
@@ -243,12 +243,12 @@ async def test_a_budget_that_covers_no_call_is_an_error() -> None:
 
 
 async def test_a_budget_that_only_the_meter_knows_ends_the_vote_too() -> None:
-    with ScriptedModel(tagged("1", "2")) as scripted:
+    with ScriptedModel(tag("1", "2")) as scripted:
         samples, outcome = await run(MeteredModel(model=scripted, budget=Budget(max_model_calls=2)))
     assert (outcome.finish_reason, len(samples), outcome.warnings) == (FinishReason.BUDGET_EXHAUSTED, 2, ())
 
 
-@pytest.mark.parametrize("replies", [["Hm"], tagged("1")])
+@pytest.mark.parametrize("replies", [["Hm"], tag("1")])
 async def test_an_abstention_out_of_budget_names_the_budget(replies: Sequence[str]) -> None:
     with ScriptedModel(replies[:1]) as scripted:
         budget = Budget(max_model_calls=1)
@@ -270,14 +270,14 @@ async def test_a_prompt_that_fills_the_window_is_refused_and_names_bounded_conte
 
 
 async def test_a_small_room_lowers_what_a_sample_may_write_and_says_so() -> None:
-    with ScriptedModel(tagged("1"), context_window=1000) as model:
+    with ScriptedModel(tag("1"), context_window=1000) as model:
         _, outcome = await run(model, samples=1)
     (warning,) = outcome.warnings
     assert warning.startswith(f"max_tokens was lowered from 4096 to {model.requests[0].max_tokens}")
 
 
 async def test_long_material_is_prepared_beside_the_event_loop() -> None:
-    with ScriptedModel(tagged("1", "1")) as model:
+    with ScriptedModel(tag("1", "1")) as model:
         _, outcome = await run(model, samples=3, material="wall " * 20_000, budget=Budget(max_total_tokens=10**6))
     assert outcome.answer == "1"
 

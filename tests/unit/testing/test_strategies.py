@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.llm.model import ChatRequest, Finished, Message, Role
@@ -48,7 +48,7 @@ class Twice(ReasoningStrategy[TwiceConfig]):
             try:
                 async with aclosing(self.call(self.prompt(task, nonce), context)) as heard:
                     async for piece in heard:
-                        if isinstance(piece, Reply):
+                        if isinstance(piece, ModelReply):
                             said = (piece.parsed.content or piece.parsed.text).strip()
                         else:
                             yield Wrote(text=piece.text)
@@ -243,7 +243,7 @@ class Stubborn(Twice):
         while not said:
             async with aclosing(self.call(self.prompt(task, context.new_nonce()), context)) as heard:
                 async for piece in heard:
-                    said = piece.parsed.written if isinstance(piece, Reply) else said
+                    said = piece.parsed.written if isinstance(piece, ModelReply) else said
         metrics = CustomMetrics(data={})
         yield Outcome(answer=said, finish_reason=FinishReason.ANSWERED, metrics=metrics)
 

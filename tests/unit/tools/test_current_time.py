@@ -11,13 +11,13 @@ CONTEXT = ToolContext(call_id="c1", timeout_s=1)
 NOON = datetime(2026, 7, 4, 12, 0, 0, 123456, tzinfo=UTC)
 
 
-async def told(zone: str) -> object:
+async def tell(zone: str) -> object:
     return await CurrentTime(now=lambda: NOON).call(CurrentTimeArguments(zone=zone), CONTEXT)
 
 
 async def test_the_time_is_that_of_the_injected_clock_in_the_zone() -> None:
-    assert await told("UTC") == {"time": "2026-07-04T12:00:00+00:00", "weekday": "Saturday", "zone": "UTC"}
-    assert await told("Europe/Berlin") == {
+    assert await tell("UTC") == {"time": "2026-07-04T12:00:00+00:00", "weekday": "Saturday", "zone": "UTC"}
+    assert await tell("Europe/Berlin") == {
         "time": "2026-07-04T14:00:00+02:00",
         "weekday": "Saturday",
         "zone": "Europe/Berlin",
@@ -36,4 +36,4 @@ async def test_without_a_clock_it_is_the_systems() -> None:
 )
 async def test_an_unknown_zone_or_a_path_is_refused(zone: str) -> None:
     with pytest.raises(ToolFailedError, match="use an IANA name"):
-        await told(zone)
+        await tell(zone)

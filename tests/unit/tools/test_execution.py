@@ -121,11 +121,11 @@ async def test_empty_arguments_are_an_empty_object() -> None:
 async def test_the_text_of_foreign_exceptions_goes_to_the_log_and_not_to_the_model(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def broken(_: str) -> object:
+    async def fail(_: str) -> object:
         raise RuntimeError("password=hunter2")
 
     with caplog.at_level(logging.ERROR, "reasond.tools"):
-        message = message_of(await box(Echo(broken)).call(call()))
+        message = message_of(await box(Echo(fail)).call(call()))
     assert "hunter2" not in message
     assert "the tool 'echo' failed" in message
     assert "hunter2" in caplog.text
@@ -212,12 +212,12 @@ async def test_a_result_that_is_no_json_is_an_error(value: object) -> None:
 
 
 async def test_a_result_nested_without_end_is_an_error() -> None:
-    async def nested(_: str) -> object:
+    async def nest(_: str) -> object:
         value: list[object] = []
         value.append(value)
         return value
 
-    assert "no JSON" in message_of(await box(Echo(nested)).call(call()))
+    assert "no JSON" in message_of(await box(Echo(nest)).call(call()))
 
 
 async def test_a_long_result_is_shown_in_part_and_read_by_its_handle() -> None:

@@ -82,7 +82,7 @@ def fetcher(
     return HttpGet(policy=policy, limits=FetchLimits(**limits), resolve=names), names
 
 
-async def fetched(tool: HttpGet, url: str) -> dict[str, Any]:
+async def fetch(tool: HttpGet, url: str) -> dict[str, Any]:
     document = await tool.call(HttpGetArguments(url=url), CONTEXT)
     assert isinstance(document, dict)
     return document
@@ -93,7 +93,7 @@ async def test_a_document_comes_from_the_address_that_was_looked_at_under_its_ow
         upstream.replies = [answer("grüße".encode())]
         tool, names = fetcher()
         url = f"http://inside.test:{upstream.port}/path%2Fx?q=a%20b"
-        assert await fetched(tool, url) == {"status": 200, "url": url, "content_type": "text/plain", "text": "grüße"}
+        assert await fetch(tool, url) == {"status": 200, "url": url, "content_type": "text/plain", "text": "grüße"}
     head = upstream.requests[0]
     assert head.startswith("GET /path%2Fx?q=a%20b HTTP/1.1\r\n")
     assert f"Host: inside.test:{upstream.port}\r\n" in head
@@ -107,11 +107,11 @@ async def test_a_name_that_changes_its_answer_is_asked_for_only_once() -> None:
     async with running() as upstream:
         tool, names = fetcher(("8.8.8.8", "127.0.0.1"), ("127.0.0.1",), private=())
         with pytest.raises(ToolFailedError, match="may not be connected to"):
-            await fetched(tool, f"http://inside.test:{upstream.port}/")
+            await fetch(tool, f"http://inside.test:{upstream.port}/")
         assert names.asked == ["inside.test"]
         upstream.replies = [answer()]
         rebinding, names = fetcher(("127.0.0.1",), ("127.9.9.9",))
-        assert (await fetched(rebinding, f"http://inside.test:{upstream.port}/"))["text"] == "hello"
+        assert (await fetch(rebinding, f"http://inside.test:{upstream.port}/"))["text"] == "hello"
         assert names.asked == ["inside.test"]
 
 
@@ -121,10 +121,10 @@ async def test_loopback_is_refused_although_something_answers_there() -> None:
         for url in (f"http://127.0.0.1:{upstream.port}/", f"http://[::ffff:127.0.0.1]:{upstream.port}/"):
             tool, _ = fetcher(allow=("127.0.0.1", "::ffff:7f00:1", "::ffff:127.0.0.1"), private=())
             with pytest.raises(ToolFailedError):
-                await fetched(tool, url)
+                await fetch(tool, url)
         tool, _ = fetcher(("127.0.0.1",), private=())
         with pytest.raises(ToolFailedError, match="may not be connected to"):
-            await fetched(tool, f"http://inside.test:{upstream.port}/")
+            await fetch(tool, f"http://inside.test:{upstream.port}/")
     assert upstream.requests == []
 
 
@@ -133,7 +133,7 @@ async def test_a_redirect_is_looked_at_like_the_first_url() -> None:
         tool, names = fetcher()
         base = f"http://inside.test:{upstream.port}"
         upstream.replies = [answer(b"", "Location: /moved", status="302 Found"), answer(b"there")]
-        assert (await fetched(tool, base))["url"] == f"{base}/moved"
+        assert (await fetch(tool, base))["url"] == f"{base}/moved"
         assert names.asked == ["inside.test", "inside.test"]
         for location in (
             f"http://127.0.0.1:{upstream.port}/",
@@ -142,11 +142,11 @@ async def test_a_redirect_is_looked_at_like_the_first_url() -> None:
         ):
             upstream.replies = [answer(b"", f"Location: {location}", status="301 Moved")]
             with pytest.raises(ToolFailedError, match=r"not allowed|must begin with"):
-                await fetched(tool, base)
+                await fetch(tool, base)
         upstream.requests.clear()
         upstream.replies = [answer(b"", "Location: /again", status="307 Again")] * 9
         with pytest.raises(ToolFailedError, match="redirected more than 3 times"):
-            await fetched(tool, base)
+            await fetch(tool, base)
         assert len(upstream.requests) == 4
 
 
@@ -155,14 +155,14 @@ async def test_a_redirect_to_a_name_that_has_become_private_is_refused() -> None
         tool, _ = fetcher(("127.0.0.1",), ("10.0.0.1",), allow=("inside.test", "other.test"))
         upstream.replies = [answer(b"", "Location: http://other.test/", status="302 Found")]
         with pytest.raises(ToolFailedError, match=r"'other\.test' has an address that may not"):
-            await fetched(tool, f"http://inside.test:{upstream.port}/")
+            await fetch(tool, f"http://inside.test:{upstream.port}/")
 
 
 async def test_a_long_body_is_read_as_far_as_allowed_and_says_so() -> None:
     async with running() as upstream:
         upstream.replies = [answer(b"x" * 500_000)]
         tool, _ = fetcher(max_bytes=1_024)
-        document = await fetched(tool, f"http://inside.test:{upstream.port}/")
+        document = await fetch(tool, f"http://inside.test:{upstream.port}/")
         assert document["text"] == "x" * 1_024
         assert document["is_cut"]
 
@@ -183,7 +183,7 @@ async def test_what_cannot_be_used_is_told_in_our_own_words(reply: bytes, told: 
         upstream.replies = [reply]
         tool, _ = fetcher()
         with pytest.raises(ToolFailedError, match=told):
-            await fetched(tool, f"http://inside.test:{upstream.port}/")
+            await fetch(tool, f"http://inside.test:{upstream.port}/")
 
 
 async def test_a_server_that_never_answers_takes_the_time_that_is_allowed_and_no_more() -> None:
@@ -191,7 +191,7 @@ async def test_a_server_that_never_answers_takes_the_time_that_is_allowed_and_no
         upstream.replies = [b""]
         tool, _ = fetcher(timeout_s=0.05)
         with pytest.raises(ToolFailedError, match="it took too long"):
-            await fetched(tool, f"http://inside.test:{upstream.port}/")
+            await fetch(tool, f"http://inside.test:{upstream.port}/")
 
 
 async def test_a_closed_port_an_unknown_host_and_a_wrong_certificate_are_told_apart() -> None:
@@ -199,17 +199,17 @@ async def test_a_closed_port_an_unknown_host_and_a_wrong_certificate_are_told_ap
         port = closed.getsockname()[1]
     tool, _ = fetcher()
     with pytest.raises(ToolFailedError, match="the connection failed"):
-        await fetched(tool, f"http://inside.test:{port}/")
+        await fetch(tool, f"http://inside.test:{port}/")
     async with running() as upstream:
         with pytest.raises(ToolFailedError, match="could not be fetched"):
-            await fetched(tool, f"https://inside.test:{upstream.port}/")
+            await fetch(tool, f"https://inside.test:{upstream.port}/")
 
-    async def unknown(_: str, __: int) -> Sequence[str]:
+    async def resolve_nothing(_: str, __: int) -> Sequence[str]:
         raise socket.gaierror(-2, "secret words of the resolver")
 
     policy = AddressPolicy(allow_hosts=("inside.test",))
     with pytest.raises(ToolFailedError, match=r"its host is not known$"):
-        await fetched(HttpGet(policy=policy, limits=FetchLimits(), resolve=unknown), "https://inside.test/")
+        await fetch(HttpGet(policy=policy, limits=FetchLimits(), resolve=resolve_nothing), "https://inside.test/")
 
 
 async def test_over_tls_the_certificate_must_be_of_the_name_and_of_a_trusted_authority(tmp_path: Path) -> None:
@@ -229,10 +229,10 @@ async def test_over_tls_the_certificate_must_be_of_the_name_and_of_a_trusted_aut
     async with running(served) as upstream:
         upstream.replies = [answer(b"over TLS")]
         url = f"https://localhost:{upstream.port}/"
-        assert (await fetched(tool(trusted), url))["text"] == "over TLS"
+        assert (await fetch(tool(trusted), url))["text"] == "over TLS"
         for accepted, wrong in ((stranger, url), (None, url), (trusted, f"https://inside.test:{upstream.port}/")):
             with pytest.raises(ToolFailedError, match="its certificate cannot be trusted"):
-                await fetched(tool(accepted), wrong)
+                await fetch(tool(accepted), wrong)
         assert len(upstream.requests) == 1
 
 
@@ -244,8 +244,8 @@ async def test_a_charset_that_is_no_charset_of_text_is_not_used() -> None:
         ]
         tool, _ = fetcher()
         url = f"http://inside.test:{upstream.port}/"
-        assert (await fetched(tool, url))["text"] == "a\ufffd"
-        assert (await fetched(tool, url))["text"] == "grüße"
+        assert (await fetch(tool, url))["text"] == "a\ufffd"
+        assert (await fetch(tool, url))["text"] == "grüße"
 
 
 async def test_without_a_name_server_of_its_own_it_asks_the_system() -> None:
@@ -253,4 +253,4 @@ async def test_without_a_name_server_of_its_own_it_asks_the_system() -> None:
         upstream.replies = [answer()]
         policy = AddressPolicy(allow_hosts=("localhost",), allow_private_hosts=("localhost",), allow_http=True)
         tool = HttpGet(policy=policy, limits=FetchLimits())
-        assert (await fetched(tool, f"http://localhost:{upstream.port}/"))["text"] == "hello"
+        assert (await fetch(tool, f"http://localhost:{upstream.port}/"))["text"] == "hello"

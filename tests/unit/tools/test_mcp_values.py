@@ -57,7 +57,7 @@ def test_a_tool_without_a_description_is_told_by_title_or_name() -> None:
     assert describe_tool(types.Tool(name="n", input_schema=schema)) == "n"
 
 
-def found(schema: dict[str, Any], arguments: dict[str, Any]) -> Sequence[str]:
+def find(schema: dict[str, Any], arguments: dict[str, Any]) -> Sequence[str]:
     return [f"{one.field}: {one.description}" for one in build_validator(schema)(arguments)]
 
 
@@ -68,13 +68,13 @@ def test_wrong_arguments_are_told_by_path_value_and_what_would_be_right() -> Non
         "required": ["kind"],
         "additionalProperties": False,
     }
-    assert found(schema, {"kind": "a", "list": [1, 2]}) == []
-    assert found(schema, {"list": [1, 9], "x": 1}) == [
+    assert find(schema, {"kind": "a", "list": [1, 2]}) == []
+    assert find(schema, {"list": [1, 9], "x": 1}) == [
         "list.1: must satisfy maximum 5, got 9",
         ": must have 'kind'",
         ": must not have 'x'; known are 'list', 'kind'",
     ]
-    assert len(found({"properties": {f"a{n}": False for n in range(50)}}, {f"a{n}": 1 for n in range(50)})) == 10
+    assert len(find({"properties": {f"a{n}": False for n in range(50)}}, {f"a{n}": 1 for n in range(50)})) == 10
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_wrong_arguments_are_told_by_path_value_and_what_would_be_right() -> Non
     ],
 )
 def test_schemas_that_are_none_or_could_take_for_ever_let_everything_pass(schema: dict[str, Any]) -> None:
-    assert found(schema, {"a": "a" * 40 + "!"}) == []
+    assert find(schema, {"a": "a" * 40 + "!"}) == []
 
 
 def test_references_to_other_documents_are_not_followed() -> None:
     with pytest.raises(Exception, match="Unresolvable"):
-        found({"properties": {"a": {"$ref": "http://127.0.0.1:9/schema"}}}, {"a": 1})
+        find({"properties": {"a": {"$ref": "http://127.0.0.1:9/schema"}}}, {"a": 1})

@@ -25,7 +25,7 @@ LINES = st.lists(
 )
 
 
-def packed(lines: Sequence[WindowMetrics], before: WindowLines | None = None) -> WindowLines:
+def pack(lines: Sequence[WindowMetrics], before: WindowLines | None = None) -> WindowLines:
     made = WindowLines() if before is None else before
     for line in lines:
         values = asdict(line)
@@ -34,7 +34,7 @@ def packed(lines: Sequence[WindowMetrics], before: WindowLines | None = None) ->
     return made
 
 
-def numbered(lines: Sequence[WindowMetrics]) -> tuple[WindowMetrics, ...]:
+def number_lines(lines: Sequence[WindowMetrics]) -> tuple[WindowMetrics, ...]:
     return tuple(
         WindowMetrics(
             iteration=number,
@@ -51,12 +51,12 @@ def numbered(lines: Sequence[WindowMetrics]) -> tuple[WindowMetrics, ...]:
 
 @given(LINES)
 def test_what_was_added_is_what_is_there(lines: list[WindowMetrics]) -> None:
-    made, expected = packed(lines), numbered(lines)
+    made, expected = pack(lines), number_lines(lines)
     assert tuple(made) == expected
     assert made == expected
     assert expected == made
     assert made == list(expected)
-    assert made == packed(lines)
+    assert made == pack(lines)
     assert hash(made) == hash(expected)
     assert len(made) == len(expected)
     assert made[::-1] == expected[::-1]
@@ -67,11 +67,11 @@ def test_what_was_added_is_what_is_there(lines: list[WindowMetrics]) -> None:
 def test_lines_that_others_were_made_of_never_change(
     shared: list[WindowMetrics], one: list[WindowMetrics], other: list[WindowMetrics]
 ) -> None:
-    base = packed(shared)
-    first, second = packed(one, base), packed(other, base)
-    assert base == numbered(shared)
-    assert first == numbered([*shared, *one])
-    assert second == numbered([*shared, *other])
+    base = pack(shared)
+    first, second = pack(one, base), pack(other, base)
+    assert base == number_lines(shared)
+    assert first == number_lines([*shared, *one])
+    assert second == number_lines([*shared, *other])
 
 
 def test_lines_are_no_other_lines_and_no_other_kind_of_thing() -> None:

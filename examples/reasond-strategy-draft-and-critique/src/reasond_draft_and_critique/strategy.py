@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import Reply, hear
+from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError, InvalidConfigError, TokenBudgetExhaustedError, Violation
@@ -88,7 +88,7 @@ class _Run:
         # Closing the generator closes the model's stream: a cancelled run spends nothing more.
         async with aclosing(call) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Reply):
+                if isinstance(piece, ModelReply):
                     self.finish, self.said = piece.finish, (piece.parsed.content or piece.parsed.text).strip()
                 else:
                     yield Wrote(text=piece.text)

@@ -11,7 +11,7 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from reasond_server.errors import ModelProtocolError, ModelUnavailableError, shown
+from reasond_server.errors import ModelProtocolError, ModelUnavailableError, show
 
 if TYPE_CHECKING:
     from reasond_server.llm.counting.tokenizers import Ranks
@@ -33,19 +33,19 @@ def fetch_ranks(ranks: Ranks, *, source: str, folder: Path) -> Path:
         content = _read(source)
     except (OSError, URLError, ValueError) as error:
         raise ModelUnavailableError(
-            f"The ranks of {ranks.name} cannot be read from {shown(source)}",
+            f"The ranks of {ranks.name} cannot be read from {show(source)}",
             remedy=f"Check the network, or bring {ranks.name}.tiktoken here and name it with --source.",
         ) from error
     if len(content) > _MAX_BYTES or hashlib.sha256(content).hexdigest() != ranks.sha256:
         raise ModelProtocolError(
-            f"What {shown(source)} holds is not the file of ranks of {ranks.name}: its checksum is another",
+            f"What {show(source)} holds is not the file of ranks of {ranks.name}: its checksum is another",
             remedy=f"The right file has the SHA-256 {ranks.sha256}.",
         )
     try:
         return _write_file(content, folder / f"{ranks.name}.tiktoken")
     except OSError as error:
         raise ModelUnavailableError(
-            f"The ranks of {ranks.name} cannot be written to {shown(str(folder))}",
+            f"The ranks of {ranks.name} cannot be written to {show(str(folder))}",
             remedy="Choose a folder that may be written with --folder.",
         ) from error
 

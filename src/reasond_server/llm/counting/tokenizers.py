@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
 from reasond_server.llm.counting.learning import TemplateAllowance
 
@@ -312,7 +312,7 @@ def load_tokenizer_file(path: Path, *, template: TemplateAllowance | None = None
     except Exception as error:
         # The package raises bare Exceptions, whose texts tell nothing that a person could use.
         raise SettingsError(
-            f"{shown(str(path))} is no tokenizer file that can be read",
+            f"{show(str(path))} is no tokenizer file that can be read",
             remedy="Name the tokenizer.json of the model.",
         ) from error
     return TokenizerFileCounter(tokenizer, template=template)

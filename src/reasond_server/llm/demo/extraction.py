@@ -43,7 +43,7 @@ def split_sentences(text: str) -> list[str]:
     found: list[str] = []
     for paragraph in _PARAGRAPH.split(_FENCE.sub("\n", text)):
         for sentence in _split(paragraph):
-            found.extend(_bound(" ".join(_FENCE_MARK.sub("", sentence).split())))
+            found.extend(_cut_long(" ".join(_FENCE_MARK.sub("", sentence).split())))
     return found
 
 
@@ -58,7 +58,7 @@ def _split(paragraph: str) -> list[str]:
     return [paragraph[start:end] for start, end in pairwise(cuts)]
 
 
-def _bound(sentence: str) -> list[str]:
+def _cut_long(sentence: str) -> list[str]:
     """Return `sentence`, cut between words where it is too long."""
     parts: list[str] = []
     while len(sentence) > MAX_SENTENCE_CHARACTERS:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.telemetry.propagation import outgoing_headers
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RequestHeads:
             self._base = URL(options.base_url)
         except ValueError:
             raise SettingsError(
-                f"The address {shown(options.base_url)} of model backend {shown(options.name)} is not usable",
+                f"The address {show(options.base_url)} of model backend {show(options.name)} is not usable",
                 remedy="Set base_url to an address such as https://host/v1.",
             ) from None
         self._options = options
@@ -150,7 +150,7 @@ def find_proxy(base_url: str) -> str | None:
     if problem := _find_problem(proxy):
         # Its address is not shown: it may hold a password.
         raise SettingsError(
-            f"The environment names a proxy for {shown(parts.hostname)} that {problem}",
+            f"The environment names a proxy for {show(parts.hostname)} that {problem}",
             remedy=f"Set {parts.scheme.upper()}_PROXY to a proxy over HTTP, or name {parts.hostname} in NO_PROXY.",
         )
     return proxy
@@ -164,7 +164,7 @@ def _find_problem(proxy: str) -> str:
     except ValueError:
         return "has no address"
     if parts.scheme not in {"http", "https"}:
-        return f"is of the kind {shown(parts.scheme)}, while only those over HTTP can be used"
+        return f"is of the kind {show(parts.scheme)}, while only those over HTTP can be used"
     return "" if parts.hostname else "has no address"
 
 

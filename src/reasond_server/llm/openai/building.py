@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from reasond_server.errors import SettingsError, shown
+from reasond_server.errors import SettingsError, show
 from reasond_server.llm.counting import EstimatingCounter, choose_counter
 from reasond_server.llm.counting.tokenizers import TiktokenCounter
 from reasond_server.llm.model import ChatRequest
@@ -80,7 +80,7 @@ def _choose_counter(
         raise SettingsError('count = "tokenizer" needs tokenizer_file', remedy="Name a tokenizer.json of the model.")
     if kind == "server" and not options.profile.count_path:
         raise SettingsError(
-            f'count = "server", but the profile {shown(options.profile.name)} knows no place where it counts',
+            f'count = "server", but the profile {show(options.profile.name)} knows no place where it counts',
             remedy='Set count_path in the capabilities of the backend, or count = "auto".',
         )
     counter = choose_counter(
@@ -89,7 +89,7 @@ def _choose_counter(
     if kind == "tiktoken" and not isinstance(counter, TiktokenCounter):
         places = ", ".join(map(str, rank_folders)) or "none"
         raise SettingsError(
-            f'count = "tiktoken", but there are no ranks of {shown(options.model)} on this machine',
+            f'count = "tiktoken", but there are no ranks of {show(options.model)} on this machine',
             remedy=f"Install reasond-server[tiktoken] and put the file of ranks into one of: {places}.",
         )
     return counter

@@ -20,7 +20,7 @@ from reasond_server.errors import (
     ModelRateLimitedError,
     ModelTimeoutError,
     ModelUnavailableError,
-    shown,
+    show,
 )
 from reasond_server.llm.openai.json_values import parse_json
 
@@ -96,7 +96,7 @@ class _Kind(StrEnum):
 
 def describe_place(options: BackendOptions) -> str:
     """Return the backend's name, host and port, for messages."""
-    return f"{shown(options.name)} at {shown(urlsplit(options.base_url).netloc.rpartition('@')[2])}"
+    return f"{show(options.name)} at {show(urlsplit(options.base_url).netloc.rpartition('@')[2])}"
 
 
 def fault_of_status(
@@ -230,7 +230,7 @@ def _build_lasting_error(
 ) -> ModelError:
     """Return the error for a fault that would occur again."""
     parameter = _find_parameter(report)
-    model = shown(options.model)
+    model = show(options.model)
     kinds: dict[_Kind, tuple[type[ModelError], str, str]] = {
         _Kind.CONTEXT: (
             ContextExhaustedError,
@@ -260,7 +260,7 @@ def _build_lasting_error(
         ),
         _Kind.REFUSED: (
             ModelProtocolError,
-            f"refuses the parameter {shown(parameter)}" if parameter else "refuses the request as malformed",
+            f"refuses the parameter {show(parameter)}" if parameter else "refuses the request as malformed",
             "The profile of the backend does not fit: `reasond backends check` finds one that does.",
         ),
     }

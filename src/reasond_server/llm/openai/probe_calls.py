@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 
-from reasond_server.errors import ModelUnavailableError, shown
+from reasond_server.errors import ModelUnavailableError, show
 from reasond_server.llm.openai.addressing import RequestHeads
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ProbeReply:
             return self.error
         if not self.is_ok:
             return f"HTTP {self.status}{f': {self.error}' if self.error else ''}"
-        end = "closed by us" if self.is_cut else f"finish_reason {shown(self.finish)}"
+        end = "closed by us" if self.is_cut else f"finish_reason {show(self.finish)}"
         return f"{self.tokens} tokens, {end}"
 
     def take(self, event: object) -> None:

@@ -16,7 +16,7 @@ from reasond_server.errors import (
     ModelFailedError,
     PermissionMissingError,
     SettingsError,
-    shown,
+    show,
 )
 from reasond_server.llm.openai.probe_calls import ProbeClient
 from reasond_server.llm.profiles import LimitField, SchemaLevel, find_differences, find_profile, is_hosted, merge
@@ -191,7 +191,7 @@ class _Examination:
         most = _MOST_TEMPLATE + len(_PLAIN.encode())
         are_counts = all(isinstance(one, int) and one >= few // 2 for one, few in zip(told, least, strict=True))
         self._is_usage_believed = are_counts and isinstance(told[0], int) and told[0] <= most
-        evidence = f"prompt {shown(told[0])} of {least[0]} words, output {shown(told[1])} of {least[1]} words"
+        evidence = f"prompt {show(told[0])} of {least[0]} words, output {show(told[1])} of {least[1]} words"
         self._note("usage believable", self._is_usage_believed, evidence)
         if not self._is_usage_believed:
             self._warnings.append("The server's usage cannot be true; do not rely on budgets and costs with it.")

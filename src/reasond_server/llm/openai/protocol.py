@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import shown
+from reasond_server.errors import show
 from reasond_server.llm.model import ReasoningText, Text
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def select_tools(request: ChatRequest, profile: ModelProfile, warnings: list[str
     if choice in {"auto", "none"}:
         return request.tools, choice
     if not profile.forced_tool_choice:
-        warnings.append(f"tool_choice {shown(choice)} became 'auto': the model cannot be forced")
+        warnings.append(f"tool_choice {show(choice)} became 'auto': the model cannot be forced")
         return request.tools, "auto"
     named = [tool for tool in request.tools if tool.name == choice]
     if named and not profile.named_tool_choice:

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import ModelProtocolError, shown
+from reasond_server.errors import ModelProtocolError, show
 from reasond_server.llm.model import ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.json_values import is_object, parse_object
 from reasond_server.llm.openai.protocol import (
@@ -297,7 +297,7 @@ class ResponsesDecoder:
         """
         if not (isinstance(call.call_id, str) and isinstance(call.name, str) and call.call_id and call.name):
             raise ModelProtocolError(
-                f"the model's provider sent a call of tool {shown(call.name)} under the id {shown(call.call_id)}"
+                f"the model's provider sent a call of tool {show(call.name)} under the id {show(call.call_id)}"
             )
         if call.call_id in self._called:
             return ()
@@ -348,7 +348,7 @@ class ResponsesDecoder:
 def _read_member(event: dict[str, Any], name: str) -> dict[str, Any]:
     value = event.get(name)
     if not isinstance(value, dict):
-        raise ModelProtocolError(f"the model's provider sent {shown(event.get('type'))} without its {name}")
+        raise ModelProtocolError(f"the model's provider sent {show(event.get('type'))} without its {name}")
     return value
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import to_json
 
-from reasond_server.errors import ModelProtocolError, ModelUnavailableError, shown
+from reasond_server.errors import ModelProtocolError, ModelUnavailableError, show
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.addressing import RequestHeads, build_missing_package_error, find_proxy
 from reasond_server.llm.openai.faults import UpstreamFaultError
@@ -398,7 +398,7 @@ def _encode_with_care(options: BackendOptions, body: dict[str, Any]) -> bytes:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (ValueError, TypeError, RecursionError):
         error = ModelProtocolError(
-            f"The request to the model backend {shown(options.name)} cannot be written as JSON",
+            f"The request to the model backend {show(options.name)} cannot be written as JSON",
             remedy="Check the JSON Schemas of the request: NaN and infinity have no form in JSON.",
         )
         raise UpstreamFaultError(error) from None

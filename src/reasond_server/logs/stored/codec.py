@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import pydantic_core
 
-from reasond_server.errors import InternalError, shown
+from reasond_server.errors import InternalError, show
 from reasond_server.types import Event, Execution, LoggedEvent, StepDetail
 from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, fields_of
 
@@ -121,7 +121,7 @@ def _row(text: str) -> dict[str, Any]:
     version = row.get("v") if isinstance(row, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise LaterVersionError(
-            f"a stored row has version {shown(version)}, this release reads {VERSION}",
+            f"a stored row has version {show(version)}, this release reads {VERSION}",
             remedy="Run the release that wrote it, or a later one.",
         )
     if version != VERSION:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, shown
+from reasond_server.errors import InternalError, show
 from reasond_server.logs.contract import Head, events_of
 from reasond_server.logs.store import Record, Recovery
 from reasond_server.logs.stored.codec import (
@@ -292,4 +292,4 @@ def require_storable(execution: Execution) -> None:
     """
     names = (execution.tenant, execution.execution_id, execution.request_id, execution.strategy)
     if not is_storable(*names):
-        raise InternalError(f"an execution has names that cannot be stored: {shown(names)}")
+        raise InternalError(f"an execution has names that cannot be stored: {show(names)}")

@@ -127,7 +127,7 @@ class Conversation:
             *before, user = self.opening
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
-    def bound(self) -> None:
+    def mask_surplus(self) -> None:
         """Mask the oldest observations if too many are shown; nothing else is left out without a known window."""
         self._mask_old(_MAX_SHOWN_TOKENS)
 

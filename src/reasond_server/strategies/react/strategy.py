@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from reasond_server.context.calls import LEAST_TOKENS, Reply, ReplyListener
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
@@ -155,7 +155,7 @@ class ReactRun:
             tool_choice="auto" if self.due is None else "none",
         )
 
-    async def take_reply(self, reply: Reply) -> tuple[Step, Outcome | None]:
+    async def take_reply(self, reply: ModelReply) -> tuple[Step, Outcome | None]:
         """Act on a reply; return its step, and the outcome if it is the last."""
         self.used_tokens += reply.usage.total_tokens
         parsed = reply.parsed
@@ -176,7 +176,7 @@ class ReactRun:
             return await self._act_in_text(reply), None
         return self._take_words(reply)
 
-    def _find_ending(self, reply: Reply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome] | None:
+    def _find_ending(self, reply: ModelReply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome] | None:
         """Return the end of the run if `reply` is one."""
         is_due = self.due is not None
         if reply.finish is ModelFinish.CONTENT_FILTER:
@@ -199,7 +199,7 @@ class ReactRun:
             warnings=tuple(dict.fromkeys((*told, *warnings))),
         )
 
-    def _take_words(self, reply: Reply) -> tuple[Step, Outcome | None]:
+    def _take_words(self, reply: ModelReply) -> tuple[Step, Outcome | None]:
         """Act on a reply without a tool call and without a whole answer."""
         parsed = reply.parsed
         if reply.finish is ModelFinish.LENGTH or parsed.is_cut:
@@ -211,11 +211,11 @@ class ReactRun:
             return self._build_end(reply, text, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
         return self._correct(reply, words.NO_ACTION if text else words.NOTHING_WRITTEN), None
 
-    def _end_answered(self, reply: Reply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome]:
+    def _end_answered(self, reply: ModelReply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome]:
         warnings = ("The answer follows an observation that the model made up.",) if is_invented else ()
         return self._build_end(reply, answer, FinishReason.ANSWERED, *warnings, is_answered=True)
 
-    def _end_forced(self, reply: Reply, answer: str) -> tuple[Step, Outcome]:
+    def _end_forced(self, reply: ModelReply, answer: str) -> tuple[Step, Outcome]:
         """End with the reply of the call that had to answer; its tool calls are not made."""
         reason = self.due.finish_reason if self.due is not None else FinishReason.MAX_ITERATIONS
         if answer or reply.finish is ModelFinish.LENGTH:
@@ -229,7 +229,7 @@ class ReactRun:
         return self._build_end(reply, text or self.best, reason, f"The last call {flaw}.")
 
     def _build_end(
-        self, reply: Reply, answer: str, reason: FinishReason, *warnings: str, is_answered: bool = False
+        self, reply: ModelReply, answer: str, reason: FinishReason, *warnings: str, is_answered: bool = False
     ) -> tuple[Step, Outcome]:
         """Return the last step and the outcome; tool calls in the reply are shown as refused."""
         if is_answered:
@@ -243,14 +243,14 @@ class ReactRun:
         )
         return step, self.build_outcome(answer, reason, *warnings)
 
-    def _go_on(self, reply: Reply, said: str) -> Step:
+    def _go_on(self, reply: ModelReply, said: str) -> Step:
         """Keep what was written, say `said`, and go on."""
         parsed = reply.parsed
         self.conversation.add(text=parsed.text + parsed.content, reasoning=parsed.thinking)
         self.conversation.say(said)
         return self._build_step(_thought_of(reply))
 
-    def _correct(self, reply: Reply, said: str, *, thought: str | None = None) -> Step:
+    def _correct(self, reply: ModelReply, said: str, *, thought: str | None = None) -> Step:
         """Ask again after a reply that broke the protocol; after too many such replies, ask for the answer."""
         text = reply.parsed.text if thought is None else thought
         self.conversation.add(text=text, reasoning=reply.parsed.thinking)
@@ -262,14 +262,14 @@ class ReactRun:
             self._demand(FinishReason.MAX_ITERATIONS, warning)
         return self._build_step(_thought_of(reply) if thought is None else thought)
 
-    async def _act_in_text(self, reply: Reply) -> Step:
+    async def _act_in_text(self, reply: ModelReply) -> Step:
         try:
             call = words.read_action(reply.parsed.content, call_id="")
         except words.UnreadableActionError as error:
             return self._correct(reply, f"{error}. {words.NO_ACTION}")
         return await self._act(reply, [(self.tool_use.mint(call), "")])
 
-    async def _act(self, reply: Reply, calls: Sequence[tuple[ToolCall, str]], *, text: str | None = None) -> Step:
+    async def _act(self, reply: ModelReply, calls: Sequence[tuple[ToolCall, str]], *, text: str | None = None) -> Step:
         """Make the tool calls of a reply in order and keep their results; `text` replaces the reply's own."""
         if not self.specs:
             return self._refuse_calls(reply, [call for call, _ in calls])
@@ -289,7 +289,7 @@ class ReactRun:
             self._demand(stop.finish_reason, stop.warning)
         return self._build_step(_thought_of(reply), tuple(made))
 
-    def _refuse_calls(self, reply: Reply, calls: Sequence[ToolCall]) -> Step:
+    def _refuse_calls(self, reply: ModelReply, calls: Sequence[ToolCall]) -> Step:
         """Refuse the calls of a run that has no tools."""
         results = [refuse_call(call, "not_allowed", "tools may not be called in this run") for call in calls]
         step = self._correct(reply, "There are no tools in this run. " + words.NOTHING_WRITTEN)
@@ -315,7 +315,7 @@ class ReactRun:
         """Return the tokens of the prompt (None without a known window) and the most tokens to write."""
         window, wanted = self.context.model.context_window, self.context.config.max_tokens_per_step
         if window is None:
-            self.conversation.bound()
+            self.conversation.mask_surplus()
             return None, wanted
         prompt, room = await self.conversation.fit(window=window, writing_tokens=wanted, least_tokens=LEAST_TOKENS)
         if room < LEAST_TOKENS:
@@ -396,14 +396,14 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
     return ReactRun(task=task, context=context, conversation=conversation, specs=specs, tool_use=tool_use)
 
 
-def _thought_of(reply: Reply) -> str:
+def _thought_of(reply: ModelReply) -> str:
     """Return what the model thought, hidden reasoning first, without its action."""
     parsed = reply.parsed
     text = parsed.text + (parsed.content if parsed.kind is TagKind.CONTINUE else "")
     return "\n\n".join(part for part in (parsed.thinking.strip(), text.strip()) if part)
 
 
-def _describe_emptiness(reply: Reply) -> str:
+def _describe_emptiness(reply: ModelReply) -> str:
     tokens = reply.usage.reasoning_tokens
     if tokens:
         return f"The model wrote no answer: {tokens} tokens of hidden reasoning used max_tokens_per_step up."

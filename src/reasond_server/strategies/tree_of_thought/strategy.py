@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.clock import new_nonce
 from reasond_server.context.answers import normalize_answer
-from reasond_server.context.calls import Reply, count_prompt, hear, run_by_size
+from reasond_server.context.calls import ModelReply, count_prompt, hear, run_by_size
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors import (
     ContentFilteredError,
@@ -218,7 +218,7 @@ class TreeRun:
         try:
             async with aclosing(call) as heard:
                 async for piece in heard:
-                    if isinstance(piece, Reply):
+                    if isinstance(piece, ModelReply):
                         reply = piece
                     else:
                         yield Wrote(text=piece.text)
@@ -241,7 +241,7 @@ class TreeRun:
         yield Step(detail=detail, answer_found=bool(answer), metrics=self.build_metrics())
         yield self.build_outcome(restore(answer), reason, *([] if answer else [_describe_silence(reply)]))
 
-    def _judge_last(self, reply: Reply) -> tuple[str, FinishReason]:
+    def _judge_last(self, reply: ModelReply) -> tuple[str, FinishReason]:
         """Return the answer of the last call and what that makes of the run."""
         content, text = reply.parsed.content.strip(), reply.parsed.text.strip()
         if reply.finish is ModelFinish.CONTENT_FILTER:
@@ -266,7 +266,7 @@ class TreeRun:
         return Outcome(answer=answer, finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
 
 
-def _describe_silence(reply: Reply) -> str:
+def _describe_silence(reply: ModelReply) -> str:
     """Return why the call that had to answer gave none."""
     if reply.finish is ModelFinish.CONTENT_FILTER:
         return "The provider withheld the answer."
@@ -358,4 +358,4 @@ def _bound_answer(calls: ThoughtCalls, config: TreeOfThoughtConfig) -> Cost:
     notes = config.max_depth * (config.max_tokens_per_thought + _STEP_MARK_TOKENS) + FENCE_TOKENS
     if calls.prompts.notes_tokens is not None:
         notes = min(notes, calls.prompts.notes_tokens + FENCE_TOKENS)
-    return calls.bound(calls.prompts.answer(()), more_tokens=notes + config.max_tokens_per_thought)
+    return calls.cost_of(calls.prompts.answer(()), more_tokens=notes + config.max_tokens_per_thought)

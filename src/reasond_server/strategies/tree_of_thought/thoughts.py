@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import Reply, bound_prompt, hear
+from reasond_server.context.calls import ModelReply, bound_prompt, hear
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContentFilteredError, InternalError
@@ -84,7 +84,7 @@ class ThoughtCalls:
     temperature: float
     are_tokens_bounded: bool
 
-    async def make(self, messages: Sequence[Message], *, max_tokens: int, kinds: Sequence[TagKind]) -> Reply:
+    async def make(self, messages: Sequence[Message], *, max_tokens: int, kinds: Sequence[TagKind]) -> ModelReply:
         """Make one call and return the whole reply.
 
         Raises:
@@ -94,17 +94,17 @@ class ThoughtCalls:
         call = hear(
             model=self.model, messages=messages, max_tokens=max_tokens, temperature=self.temperature, kinds=kinds
         )
-        reply: Reply | None = None
+        reply: ModelReply | None = None
         async with aclosing(call) as heard:
             async for piece in heard:
-                reply = piece if isinstance(piece, Reply) else reply
+                reply = piece if isinstance(piece, ModelReply) else reply
         if reply is None:
             raise InternalError("a model call ended without a reply")
         if reply.finish is ModelFinish.CONTENT_FILTER:
             raise ContentFilteredError("the model's provider withheld text of the search")
         return reply
 
-    def bound(self, messages: Sequence[Message], *, more_tokens: int) -> Cost:
+    def cost_of(self, messages: Sequence[Message], *, more_tokens: int) -> Cost:
         """Return one call with `messages` and that many further tokens at most."""
         if not self.are_tokens_bounded:
             return Cost(model_calls=1)
@@ -124,7 +124,9 @@ class ThoughtProposer:
 
     def bound_cost(self, node: Node[TreeThought], *, count: int) -> Cost:
         """Return one call."""
-        return self._calls.bound(self._build_prompt(node, count), more_tokens=count * self._calls.thought_tokens)
+        return self._calls.cost_of(
+            self._build_prompt(node, count), more_tokens=count * self._calls.thought_tokens
+        )
 
     async def propose(self, node: Node[TreeThought], *, count: int) -> Proposals[TreeThought]:
         """Return the thoughts of one reply; see the port. One that repeats its own way so far has that one's key."""
@@ -157,7 +159,7 @@ class ThoughtEvaluator:
         shown = count if self._is_comparing else 1
         per_thought = self._calls.thought_tokens + FENCE_TOKENS
         messages = self._calls.prompts.judge(path_of(parent), [""] * shown)
-        one = self._calls.bound(messages, more_tokens=shown * per_thought + self._calls.thought_tokens)
+        one = self._calls.cost_of(messages, more_tokens=shown * per_thought + self._calls.thought_tokens)
         times = 1 if self._is_comparing else count
         return Cost(model_calls=times * one.model_calls, tokens=times * one.tokens)
 
@@ -201,7 +203,7 @@ def _key_of(path: Sequence[str], thought: TreeThought) -> str:
     return content_key_of(*path, thought.text, thought.answer)
 
 
-def _cost_of(reply: Reply) -> Cost:
+def _cost_of(reply: ModelReply) -> Cost:
     return Cost(model_calls=1, tokens=reply.usage.total_tokens)
 
 

@@ -17,14 +17,14 @@ TEXTS = st.text(
 )
 
 
-def calibrated(*ratios: float) -> EstimatingCounter:
+def calibrate(*ratios: float) -> EstimatingCounter:
     counter = EstimatingCounter()
     for ratio in ratios:
         counter.observe(estimated=1000, reported=int(1000 * ratio))
     return counter
 
 
-COUNTERS = st.sampled_from([calibrated(), calibrated(0.3, 0.3), calibrated(1.1, 0.9), calibrated(7.5, 7.0, 8.0)])
+COUNTERS = st.sampled_from([calibrate(), calibrate(0.3, 0.3), calibrate(1.1, 0.9), calibrate(7.5, 7.0, 8.0)])
 
 
 @given(COUNTERS, TEXTS, st.integers(-1, 60))
@@ -59,8 +59,8 @@ def test_no_estimate_is_above_the_bytes(counter: EstimatingCounter, text: str) -
 
 def test_the_margin_falls_while_reports_agree_and_rises_when_they_do_not() -> None:
     assert Calibration().margin == pytest.approx(0.4)
-    assert calibrated(2.0).calibration.margin == pytest.approx(0.4)
-    steady = calibrated(*[2.0] * 20)
+    assert calibrate(2.0).calibration.margin == pytest.approx(0.4)
+    steady = calibrate(*[2.0] * 20)
     assert steady.calibration.ratio == pytest.approx(2.0)
     assert steady.calibration.margin == pytest.approx(0.1)
     steady.observe(estimated=1000, reported=6000)

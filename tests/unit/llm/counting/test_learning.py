@@ -43,7 +43,7 @@ def count(counter: Any) -> int:
     return int(counter.count_prompt(PROMPT))
 
 
-def taught(counter: Any, *reports: int) -> Any:
+def teach(counter: Any, *reports: int) -> Any:
     for reported in reports:
         counter.learn(PROMPT, reported)
     return counter
@@ -54,21 +54,21 @@ def taught(counter: Any, *reports: int) -> Any:
 def test_a_fork_knows_what_was_known_then_and_hears_nobody_else(
     kind: str, before: list[int], own: list[int], others: list[int]
 ) -> None:
-    parent = taught(LEARNERS[kind](), *before)
+    parent = teach(LEARNERS[kind](), *before)
     fork, sibling = fork_of(parent), fork_of(parent)
     assert count(fork) == count(parent)
-    taught(parent, *others)
-    taught(sibling, *others)
-    taught(fork, *own)
-    assert count(fork) == count(taught(LEARNERS[kind](), *before, *own))
+    teach(parent, *others)
+    teach(sibling, *others)
+    teach(fork, *own)
+    assert count(fork) == count(teach(LEARNERS[kind](), *before, *own))
 
 
 @KINDS
 @given(before=REPORTS, own=REPORTS)
 def test_a_parent_learns_what_its_forks_and_their_forks_learn(kind: str, before: list[int], own: list[int]) -> None:
-    parent = taught(LEARNERS[kind](), *before)
-    taught(fork_of(fork_of(parent)), *own)
-    assert count(parent) == count(taught(LEARNERS[kind](), *before, *own))
+    parent = teach(LEARNERS[kind](), *before)
+    teach(fork_of(fork_of(parent)), *own)
+    assert count(parent) == count(teach(LEARNERS[kind](), *before, *own))
 
 
 @KINDS
@@ -76,14 +76,14 @@ def test_a_parent_learns_what_its_forks_and_their_forks_learn(kind: str, before:
 def test_a_snapshot_makes_the_same_counter_in_another_process(
     kind: str, before: list[int], own: list[int], strange: list[int]
 ) -> None:
-    told = json.loads(json.dumps(taught(LEARNERS[kind](), *before).snapshot()))
-    elsewhere = taught(LEARNERS[kind](), *strange)
+    told = json.loads(json.dumps(teach(LEARNERS[kind](), *before).snapshot()))
+    elsewhere = teach(LEARNERS[kind](), *strange)
     again, kept = fork_of(elsewhere), count(elsewhere)
     assert isinstance(again, Forkable)
     again.restore(told)
     assert count(elsewhere) == kept
-    assert count(taught(again, *own)) == count(taught(LEARNERS[kind](), *before, *own))
-    assert count(elsewhere) == count(taught(LEARNERS[kind](), *strange, *own))
+    assert count(teach(again, *own)) == count(teach(LEARNERS[kind](), *before, *own))
+    assert count(elsewhere) == count(teach(LEARNERS[kind](), *strange, *own))
 
 
 WRONG: tuple[Any, ...] = (
@@ -102,7 +102,7 @@ WRONG: tuple[Any, ...] = (
 @KINDS
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_what_is_no_snapshot_is_refused_and_changes_nothing(kind: str, wrong: Any) -> None:
-    counter = taught(LEARNERS[kind](), 700)
+    counter = teach(LEARNERS[kind](), 700)
     before = counter.snapshot()
     with pytest.raises(InternalError, match="cannot be restored"):
         counter.restore(wrong)
@@ -113,7 +113,7 @@ def test_what_is_no_snapshot_is_refused_and_changes_nothing(kind: str, wrong: An
 def test_a_snapshot_of_another_kind_of_counter_is_refused(kind: str) -> None:
     (other,) = set(LEARNERS) - {kind}
     with pytest.raises(InternalError):
-        LEARNERS[kind]().restore(taught(LEARNERS[other](), 700).snapshot())
+        LEARNERS[kind]().restore(teach(LEARNERS[other](), 700).snapshot())
 
 
 @pytest.mark.parametrize(

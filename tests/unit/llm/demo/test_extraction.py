@@ -38,13 +38,13 @@ def test_a_sentence_without_end_is_cut_between_words() -> None:
 
 @given(st.text(alphabet="ab. \n?!\"'_[]MrFig1`~", max_size=200))
 def test_no_character_is_lost_but_blanks_and_fences(text: str) -> None:
-    def kept(value: str) -> str:
+    def strip_marks(value: str) -> str:
         return "".join(char for char in value if not char.isspace() and char not in "`~")
 
     found = split_sentences(text)
     assert all(one == " ".join(one.split()) and one for one in found)
     if "`" not in text and "~" not in text:
-        assert kept("".join(found)) == kept(text)
+        assert strip_marks("".join(found)) == strip_marks(text)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ JSON = st.recursive(
 )
 
 
-def fed(*choices: dict[str, Any], profile: ModelProfile | None = None) -> tuple[ChatDecoder, list[Any]]:
+def feed(*choices: dict[str, Any], profile: ModelProfile | None = None) -> tuple[ChatDecoder, list[Any]]:
     decoder = ChatDecoder(profile=profile or ModelProfile())
     pieces = [piece for choice in choices for piece in decoder.feed(json.dumps({"choices": [choice]}).encode())]
     return decoder, pieces
@@ -66,22 +66,22 @@ def test_any_json_is_read_or_refused_as_ours(values: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "thought"])
 def test_reasoning_is_read_from_the_common_fields_and_the_profiles(name: str) -> None:
-    _, pieces = fed(delta(**{name: "hm"}), profile=ModelProfile(reasoning_fields=("thought",)))
+    _, pieces = feed(delta(**{name: "hm"}), profile=ModelProfile(reasoning_fields=("thought",)))
     assert pieces == [ReasoningText(text="hm")]
 
 
 def test_reasoning_that_stands_in_two_fields_is_taken_once() -> None:
-    assert fed(delta(reasoning="hm", reasoning_content="hm"))[1] == [ReasoningText(text="hm")]
+    assert feed(delta(reasoning="hm", reasoning_content="hm"))[1] == [ReasoningText(text="hm")]
 
 
 def test_content_in_parts_and_a_whole_message_are_read() -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "image"}, 3, {"type": "text", "text": "lo"}]
-    assert fed(delta(content=parts))[1] == [Text(text="Hello")]
-    assert fed({"message": {"content": "Hello"}, "finish_reason": "stop"})[1] == [Text(text="Hello")]
+    assert feed(delta(content=parts))[1] == [Text(text="Hello")]
+    assert feed({"message": {"content": "Hello"}, "finish_reason": "stop"})[1] == [Text(text="Hello")]
 
 
 def test_calls_of_tools_are_put_together_and_passed_on_at_the_end() -> None:
-    decoder, pieces = fed(
+    decoder, pieces = feed(
         delta(tool_calls=[{"index": 1, "id": "b", "function": {"name": "g", "arguments": ""}}]),
         delta(tool_calls=[{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x'}}, None, {"index": 0}]),
         delta(tool_calls=[{"index": 0, "function": {"arguments": '":1}'}}]),
@@ -89,7 +89,7 @@ def test_calls_of_tools_are_put_together_and_passed_on_at_the_end() -> None:
     )
     assert pieces == []
     assert decoder.held_characters == len('{"x":1}') + len("no name") + 2
-    _, pieces = fed(delta(tool_calls=[{"function": {"name": "f"}}]) | {"finish_reason": "stop"})
+    _, pieces = feed(delta(tool_calls=[{"function": {"name": "f"}}]) | {"finish_reason": "stop"})
     assert pieces == [ToolCall(call_id="call_0", name="f", arguments_json="{}")]
     ended = decoder.feed(b'{"choices": [{"finish_reason": "stop"}]}')
     assert ended == [
@@ -102,17 +102,17 @@ def test_calls_of_tools_are_put_together_and_passed_on_at_the_end() -> None:
 @pytest.mark.parametrize("name", ["stop_reason", "matched_stop", "stop_sequence", "stopping_word", "halted_by"])
 def test_the_stop_string_that_matched_is_read_where_it_is_told(name: str) -> None:
     profile = ModelProfile(stop_match_fields=("halted_by",))
-    decoder, _ = fed({"index": 0, "finish_reason": "stop", name: "</answer>"}, profile=profile)
+    decoder, _ = feed({"index": 0, "finish_reason": "stop", name: "</answer>"}, profile=profile)
     assert decoder.find_end().matched_stop == "</answer>"
 
 
 @pytest.mark.parametrize("value", [128_009, None, "", "stop", "end_turn", ["x"]])
 def test_token_ids_and_reasons_are_no_stop_strings(value: object) -> None:
-    decoder, _ = fed({"index": 0, "finish_reason": "stop", "stop_reason": value})
+    decoder, _ = feed({"index": 0, "finish_reason": "stop", "stop_reason": value})
     assert decoder.find_end().matched_stop is None
 
 
-def called(*pieces: dict[str, Any], finish: str = "tool_calls") -> list[Any]:
+def decode_calls(*pieces: dict[str, Any], finish: str = "tool_calls") -> list[Any]:
     decoder = ChatDecoder(profile=ModelProfile())
     fed = [{"choices": [{"delta": {"tool_calls": [piece]}}]} for piece in pieces]
     return [
@@ -126,7 +126,7 @@ def test_calls_under_one_index_are_told_apart_by_their_ids() -> None:
     one, other = ({"index": 0, "id": id_, "function": {"name": "f", "arguments": '{"x":'}} for id_ in "ab")
     rest = {"index": 0, "function": {"arguments": "1}"}}
     repeated = {"index": 0, "id": "b", "function": {"arguments": "1}"}}
-    assert called(one, rest, other, repeated) == [
+    assert decode_calls(one, rest, other, repeated) == [
         ToolCall(call_id=id_, name="f", arguments_json='{"x":1}') for id_ in "ab"
     ]
 
@@ -135,8 +135,8 @@ def test_calls_under_one_index_are_told_apart_by_their_ids() -> None:
 def test_of_an_answer_that_was_cut_only_whole_calls_are_passed_on(finish: str) -> None:
     whole = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x":1}'}}
     cut = {"index": 1, "id": "b", "function": {"name": "g", "arguments": '{"x":1'}}
-    assert called(whole, cut, finish=finish) == [ToolCall(call_id="a", name="f", arguments_json='{"x":1}')]
-    assert len(called(whole, cut)) == 2
+    assert decode_calls(whole, cut, finish=finish) == [ToolCall(call_id="a", name="f", arguments_json='{"x":1}')]
+    assert len(decode_calls(whole, cut)) == 2
 
 
 def test_text_that_was_held_back_for_a_tag_comes_where_the_answer_breaks_off() -> None:
@@ -147,5 +147,5 @@ def test_text_that_was_held_back_for_a_tag_comes_where_the_answer_breaks_off() -
 
 
 def test_a_think_tag_that_never_closed_is_reasoning() -> None:
-    _, pieces = fed(delta(content="<think>hm</thi"), {"index": 0, "finish_reason": "length"})
+    _, pieces = feed(delta(content="<think>hm</thi"), {"index": 0, "finish_reason": "length"})
     assert pieces == [ReasoningText(text="hm"), ReasoningText(text="</thi")]

@@ -9,7 +9,7 @@ from tests.unit.llm.openai.odd_server import WORDS, Manners, odd_server
 BODY = {"messages": [{"role": "user", "content": "Count."}]}
 
 
-async def asked(manners: Manners, *, limit_s: float = 10.0) -> ProbeReply:
+async def ask(manners: Manners, *, limit_s: float = 10.0) -> ProbeReply:
     with odd_server(manners) as base_url:
         options = BackendOptions(name="llm", model="m", base_url=base_url)
         async with ProbeClient(options=options, limit_s=limit_s) as client:
@@ -17,25 +17,25 @@ async def asked(manners: Manners, *, limit_s: float = 10.0) -> ProbeReply:
 
 
 async def test_a_stream_is_read_to_its_end() -> None:
-    reply = await asked(Manners())
+    reply = await ask(Manners())
     assert (reply.is_ok, reply.text.split(), reply.finish, reply.tokens) == (True, WORDS, "stop", len(WORDS))
     assert reply.outcome == "10 tokens, finish_reason 'stop'"
 
 
 async def test_an_endless_stream_is_closed_by_us() -> None:
-    reply = await asked(Manners(repeats=1000))
+    reply = await ask(Manners(repeats=1000))
     assert reply.is_cut
     assert reply.outcome == "64 tokens, closed by us"
 
 
 async def test_no_key_means_no_header() -> None:
     manners = Manners()
-    await asked(manners)
+    await ask(manners)
     assert not any(name.lower() == "authorization" for header in manners.headers for name in header)
 
 
 async def test_a_huge_error_is_read_in_part_only() -> None:
-    reply = await asked(Manners(status=500, error="x" * 1_000_000))
+    reply = await ask(Manners(status=500, error="x" * 1_000_000))
     assert reply.outcome == "HTTP 500: no JSON (application/json)"
 
 

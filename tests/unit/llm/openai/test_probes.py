@@ -26,7 +26,7 @@ def options(base_url: str, profile: ModelProfile | None = None) -> BackendOption
     )
 
 
-async def found(manners: Manners, profile: ModelProfile | None = None) -> Report:
+async def probe_server(manners: Manners, profile: ModelProfile | None = None) -> Report:
     with odd_server(manners) as base_url:
         return await probe(options(base_url, profile))
 
@@ -71,7 +71,7 @@ async def test_a_real_engines_reasoning_is_seen(llama_server: Callable[..., Engi
 
 async def test_a_server_that_honours_nothing_is_found_out() -> None:
     manners = Manners()
-    report = await found(manners, find_profile("m", "", "openai"))
+    report = await probe_server(manners, find_profile("m", "", "openai"))
     assert holds(report) == {
         "usage in the stream": "no",
         "temperature and seed accepted": "yes",
@@ -107,7 +107,7 @@ async def test_a_server_like_openais_reasoning_models_is_described() -> None:
         tools="forced",
         systems=1,
     )
-    report = await found(manners)
+    report = await probe_server(manners)
     assert report.changes == {
         "limit_field": "max_completion_tokens",
         "max_stops": 0,
@@ -118,7 +118,7 @@ async def test_a_server_like_openais_reasoning_models_is_described() -> None:
     assert all(
         "Unsupported parameter: stop" in one.evidence for one in report.findings if one.subject.startswith("stop")
     )
-    known = await found(manners, find_profile("m", "", "openai-reasoning"))
+    known = await probe_server(manners, find_profile("m", "", "openai-reasoning"))
     assert known.changes == {"several_system_messages": False}
     assert known.profile.json_schema is SchemaLevel.STRICT
 
@@ -137,7 +137,7 @@ async def test_a_server_like_vllm_is_recognised_by_its_list_of_models() -> None:
             "/v1/models": {"data": [{"id": "other"}, {"id": "m", "owned_by": "vllm", "max_model_len": 8192}]},
         },
     )
-    report = await found(manners)
+    report = await probe_server(manners)
     assert report.base.name == "vllm"
     assert holds(report)["matching stop told"] == "yes"
     assert report.changes == {
@@ -149,7 +149,7 @@ async def test_a_server_like_vllm_is_recognised_by_its_list_of_models() -> None:
 
 @pytest.mark.parametrize("lie", [Manners(cut_prompt=1), Manners(cut_prompt=90_000), Manners(output_lie=1)])
 async def test_a_usage_that_cannot_be_true_is_found_out_and_teaches_nothing(lie: Manners) -> None:
-    report = await found(replace(lie, limits=BOTH, usage=True, stops=4))
+    report = await probe_server(replace(lie, limits=BOTH, usage=True, stops=4))
     assert holds(report)["usage believable"] == "no"
     assert any("usage cannot be true" in warning for warning in report.warnings)
     assert holds(report)["context window"] == "unknown"
@@ -157,7 +157,7 @@ async def test_a_usage_that_cannot_be_true_is_found_out_and_teaches_nothing(lie:
 
 
 async def test_a_server_that_keeps_no_limit_is_closed_before_its_usage_and_nothing_is_learnt_of_that() -> None:
-    report = await found(Manners(usage=True, repeats=30))
+    report = await probe_server(Manners(usage=True, repeats=30))
     assert holds(report)["usage in the stream"] == "unknown"
     assert holds(report)["max_tokens = 1 kept"] == "no"
     assert "stream_usage" not in report.changes
@@ -165,31 +165,31 @@ async def test_a_server_that_keeps_no_limit_is_closed_before_its_usage_and_nothi
 
 
 async def test_a_field_of_reasoning_that_was_not_first_becomes_it() -> None:
-    report = await found(Manners(limits=BOTH, reasoning_field="reasoning_content"))
+    report = await probe_server(Manners(limits=BOTH, reasoning_field="reasoning_content"))
     assert report.changes["reasoning_fields"] == ["reasoning_content", "reasoning"]
 
 
 async def test_a_list_of_stops_that_is_cut_short_shows() -> None:
-    assert (await found(Manners(limits=BOTH, stops=1))).changes["max_stops"] == 1
-    assert "max_stops" not in (await found(Manners(limits=BOTH, stops=4))).changes
+    assert (await probe_server(Manners(limits=BOTH, stops=1))).changes["max_stops"] == 1
+    assert "max_stops" not in (await probe_server(Manners(limits=BOTH, stops=4))).changes
 
 
 async def test_json_without_a_schema_is_a_level_of_its_own() -> None:
-    report = await found(Manners(limits=BOTH, refuses=("json_schema",), schema="json_object"))
+    report = await probe_server(Manners(limits=BOTH, refuses=("json_schema",), schema="json_object"))
     assert report.profile.json_schema is SchemaLevel.OBJECT
 
 
 async def test_a_tool_that_is_called_only_where_any_is_required_cannot_be_demanded_by_its_name() -> None:
-    report = await found(Manners(limits=BOTH, tools="required"))
+    report = await probe_server(Manners(limits=BOTH, tools="required"))
     assert holds(report)["forced tool choice"] == "yes"
     assert holds(report)["tool demanded by name"] == "no"
     assert report.changes["named_tool_choice"] is False
     assert "forced_tool_choice" not in report.changes
-    assert "named_tool_choice" not in (await found(Manners(limits=BOTH, tools="forced"))).changes
+    assert "named_tool_choice" not in (await probe_server(Manners(limits=BOTH, tools="forced"))).changes
 
 
 async def test_tools_that_are_refused_are_left_out() -> None:
-    report = await found(Manners(limits=BOTH, refuses=("tools",)))
+    report = await probe_server(Manners(limits=BOTH, refuses=("tools",)))
     assert (report.profile.tools, report.profile.forced_tool_choice) == (False, False)
 
 
@@ -205,14 +205,14 @@ async def test_tools_that_are_refused_are_left_out() -> None:
     ],
 )
 async def test_the_window_is_what_is_told_or_what_a_long_prompt_shows(manners: Manners, window: int | None) -> None:
-    report = await found(manners)
+    report = await probe_server(manners)
     assert report.profile.context_window == window
     is_cut = any("silently cut" in warning for warning in report.warnings)
     assert is_cut == (manners.cut_prompt > 0)
 
 
 async def test_a_server_that_answers_whole_instead_of_streaming_is_still_read() -> None:
-    report = await found(Manners(limits=BOTH, whole=True))
+    report = await probe_server(Manners(limits=BOTH, whole=True))
     assert holds(report)["max_tokens = 1 kept"] == "yes"
 
 
@@ -231,7 +231,7 @@ async def test_a_server_that_answers_no_plain_call_is_an_error(
     manners: Manners, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
-        await found(manners)
+        await probe_server(manners)
 
 
 async def test_a_server_that_hangs_costs_no_more_than_the_limit() -> None:

@@ -38,14 +38,14 @@ def delta(text: object, kind: str = "output_text", **more: Any) -> dict[str, Any
     return {"type": f"response.{kind}.delta", "delta": text, **more}
 
 
-def completed(*output: object, kind: str = "completed", **more: Any) -> dict[str, Any]:
+def completion_of(*output: object, kind: str = "completed", **more: Any) -> dict[str, Any]:
     response = {"status": kind, "output": list(output), "usage": USAGE, **more}
     return {"type": f"response.{kind}", "response": response}
 
 
 def test_text_comes_from_the_deltas_and_is_not_repeated_from_the_items() -> None:
     done = {"type": "response.output_item.done", "item": MESSAGE}
-    pieces, ending = read({"type": "response.created"}, delta("4"), delta("2"), delta(""), done, completed(MESSAGE))
+    pieces, ending = read({"type": "response.created"}, delta("4"), delta("2"), delta(""), done, completion_of(MESSAGE))
     assert pieces == [Text(text="4"), Text(text="2")]
     assert ending.reason is ModelFinish.STOP
     assert ending.usage == Usage(
@@ -61,8 +61,8 @@ def test_a_server_without_deltas_is_read_from_its_items_once() -> None:
     ]
     expected = [ReasoningText(text="Hm."), Text(text="42"), Text(text="42")]
     done = [{"type": "response.output_item.done", "item": item} for item in items]
-    assert read(*done, completed(*items))[0] == expected
-    assert read(completed(*items))[0] == expected
+    assert read(*done, completion_of(*items))[0] == expected
+    assert read(completion_of(*items))[0] == expected
 
 
 def test_reasoning_or_its_summary_is_passed_on_but_not_both() -> None:
@@ -72,12 +72,12 @@ def test_reasoning_or_its_summary_is_passed_on_but_not_both() -> None:
 
 
 def test_reasoning_that_is_left_in_the_text_is_told_apart() -> None:
-    pieces, _ = read(delta("<thi"), delta("nk>Hm"), delta("</think>"), delta("42"), completed())
+    pieces, _ = read(delta("<thi"), delta("nk>Hm"), delta("</think>"), delta("42"), completion_of())
     assert pieces == [ReasoningText(text="Hm"), Text(text="42")]
 
 
 def test_what_was_held_back_comes_with_the_end() -> None:
-    assert read(delta("<thi"), completed())[0] == [Text(text="<thi")]
+    assert read(delta("<thi"), completion_of())[0] == [Text(text="<thi")]
 
 
 def test_a_call_comes_once_and_whole() -> None:
@@ -86,10 +86,10 @@ def test_a_call_comes_once_and_whole() -> None:
     ended = {"type": "response.function_call_arguments.done", "item_id": "f1", "arguments": '{"at":1}'}
     done = {"type": "response.output_item.done", "item": CALL}
     whole = ToolCall(call_id="c1", name="look", arguments_json='{"at":1}')
-    pieces, ending = read(begun, *grown, ended, done, completed(CALL))
+    pieces, ending = read(begun, *grown, ended, done, completion_of(CALL))
     assert pieces == [whole]
     assert ending.reason is ModelFinish.TOOL_CALLS
-    assert read(done)[0] == read(completed(CALL))[0] == [whole]
+    assert read(done)[0] == read(completion_of(CALL))[0] == [whole]
     del ended["arguments"]
     assert read(begun, *grown, ended)[0] == [whole]
 
@@ -127,7 +127,7 @@ def test_a_call_whose_name_comes_late_waits_for_it_and_one_without_is_refused() 
     ],
 )
 def test_an_incomplete_response_says_why(details: object, reason: ModelFinish) -> None:
-    assert read(completed(kind="incomplete", incomplete_details=details))[1].reason is reason
+    assert read(completion_of(kind="incomplete", incomplete_details=details))[1].reason is reason
 
 
 @pytest.mark.parametrize(
@@ -145,16 +145,16 @@ def test_llama_cpp_calls_a_response_complete_that_ended_at_its_limit(
     max_tokens: int, more: dict[str, Any], reason: ModelFinish
 ) -> None:
     decoder = ResponsesProtocol().build_decoder(OPTIONS, max_tokens=max_tokens)
-    decoder.feed(json.dumps(completed(**more)).encode())
+    decoder.feed(json.dumps(completion_of(**more)).encode())
     assert decoder.find_end().reason is reason
 
 
 def test_a_refusal_is_kept_and_counts_as_withheld() -> None:
-    pieces, ending = read(delta("I will not.", "refusal"), completed())
+    pieces, ending = read(delta("I will not.", "refusal"), completion_of())
     assert pieces == [Text(text="I will not.")]
     assert ending.reason is ModelFinish.CONTENT_FILTER
     item = {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}
-    pieces, ending = read(completed(item))
+    pieces, ending = read(completion_of(item))
     assert (pieces, ending.reason) == ([Text(text="No.")], ModelFinish.CONTENT_FILTER)
 
 
@@ -186,24 +186,24 @@ def test_a_usage_that_is_none_is_none(usage: object) -> None:
 
 
 def test_a_call_that_the_limit_cut_is_not_passed_on_and_one_with_strange_arguments_is() -> None:
-    def ended(arguments: str, **how: Any) -> tuple[list[Text | ReasoningText | ToolCall], ModelFinish | None]:
+    def read_end(arguments: str, **how: Any) -> tuple[list[Text | ReasoningText | ToolCall], ModelFinish | None]:
         pieces, ending = read({"type": "response.output_item.done", "item": {**CALL, "arguments": arguments}}, how)
         return pieces, ending.reason
 
-    cut = completed(kind="incomplete")
-    assert ended('{"at":', **cut) == ([], ModelFinish.LENGTH)
-    assert ended('{"at":1}', **cut) == (
+    cut = completion_of(kind="incomplete")
+    assert read_end('{"at":', **cut) == ([], ModelFinish.LENGTH)
+    assert read_end('{"at":1}', **cut) == (
         [ToolCall(call_id="c1", name="look", arguments_json='{"at":1}')],
         ModelFinish.LENGTH,
     )
     strange = ToolCall(call_id="c1", name="look", arguments_json="[")
-    assert ended("[", **completed()) == ([strange], ModelFinish.TOOL_CALLS)
-    assert ended("", **completed())[0] == [ToolCall(call_id="c1", name="look", arguments_json="{}")]
+    assert read_end("[", **completion_of()) == ([strange], ModelFinish.TOOL_CALLS)
+    assert read_end("", **completion_of())[0] == [ToolCall(call_id="c1", name="look", arguments_json="{}")]
 
 
 def test_a_call_at_the_limit_of_a_server_that_calls_it_completed_is_cut() -> None:
     decoder = ResponsesProtocol().build_decoder(OPTIONS, max_tokens=9)
-    for one in ({"type": "response.output_item.done", "item": {**CALL, "arguments": "{"}}, completed()):
+    for one in ({"type": "response.output_item.done", "item": {**CALL, "arguments": "{"}}, completion_of()):
         assert not decoder.feed(json.dumps(one).encode())
     assert decoder.find_end().reason is ModelFinish.LENGTH
 

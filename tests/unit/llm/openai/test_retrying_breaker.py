@@ -24,7 +24,7 @@ def tell(breaker: Breaker, *outcomes: CallHealth) -> None:
         breaker.report(permit, outcome)
 
 
-def opened(clock: Clock) -> Breaker:
+def open_breaker(clock: Clock) -> Breaker:
     breaker = Breaker(policy=POLICY, monotonic=clock)
     tell(breaker, CallHealth.UNHEALTHY, CallHealth.UNHEALTHY)
     assert breaker.state is BreakerState.OPEN
@@ -42,7 +42,7 @@ def test_half_of_the_last_calls_failing_opens_it() -> None:
 
 def test_after_the_cooldown_one_call_at_a_time_is_let_through() -> None:
     clock = Clock()
-    breaker = opened(clock)
+    breaker = open_breaker(clock)
     clock.now = 10.0
     assert breaker.state is BreakerState.HALF_OPEN
     permit = breaker.admit()
@@ -58,7 +58,7 @@ def test_after_the_cooldown_one_call_at_a_time_is_let_through() -> None:
 )
 def test_the_probe_closes_the_breaker_or_opens_it_again(outcome: CallHealth, state: BreakerState) -> None:
     clock = Clock()
-    breaker = opened(clock)
+    breaker = open_breaker(clock)
     clock.now = 10.0
     tell(breaker, outcome)
     assert breaker.state is state

@@ -54,12 +54,12 @@ async def test_the_body_comes_as_the_server_wrote_it() -> None:
 async def test_what_is_there_is_had_without_waiting_and_a_break_is_told_either_way() -> None:
     may_break = asyncio.Event()
 
-    async def broken(conversation: Conversation) -> None:
+    async def break_off(conversation: Conversation) -> None:
         await conversation.send(STREAM_HEAD + b"content-length: 100\r\n\r\n" + GOOD[0])
         await may_break.wait()
         conversation.abort()
 
-    async with upstream(broken) as server, transport(server.address) as one:
+    async with upstream(break_off) as server, transport(server.address) as one:
         answer = await one.open("chat/completions", {"model": "m-1"})
         first = answer.read_ready() or await answer.read()
         assert GOOD[0].startswith(first)
@@ -136,10 +136,10 @@ async def test_a_compressed_answer_is_read_though_none_was_asked_for() -> None:
 
     body = gzip.compress(b"".join(GOOD))
 
-    async def compressed(conversation: Conversation) -> None:
+    async def send_compressed(conversation: Conversation) -> None:
         await conversation.answer("200 OK", body, "content-type: text/event-stream", "content-encoding: gzip")
 
-    async with upstream(compressed) as server, transport(server.address) as one:
+    async with upstream(send_compressed) as server, transport(server.address) as one:
         assert await read(one) == b"".join(GOOD)
 
 
@@ -148,10 +148,10 @@ async def test_a_compressed_answer_is_bounded_by_what_it_unfolds_to() -> None:
 
     body = gzip.compress(b":" * 10_000_000)
 
-    async def compressed(conversation: Conversation) -> None:
+    async def send_compressed(conversation: Conversation) -> None:
         await conversation.answer("200 OK", body, "content-type: text/event-stream", "content-encoding: gzip")
 
-    async with upstream(compressed) as server, transport(server.address, max_response_bytes=1_000_000) as one:
+    async with upstream(send_compressed) as server, transport(server.address, max_response_bytes=1_000_000) as one:
         with pytest.raises(UpstreamFaultError, match="more than 1000000 bytes"):
             await read(one)
 

@@ -45,7 +45,7 @@ def time() -> Time:
 
 
 @asynccontextmanager
-async def opened(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened, None]:
+async def open_one(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened, None]:
     """Open the store at `url`, PostgreSQL's leases being moved in its table."""
     stores = await open_stores(
         url=url,
@@ -77,5 +77,5 @@ async def any_store(request: pytest.FixtureRequest, tmp_path: Path, time: Time) 
         yield Opened(store=store, pass_time=time.advance)
         return
     url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    async with opened(url, tmp_path, time) as one:
+    async with open_one(url, tmp_path, time) as one:
         yield one

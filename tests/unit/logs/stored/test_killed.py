@@ -12,8 +12,8 @@ import pytest
 from reasond_server.logs.store import Lease
 from reasond_server.stores import migrate_stores
 from reasond_server.types import ExecutionState
-from tests.stores.logs import HandWrittenLog, started, step
-from tests.unit.logs.stored.conftest import Time, opened
+from tests.stores.logs import HandWrittenLog, first_event, step
+from tests.unit.logs.stored.conftest import Time, open_one
 
 ROOT = Path(__file__).resolve().parents[4]
 LEASE = Lease(owner="one", seconds=15)
@@ -21,10 +21,10 @@ LEASE = Lease(owner="one", seconds=15)
 
 async def suspend_and_die(url: str, folder: str, *, wakes: bool) -> None:
     """Suspend an execution, wake it where that is asked for, print its id and be killed."""
-    async with opened(url, Path(folder), Time()) as one:
+    async with open_one(url, Path(folder), Time()) as one:
         log = HandWrittenLog.new(one.store, tenant="acme", request_id="r")
         await log.create(plan='{"p":1}')
-        assert await log.write(started()) is None
+        assert await log.write(first_event()) is None
         assert await log.suspend(step()) is None
         if wakes:
             assert await one.store.wake(LEASE, *log.name) is not None
@@ -50,7 +50,7 @@ async def test_another_process_goes_on_with_what_a_killed_one_left(
     told, _ = await process.communicate()
     assert process.returncode == -signal.SIGKILL
     execution_id = told.decode()
-    async with opened(url, tmp_path, time) as one:
+    async with open_one(url, tmp_path, time) as one:
         state = ExecutionState.RUNNING if wakes else ExecutionState.SUSPENDED
         assert (await one.store.find("acme", execution_id)).state is state
         if kind == "postgres":

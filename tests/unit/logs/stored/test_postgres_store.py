@@ -17,8 +17,8 @@ from reasond_server.stores import examine_stores, migrate_stores
 from reasond_server.types import ExecutionState
 from tests.engines.postgres import PostgresServer, running_postgres
 from tests.stores.conformance import ExecutionStoreConformance
-from tests.stores.logs import HandWrittenLog, started, step
-from tests.unit.logs.stored.conftest import Time, opened
+from tests.stores.logs import HandWrittenLog, first_event, step
+from tests.unit.logs.stored.conftest import Time, open_one
 
 SECRET = "the secret that must not be logged"
 
@@ -39,18 +39,18 @@ async def refusing(
 
 
 async def test_two_writers_never_both_win_in_a_thousand_races(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
+    async with open_one(postgres_url, tmp_path, time) as one:
         conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000, timeout_s=50)
         await conformance.check("lets_one_of_two_writers_win")
 
 
 async def test_another_process_hears_of_what_one_writes(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with opened(postgres_url, tmp_path, time) as one, opened(postgres_url, tmp_path, time) as other:
+    async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         log = HandWrittenLog.new(one.store, tenant="acme")
         await log.create()
         heard: asyncio.Queue[Change] = asyncio.Queue()
         with other.store.watch(log.execution.execution_id, heard.put_nowait):
-            assert await log.write(started()) is None
+            assert await log.write(first_event()) is None
             assert await heard.get() is Change.GREW
             assert [event.sequence for event in await other.store.read(*log.name)] == [1]
             await one.store.request_cancel(*log.name)
@@ -59,11 +59,11 @@ async def test_another_process_hears_of_what_one_writes(postgres_url: str, tmp_p
 
 
 async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with opened(postgres_url, tmp_path, time) as one, opened(postgres_url, tmp_path, time) as other:
+    async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         logs = [HandWrittenLog.new(one.store, tenant="acme") for _ in range(50)]
         for log in logs:
             await log.create()
-            assert await log.suspend(started(), wake_time=time.now()) is None
+            assert await log.suspend(first_event(), wake_time=time.now()) is None
         lease = Lease(owner="two", seconds=15)
         calls = [each.store.wake(lease, *log.name) for log in logs for each in (one, other)]
         looks = [each.store.recover(lease, limit=10) for each in (one, other)]
@@ -75,20 +75,20 @@ async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str,
 
 
 async def test_a_whole_batch_is_told_whatever_its_size(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
+    async with open_one(postgres_url, tmp_path, time) as one:
         logs = [HandWrittenLog.new(one.store, tenant="acme") for _ in range(200)]
         for log in logs:
             await log.create()
         last = asyncio.Event()
         with one.store.watch(logs[-1].execution.execution_id, lambda _change: last.set()):
-            assert set(await one.store.append([log.part(started()) for log in logs])) == {None}
+            assert set(await one.store.append([log.part(first_event()) for log in logs])) == {None}
             await last.wait()
 
 
 async def test_a_part_that_cannot_be_stored_keeps_no_other_from_being_taken(
     postgres_url: str, tmp_path: Path, time: Time
 ) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
+    async with open_one(postgres_url, tmp_path, time) as one:
         bad, good = (HandWrittenLog.new(one.store, tenant="acme") for _ in range(2))
         for log in (bad, good):
             await log.create()
@@ -101,10 +101,10 @@ async def test_a_crash_of_the_server_heals_and_watchers_look_again(tmp_path: Pat
     with running_postgres() as server:
         url = server.new_database()
         migrate_stores(url=url, data_dir="")
-        async with opened(url, tmp_path, time) as one:
+        async with open_one(url, tmp_path, time) as one:
             log = HandWrittenLog.new(one.store, tenant="acme")
             await log.create()
-            assert await log.write(started()) is None
+            assert await log.write(first_event()) is None
             told = asyncio.Event()
             with one.store.watch(log.execution.execution_id, lambda _change: told.set()):
                 await asyncio.to_thread(server.stop)
@@ -150,7 +150,7 @@ async def test_an_empty_database_is_refused_until_it_is_migrated(postgres: Postg
 
 
 async def test_leases_run_by_the_clock_of_the_database(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
+    async with open_one(postgres_url, tmp_path, time) as one:
         log = HandWrittenLog.new(one.store, tenant="acme")
         await log.create()
         await time.advance(10**6)
@@ -163,11 +163,11 @@ async def test_leases_run_by_the_clock_of_the_database(postgres_url: str, tmp_pa
 async def test_a_full_disk_is_told_to_every_writer_and_keeps_no_reader_out(
     postgres_url: str, tmp_path: Path, time: Time
 ) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
+    async with open_one(postgres_url, tmp_path, time) as one:
         logs = [HandWrittenLog.new(one.store, tenant="acme") for _ in range(2)]
         for log in logs:
             await log.create()
-            assert await log.write(started()) is None
+            assert await log.write(first_event()) is None
         async with (
             await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection,
             refusing(connection, table="entries", code="53100"),
@@ -181,7 +181,7 @@ async def test_a_full_disk_is_told_to_every_writer_and_keeps_no_reader_out(
 async def test_a_recovery_on_a_connection_that_is_dead_is_repeated(
     postgres_url: str, tmp_path: Path, time: Time
 ) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
+    async with open_one(postgres_url, tmp_path, time) as one:
         log = HandWrittenLog.new(one.store, tenant="acme")
         await log.create()
         await one.pass_time(16)
@@ -197,7 +197,7 @@ async def test_a_recovery_on_a_connection_that_is_dead_is_repeated(
 
 
 async def test_an_id_of_another_tenant_is_refused(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with opened(postgres_url, tmp_path, time) as one:
+    async with open_one(postgres_url, tmp_path, time) as one:
         log = HandWrittenLog.new(one.store, tenant="acme")
         await log.create()
         twin = HandWrittenLog(store=one.store, execution=replace(log.execution, tenant="globex"))

@@ -14,8 +14,8 @@ from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.plan import Plan, encode_plan
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import ExecutionState, FinishReason, Result, StrategySource, Task
-from tests.stores.logs import HandWrittenLog, started, step
-from tests.unit.logs.stored.conftest import Time, opened
+from tests.stores.logs import HandWrittenLog, first_event, step
+from tests.unit.logs.stored.conftest import Time, open_one
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script
 from tests.unit.runs.servers import Replayable
 
@@ -35,11 +35,11 @@ class Breakable:
     async def recover(self, limit: int = 9) -> list[Recovery]:
         return list(await self.store.recover(Lease(owner="two", seconds=15), limit=limit))
 
-    async def written(self) -> HandWrittenLog:
+    async def write_log(self) -> HandWrittenLog:
         """Return a log of three events and a record whose writer is gone."""
         log = HandWrittenLog.new(self.store, tenant="acme", request_id="r1")
         await log.create(plan=PLAN)
-        assert await log.write(started(), Record(key="count:1", body="{}"), step("a"), step("b", index=1)) is None
+        assert await log.write(first_event(), Record(key="count:1", body="{}"), step("a"), step("b", index=1)) is None
         return log
 
 
@@ -56,7 +56,7 @@ async def breakable(request: pytest.FixtureRequest, tmp_path: Path, time: Time) 
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
             await connection.execute(statement.encode())
 
-    async with opened(url, tmp_path, time) as one:
+    async with open_one(url, tmp_path, time) as one:
         yield Breakable(store=one.store, change=change, pass_time=one.pass_time)
 
 
@@ -78,7 +78,7 @@ async def breakable(request: pytest.FixtureRequest, tmp_path: Path, time: Time) 
 async def test_a_damaged_log_ends_as_failed_with_what_is_left_of_it(
     breakable: Breakable, damage: str, readable: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = await breakable.written()
+    log = await breakable.write_log()
     await breakable.change(damage)
     other = HandWrittenLog.new(breakable.store, tenant="acme")
     await other.create(plan=PLAN)
@@ -122,7 +122,7 @@ async def test_a_damaged_log_ends_as_failed_with_what_is_left_of_it(
 async def test_a_log_of_a_later_release_is_left_to_it_and_given_up_in_the_end(
     breakable: Breakable, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = await breakable.written()
+    log = await breakable.write_log()
     await breakable.change(change)
     await breakable.pass_time(20)
     assert await breakable.recover() == []
@@ -136,7 +136,7 @@ async def test_a_log_of_a_later_release_is_left_to_it_and_given_up_in_the_end(
 
 
 async def test_what_comes_before_damage_is_read_and_the_damage_is_told_to_who_asks_for_it(breakable: Breakable) -> None:
-    log = await breakable.written()
+    log = await breakable.write_log()
     await breakable.change("UPDATE entries SET body = '' WHERE sequence = 2")
     assert [event.sequence for event in await breakable.store.read(*log.name)] == [1]
     with pytest.raises(InternalError, match="a stored row is no JSON"):

@@ -14,36 +14,36 @@ from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore
 from reasond_server.storage.sqlite_file import SqliteFile
 from reasond_server.stores import open_stores
 from tests.stores.conformance import ExecutionStoreConformance
-from tests.stores.logs import HandWrittenLog, started, step
-from tests.unit.logs.stored.conftest import Time, opened
+from tests.stores.logs import HandWrittenLog, first_event, step
+from tests.unit.logs.stored.conftest import Time, open_one
 
 SECRET = "the secret that must not stay behind"
 
 
 async def test_two_writers_never_both_win_in_a_thousand_races(tmp_path: Path, time: Time) -> None:
-    async with opened("", tmp_path, time) as one:
+    async with open_one("", tmp_path, time) as one:
         conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000)
         await conformance.check("lets_one_of_two_writers_win")
 
 
 async def test_a_restarted_server_finds_what_was_written_and_takes_it_over_at_once(tmp_path: Path, time: Time) -> None:
-    async with opened("", tmp_path, time) as one:
+    async with open_one("", tmp_path, time) as one:
         log = HandWrittenLog.new(one.store, tenant="acme", request_id="r")
         await log.create(plan='{"p":1}')
-        assert await log.write(started(), step("kept")) is None
+        assert await log.write(first_event(), step("kept")) is None
     time.time = time.time.replace(year=2020)
-    async with opened("", tmp_path, time) as one:
-        assert [event.event for event in await one.store.read(*log.name)] == [started(), step("kept")]
+    async with open_one("", tmp_path, time) as one:
+        assert [event.event for event in await one.store.read(*log.name)] == [first_event(), step("kept")]
         (recovery,) = await one.store.recover(Lease(owner="two", seconds=15), limit=9)
         assert (recovery.plan, recovery.fence, recovery.execution) == ('{"p":1}', 2, log.execution)
 
 
 async def test_a_second_server_on_the_same_file_is_refused(tmp_path: Path, time: Time) -> None:
-    async with opened("", tmp_path, time):
+    async with open_one("", tmp_path, time):
         with pytest.raises(SettingsError, match=r"reasond\.db' is in use by another process"):
-            async with opened("", tmp_path, time):
+            async with open_one("", tmp_path, time):
                 pass
-    async with opened("", tmp_path, time):
+    async with open_one("", tmp_path, time):
         pass
 
 
@@ -51,7 +51,7 @@ async def test_only_the_owner_can_read_the_files(tmp_path: Path, time: Time) -> 
     folder = tmp_path / "new" / "data"
     old = os.umask(0)
     try:
-        async with opened("", folder, time) as one:
+        async with open_one("", folder, time) as one:
             log = HandWrittenLog.new(one.store, tenant="acme")
             await log.create()
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -63,7 +63,7 @@ async def test_only_the_owner_can_read_the_files(tmp_path: Path, time: Time) -> 
 
 
 async def test_deleted_content_is_in_no_file_any_more(tmp_path: Path, time: Time) -> None:
-    async with opened("", tmp_path, time) as one:
+    async with open_one("", tmp_path, time) as one:
         other = HandWrittenLog.new(one.store, tenant="acme")
         await other.create()
         log = HandWrittenLog.new(one.store, tenant="acme", request_id="r")
@@ -77,7 +77,7 @@ async def test_deleted_content_is_in_no_file_any_more(tmp_path: Path, time: Time
 
 
 async def test_forgotten_content_is_in_no_file_any_more(tmp_path: Path, time: Time) -> None:
-    async with opened("", tmp_path, time) as one:
+    async with open_one("", tmp_path, time) as one:
         log = HandWrittenLog.new(one.store, tenant="acme")
         await log.create(plan=f'{{"q":"{SECRET}"}}')
         assert await log.write(step(SECRET)) is None
@@ -92,7 +92,7 @@ async def test_a_full_file_refuses_writers_and_serves_readers(tmp_path: Path, ti
     store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
     log = HandWrittenLog.new(store, tenant="acme")
     await log.create()
-    assert await log.write(started()) is None
+    assert await log.write(first_event()) is None
     while (refused := await log.write(step("x" * 10_000))) is None:
         pass
     assert isinstance(refused, StoreFullError)
@@ -127,7 +127,7 @@ async def test_an_unusable_file_is_refused_by_name_with_the_remedy(tmp_path: Pat
     if damage == "no database":
         path.write_bytes(b"a letter to my aunt " * 500)
     else:
-        async with opened("", tmp_path, time) as one:
+        async with open_one("", tmp_path, time) as one:
             for _ in range(30):
                 log = HandWrittenLog.new(one.store, tenant="acme")
                 await log.create(plan="x" * 3000)
@@ -135,7 +135,7 @@ async def test_an_unusable_file_is_refused_by_name_with_the_remedy(tmp_path: Pat
         content[4096 * 3 : 4096 * 12] = b"\xff" * (4096 * 9)
         path.write_bytes(content)
     with pytest.raises(SettingsError, match=r"reasond\.db' is (no SQLite|damaged)") as caught:
-        async with opened("", tmp_path, time):
+        async with open_one("", tmp_path, time):
             pass
     assert "Restore it from a backup" in caught.value.remedy
 
@@ -144,17 +144,17 @@ async def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, time: 
     blocker = tmp_path / "file"
     blocker.write_text("in the way")
     with pytest.raises(SettingsError, match="cannot be opened for writing"):
-        async with opened("", blocker / "below", time):
+        async with open_one("", blocker / "below", time):
             pass
 
 
 async def test_what_a_cancelled_caller_wrote_is_told_to_watchers(tmp_path: Path, time: Time) -> None:
-    async with opened("", tmp_path, time) as one:
+    async with open_one("", tmp_path, time) as one:
         log = HandWrittenLog.new(one.store, tenant="acme")
         await log.create()
         told = asyncio.Event()
         with one.store.watch(log.execution.execution_id, lambda _change: told.set()):
-            writing = asyncio.create_task(log.write(started()))
+            writing = asyncio.create_task(log.write(first_event()))
             await asyncio.sleep(0)
             writing.cancel()
             await told.wait()
@@ -176,7 +176,7 @@ async def test_the_log_is_write_ahead_and_synchronous_as_configured(tmp_path: Pa
 
 
 async def test_another_program_can_read_while_we_write(tmp_path: Path, time: Time) -> None:
-    async with opened("", tmp_path, time) as one:
+    async with open_one("", tmp_path, time) as one:
         await HandWrittenLog.new(one.store, tenant="acme").create()
         with sqlite3.connect(tmp_path / "reasond.db") as reader:
             assert reader.execute("SELECT count(*) FROM executions").fetchone() == (1,)

@@ -97,5 +97,5 @@ def metrics_of(outcome: Outcome) -> ReactMetrics:
     return outcome.metrics
 
 
-def shown(request: ChatRequest) -> str:
+def text_of(request: ChatRequest) -> str:
     return "\n".join(f"{message.role.value}: {message.content}" for message in request.messages)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reasond_server.llm.model import ChatRequest
-from tests.unit.strategies.react.parts import CALL, Recorder, events_of, metrics_of, native, run, shown
+from tests.unit.strategies.react.parts import CALL, Recorder, events_of, metrics_of, native, run, text_of
 
 
 async def test_a_budget_that_ends_keeps_the_steps() -> None:
@@ -79,7 +79,7 @@ def exploring(places: int) -> Callable[[ChatRequest], str]:
 
     def reply(request: ChatRequest) -> str:
         at = next(made, None)
-        if at is None or "No tools can be called" in shown(request):
+        if at is None or "No tools can be called" in text_of(request):
             return "<answer>done</answer>"
         return f'Thought {at}. <action>{{"tool": "look", "arguments": {{"at": {at}}}}}</action>'
 
@@ -97,7 +97,7 @@ async def test_old_observations_are_masked_in_batches_and_the_prompts_beginning_
     for before, after in zip(model.requests, model.requests[1:], strict=False):
         changes += tuple(after.messages[: len(before.messages)]) != tuple(before.messages)
     assert changes < masked
-    last = shown(model.requests[-1])
+    last = text_of(model.requests[-1])
     assert "read_tool_result with handle c1 shows it" in last
     assert "c20 word" in last
     for request in model.requests:
@@ -126,14 +126,14 @@ async def test_long_thoughts_are_left_out_before_the_window_overflows() -> None:
     places = iter(range(100))
 
     def reply(request: ChatRequest) -> str:
-        if "No tools can be called" in shown(request):
+        if "No tools can be called" in text_of(request):
             return "<answer>done</answer>"
         return "thought " * 300 + f'<action>{{"tool": "look", "arguments": {{"at": {next(places)}}}}}</action>'
 
     model = FunctionModel(reply, context_window=3_000)
     _, outcome = await run(model, max_iterations=20, max_tool_calls=50, max_tokens_per_step=400)
     assert outcome.answer == "done"
-    assert "an earlier thought is left out" in shown(model.requests[-1])
+    assert "an earlier thought is left out" in text_of(model.requests[-1])
     for request in model.requests:
         assert model.counter.count_prompt(request.messages) + request.max_tokens <= 3_000
 

@@ -125,7 +125,7 @@ async def test_without_a_known_window_only_observations_are_bounded() -> None:
     conversation = converse()
     for number in range(1, 30):
         look(conversation, words=1_000, number=number)
-    conversation.bound()
+    conversation.mask_surplus()
     assert await conversation.count_tokens() < 12_000
     assert conversation.masked
 
@@ -141,7 +141,7 @@ async def test_a_prompt_is_counted_for_a_window_and_when_that_is_asked_for() -> 
     conversation = converse()
     conversation.model = ScriptedModel([], counter=Counting())
     look(conversation, words=1, number=1)
-    conversation.bound()
+    conversation.mask_surplus()
     assert not counted
     prompt, _ = await conversation.fit(window=10_000, writing_tokens=500, least_tokens=100)
     assert await conversation.count_tokens() == prompt

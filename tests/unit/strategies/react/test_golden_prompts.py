@@ -58,7 +58,7 @@ def replies(*, is_native: bool, has_tools: bool) -> list[str | Reply]:
     ]
 
 
-def shown(request: ChatRequest) -> dict[str, object]:
+def describe(request: ChatRequest) -> dict[str, object]:
     """Return all that a request says, in a form that no renaming inside the server changes."""
     return {
         "messages": [
@@ -92,7 +92,7 @@ async def requests(case: str) -> str:
     lines: list[object] = [error]
     before: list[object] = []
     for request in model.requests:
-        one = shown(request)
+        one = describe(request)
         messages = one["messages"]
         assert isinstance(messages, list)
         known = [message for message in messages if message in before]

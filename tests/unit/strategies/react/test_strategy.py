@@ -21,7 +21,7 @@ from reasond_server.types import (
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest
-from tests.unit.strategies.react.parts import CALL, NONCE, Recorder, events_of, metrics_of, native, run, shown
+from tests.unit.strategies.react.parts import CALL, NONCE, Recorder, events_of, metrics_of, native, run, text_of
 
 
 async def test_a_call_in_text_is_made_and_its_result_comes_back_in_a_fence() -> None:
@@ -126,8 +126,8 @@ async def test_thoughts_without_tools_go_on_until_an_answer() -> None:
     assert [step.thought for step in steps][::2] == ["First. half", "Then."]
     assert outcome.answer == "whole"
     assert model.requests[0].stop == ("</answer>", "</continue>")
-    assert shown(model.requests[1]).endswith("assistant: First. half\nuser: Go on.")
-    assert shown(model.requests[2]).endswith("cut off at its limit of 100 tokens. Go on, more briefly.")
+    assert text_of(model.requests[1]).endswith("assistant: First. half\nuser: Go on.")
+    assert text_of(model.requests[2]).endswith("cut off at its limit of 100 tokens. Go on, more briefly.")
 
 
 async def test_only_the_first_action_counts_and_what_follows_it_is_never_read() -> None:
@@ -138,7 +138,7 @@ async def test_only_the_first_action_counts_and_what_follows_it_is_never_read() 
     assert outcome.answer == "3 m"
     assert len(tools.calls) == 1
     assert "99" not in "".join(map(str, steps))
-    assert "99" not in shown(model.requests[1])
+    assert "99" not in text_of(model.requests[1])
 
 
 async def test_a_provider_that_ignores_stop_strings_is_closed_where_it_writes_on_after_the_action() -> None:
@@ -170,8 +170,8 @@ async def test_an_observation_that_the_model_makes_up_is_never_accepted(invented
     assert tools.calls == []
     assert steps[0].observations == ()
     assert "99" not in steps[0].thought
-    assert "99" not in shown(model.requests[1])
-    assert "only tools give observations" in shown(model.requests[1])
+    assert "99" not in text_of(model.requests[1])
+    assert "only tools give observations" in text_of(model.requests[1])
     assert metrics_of(outcome).corrections == 1
 
 
@@ -188,7 +188,7 @@ async def test_a_model_with_native_calls_gets_no_invented_observation_accepted_e
     assert metrics_of(outcome).corrections == 1
     assert [call.name for call in tools.calls] == ["look"]
     assert steps[1].observations[0].result_json == '"3 m"'
-    last = shown(model.requests[2])
+    last = text_of(model.requests[2])
     assert "Now I do." in last
     assert "99 m" not in last
     assert "98 m" not in last

@@ -43,7 +43,7 @@ BUDGETS: tuple[dict[str, int], ...] = (
 )
 
 
-def shown(metrics: StrategyMetrics) -> list[object]:
+def describe(metrics: StrategyMetrics) -> list[object]:
     assert isinstance(metrics, TreeOfThoughtMetrics)
     return [
         metrics.nodes_expanded,
@@ -60,15 +60,15 @@ def line(event: StrategyEvent) -> list[object]:
     if isinstance(event, Wrote):
         return ["wrote", event.text]
     if isinstance(event, Outcome):
-        return ["outcome", event.answer, str(event.finish_reason), list(event.warnings), shown(event.metrics)]
+        return ["outcome", event.answer, str(event.finish_reason), list(event.warnings), describe(event.metrics)]
     detail = event.detail
     assert isinstance(event, Step)
     assert isinstance(detail, TreeStep)
     node = [detail.node_id, detail.parent_id, detail.depth, detail.thought, detail.score, detail.is_pruned]
-    return ["step", *node, detail.answer, event.answer_found, shown(event.metrics)]
+    return ["step", *node, detail.answer, event.answer_found, describe(event.metrics)]
 
 
-def asked(request: ChatRequest) -> str:
+def digest_of(request: ChatRequest) -> str:
     """Return the digest of everything that a request says."""
     messages = [[str(message.role), message.content] for message in request.messages]
     whole = [messages, request.max_tokens, request.temperature, list(request.stop), request.label]
@@ -88,7 +88,7 @@ async def log(
             events.append(line(event))  # noqa: PERF401 - what came before an error is kept
     except ReasondError as error:
         events.append(["error", error.reason, error.message])
-    return {"requests": [asked(request) for request in model.requests], "events": events}
+    return {"requests": [digest_of(request) for request in model.requests], "events": events}
 
 
 def faulty(seed: int) -> Callable[[ChatRequest], str | Reply]:
