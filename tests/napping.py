@@ -107,7 +107,7 @@ class NappingWork:
                 return
             self._count()
             run.append(step, now=now)
-            await run.log.room()
+            await run.log.wait_for_room()
             if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
                 return
         run.report_end(RunEnding(finish_reason=FinishReason.ANSWERED, answer=str(self.step_count)))

@@ -162,7 +162,7 @@ async def _sqlite_stores(
 ) -> Stores:
     # Loaded here: a server in memory needs none of it.
     from reasond_server.agents.stored_directory import SqliteAgentRows, StoredAgentDirectory  # noqa: PLC0415 - as above
-    from reasond_server.logs.stored.sqlite import SqliteExecutionStore  # noqa: PLC0415 - as above
+    from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
     from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
 
     file = await SqliteFile.open(path, synchronous=synchronous, max_file_bytes=max_file_bytes)
@@ -182,7 +182,7 @@ async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents:
         PostgresAgentRows,
         StoredAgentDirectory,
     )
-    from reasond_server.logs.stored.postgres import PostgresExecutionStore  # noqa: PLC0415 - an extra
+    from reasond_server.logs.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
 
     pool = await PostgresPool.open(url)

@@ -12,8 +12,7 @@ from google.protobuf import json_format
 
 from reasond import AsyncClient, TraceView
 from reasond.v1 import execution_pb2
-from reasond_server.grpc_api.conversion import iteration_message
-from reasond_server.grpc_api.metrics import metrics_message
+from reasond_server.grpc_api.conversion import iteration_message, metrics_message
 from reasond_server.testing import ScriptedModel, running_server
 from reasond_server.types import (
     CustomMetrics,
@@ -29,8 +28,9 @@ from reasond_server.types import (
     TreeStep,
     Usage,
 )
-from reasond_server.wire.json_metrics import strategy_specific
-from reasond_server.wire.json_steps import detail_json, trace_items
+from reasond_server.types.kinds import STEPS
+from reasond_server.wire.json_kinds import kind_json
+from reasond_server.wire.json_mapping import trace_items
 from tests.contract.values import CYCLE, DETAILS, METRICS, NODE, SAMPLE, WINDOW, Showing
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_every_alternative_of_the_proto_is_reached_by_some_kind() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_says_the_same_on_both_wires_and_leaves_no_field_out(kind: type) -> None:
     message = iteration_message(iteration(DETAILS[kind]))
-    name, shown = detail_json(DETAILS[kind])
+    name, shown = STEPS.kinds[kind].wire_tag, kind_json(DETAILS[kind])
     assert message.WhichOneof("detail") == name
     detail = getattr(message, name)
     # A tool call that succeeded is no error: the one field that has to be at its default somewhere.
@@ -110,7 +110,7 @@ def test_a_step_says_the_same_on_both_wires_and_leaves_no_field_out(kind: type) 
 
 @pytest.mark.parametrize("kind", SPECIFICS)
 def test_metrics_say_the_same_on_both_wires_and_leave_no_field_out(kind: type) -> None:
-    message, shown = specific_message(METRICS[kind]), strategy_specific(METRICS[kind])
+    message, shown = specific_message(METRICS[kind]), kind_json(METRICS[kind])
     if kind is CustomMetrics:
         assert json_format.MessageToDict(message) == shown
         return
@@ -151,7 +151,7 @@ def test_steps_without_texts_tell_calls_nodes_and_temperatures() -> None:
     ],
 )
 def test_a_step_that_holds_nothing_still_tells_its_kind(detail: StepDetail) -> None:
-    assert iteration_message(iteration(detail)).WhichOneof("detail") == detail_json(detail)[0]
+    assert iteration_message(iteration(detail)).WhichOneof("detail") == STEPS.kinds[type(detail)].wire_tag
 
 
 def test_a_cycle_without_an_answer_leaves_its_iteration_out_over_grpc_and_null_in_json() -> None:
@@ -159,7 +159,7 @@ def test_a_cycle_without_an_answer_leaves_its_iteration_out_over_grpc_and_null_i
     assert isinstance(found, ReactMetrics)
     metrics = replace(found, answer_found_at_iteration=None)
     assert not specific_message(metrics).HasField("answer_found_at_iteration")
-    assert strategy_specific(metrics)["answer_found_at_iteration"] is None
+    assert kind_json(metrics)["answer_found_at_iteration"] is None
     first = specific_message(replace(found, answer_found_at_iteration=0))
     assert first.HasField("answer_found_at_iteration")
 

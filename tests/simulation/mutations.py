@@ -32,8 +32,8 @@ class Mutation:
 MUTATIONS: Final = (
     Mutation(
         name="append-without-fence",
-        path="logs/appending.py",
-        old="if part.fence != head.fence:",
+        path="logs/contract.py",
+        old="if part.fence != head.fence or head.state is ExecutionState.SUSPENDED:",
         new="if False:",
     ),
     Mutation(
@@ -47,7 +47,8 @@ MUTATIONS: Final = (
         path="logs/log.py",
         old="        self._add(_Pending(entry=stored, event=shown, size=size, stored_size=stored_size))",
         new="        self._add(_Pending(entry=stored, event=None, size=size, stored_size=stored_size))\n"
-        "        self._remember(shown, size)\n        self._tell()",
+        "        self.events.committed = sequence\n        self.events._tail.append(shown)\n"
+        "        self.events._tail_sizes.append(size)\n        self._waiters.wake()\n        self.on_change()",
     ),
     Mutation(
         name="calls-not-found-on-record",

@@ -62,9 +62,9 @@ class NapClient(Client):
         elif throw < 0.85:
             await self._follow_a_while(process)
         elif throw < 0.91:
-            await self._ask(process, lambda service: service.cancel(CALLER, self._execution_id))
+            await self._ask(process, lambda service: service.desk.cancel(CALLER, self._execution_id))
         elif throw < 0.94:
-            await self._ask(process, lambda service: service.delete(CALLER, self._execution_id))
+            await self._ask(process, lambda service: service.desk.delete(CALLER, self._execution_id))
         else:
             await self._get(process)
 

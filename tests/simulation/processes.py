@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import (
         Append,
         Change,
+        Checkpoint,
         Claim,
         ExecutionFilter,
         ExecutionStore,
-        Kept,
         Lease,
         Recovery,
         Renewal,
@@ -233,13 +233,13 @@ class FaultyStore:
         self._world = process.world
         self._outage_until_s = 0.0
 
-    async def claimed(self, tenant: str, request_id: str) -> Claim | None:
+    async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """See ExecutionStore."""
-        return await self._done("claimed", self._inner.claimed, tenant, request_id)
+        return await self._done("find_claim", self._inner.find_claim, tenant, request_id)
 
-    async def kept(self, tenant: str, execution_id: str) -> Kept:
+    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
         """See ExecutionStore."""
-        return await self._done("kept", self._inner.kept, tenant, execution_id)
+        return await self._done("read_checkpoint", self._inner.read_checkpoint, tenant, execution_id)
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """See ExecutionStore."""
@@ -309,7 +309,7 @@ class FaultyStore:
 
         async def delete() -> None:
             request_id = (await self._inner.find(tenant, execution_id)).request_id
-            claim = await self._inner.claimed(tenant, request_id) if request_id else None
+            claim = await self._inner.find_claim(tenant, request_id) if request_id else None
             await self._inner.delete(tenant, execution_id)
             self._world.was_deleted(execution_id, request_id if claim and claim.execution_id == execution_id else "")
 

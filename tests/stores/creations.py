@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import InternalError
 from reasond_server.logs.store import Creation, Lease, Record
-from tests.stores.expectations import nothing, refused, same
+from tests.stores.expectations import expect_refusal, nothing, same
 from tests.stores.logs import LEASE_S, HandWrittenLog, started, step
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class CreationChecks:
             same(await self._store.find(*log.name), part.execution)
             events = [entry for entry in part.entries if not isinstance(entry, Record)]
             same(list(await self._store.read(*log.name)), events)
-        kept = await self._store.kept(*begun.name)
+        kept = await self._store.read_checkpoint(*begun.name)
         same((kept.plan, list(kept.records)), ("the plan", [Record(key="k", body="{}")]))
-        ended = await self._store.kept(*whole.name)
+        ended = await self._store.read_checkpoint(*whole.name)
         same((ended.plan, list(ended.records)), ("", []))
         begun.took(parts[2])
         nothing(await begun.write(step("b"), begun.result()))
@@ -60,11 +60,11 @@ class CreationChecks:
         part = _making(log, started(), step("a"))
         same([*await self._store.append([part]), *await self._store.append([part])], [None, None])
         other = _making(log, started(), step("b"))
-        refused(InternalError, (await self._store.append([other]))[0])
+        expect_refusal(InternalError, (await self._store.append([other]))[0])
         foreign = replace(other, execution=replace(other.execution, tenant=uuid.uuid4().hex))
         beside = self._log()
         outcomes = await self._store.append([foreign, _making(beside, started())])
-        refused(InternalError, outcomes[0])
+        expect_refusal(InternalError, outcomes[0])
         nothing(outcomes[1])
         same([event.event for event in await self._store.read(*log.name)], [started(), step("a")])
 

@@ -39,7 +39,7 @@ _CODES_BY_REASON: Final = MappingProxyType({"STRATEGY_NOT_FOUND": ExitCode.NOT_F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What the command line says about the server; None leaves the word to the environment."""
+    """The options of the command line that say how to reach the server; None: as the environment says."""
 
     target: str | None
     token: str | None

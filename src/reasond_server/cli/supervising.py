@@ -33,7 +33,7 @@ _log = logging.getLogger("reasond.cli")
 
 
 class Link:
-    """A worker's end of the line to its supervisor: it tells that it is ready, and ends when the supervisor is gone."""
+    """A worker's socket to its supervisor: reports that it is ready, and stops it when the supervisor is gone."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line

@@ -84,7 +84,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
 class FileWatch:
     """Reads `file` again when it was written, replaced or linked anew; one that is wrong changes nothing.
 
-    `apply` is handed the new settings; it takes over what it can.
+    `apply` gets the new settings and applies those that may change while the server runs.
     """
 
     def __init__(self, *, file: Path, environ: Mapping[str, str], apply: Callable[[Settings], None]) -> None:

@@ -1,4 +1,4 @@
-"""One call of a model, heard through the tag parser: fragments while it writes, then the whole reply."""
+"""One call of a model: how much it may write, fragments while it writes, and the parsed reply at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 LEAST_TOKENS: Final = 100
-"""A call with less room to write than this is not made."""
+"""Fewest tokens that a call must have room to write."""
 
 _BYTES_PER_MESSAGE: Final = 64
 # Some 64 tokens: what a model that is about to end may still write after its closing tag.
@@ -30,9 +30,9 @@ _ROOM_TO_END_CHARACTERS: Final = 256
 
 @value
 class Reply:
-    """The last thing heard of a call; `calls` are those of tools that were offered natively.
+    """The whole reply of a call; `calls` are native tool calls.
 
-    A call with a closing tag counts as STOP, however it went on.
+    A reply with a closing tag has the finish STOP, whatever the model wrote after it.
     """
 
     parsed: ParsedReply
@@ -54,11 +54,12 @@ class Reply:
 
 
 class ReplyListener:
-    """What is heard of one call: `request` is what the model is given, `take` what it answers, `close` its end.
+    """Turns the events of one call into fragments and a reply: send `request`, `take` each event, then `close`.
 
-    The closing tags of `kinds` are the stop strings. A provider that ignores those is heard to the end of the call, for
-    its usage; one that goes on writing makes the listener `is_done`: the call is to be closed then, and its usage is
-    counted here (UsageSource.ESTIMATED). `label` is that of the ChatRequest.
+    The closing tags of `kinds` are the stop strings. Some providers ignore stop strings: what they write after the
+    closing tag is read and dropped, because the usage comes at the end of the call. When they write much more,
+    `is_done` becomes true: then close the call, and its usage is counted here (UsageSource.ESTIMATED). `label` is that
+    of the ChatRequest.
     """
 
     __slots__ = ("_calls", "_finished", "_parser", "_past", "_written", "request")
@@ -93,11 +94,11 @@ class ReplyListener:
 
     @property
     def is_done(self) -> bool:
-        """Whether the call is to be closed: nothing more is wanted of it, and its end does not come."""
+        """Whether to close the call: the reply is complete, and the model keeps writing."""
         return self._past > _ROOM_TO_END_CHARACTERS
 
     def take(self, event: ModelEvent) -> Sequence[Fragment]:
-        """Take what the model sent and return the fragments that became certain."""
+        """Take one event of the model and return the fragments that are certain now."""
         if isinstance(event, Finished):
             self._finished = event
         elif self._parser.is_done:
@@ -113,7 +114,7 @@ class ReplyListener:
         return ()
 
     def _pass_over(self, event: Text | ReasoningText | ToolCall) -> None:
-        """Count what nobody asked for: it was paid for, and says whether the model is about to end."""
+        """Count text after the closing tag: it is paid for, and its length shows whether the model stops."""
         text = event.text if isinstance(event, Text | ReasoningText) else event.arguments_json
         self._written.append(text)
         self._past += len(text)
@@ -141,7 +142,7 @@ class ReplyListener:
         )
 
     def _end_for_model(self, counter: TokenCounter) -> Finished:
-        """Return how a call ended that the model did not end."""
+        """Return the end of a call that we closed before the model did."""
         if not self._parser.is_done:
             raise ModelProtocolError("the model's stream ended without a reason")
         usage = Usage(

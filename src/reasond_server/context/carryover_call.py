@@ -31,7 +31,7 @@ FEWEST_SUMMARY_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What came of the call: `notes`, or None and why not. `usage` is None where no call was made or charged."""
+    """The result of the call: `notes`, or None and the reason. `usage` is None if no call was made or charged."""
 
     notes: ParsedReply | None = None
     failure: str = ""
@@ -65,7 +65,7 @@ async def summarize(
     most_tokens: int,
     temperature: float,
 ) -> Summary:
-    """Ask for the summary; whatever goes wrong is told in `Summary.failure` and never raised.
+    """Ask for the summary; `Summary.failure` says what went wrong, nothing of the model's is raised.
 
     Only the end of the run as such (cancellation, a defect) passes through.
     """

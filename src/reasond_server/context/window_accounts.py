@@ -112,7 +112,7 @@ def _compute_saving(spent: int, baseline: int) -> float:
 
 
 class WindowAccounts:
-    """Keeps the accounts of one run; the line of each window, 17 bytes, is all that grows with its depth."""
+    """Keeps the accounts of one run; only the lines of its windows grow with its depth, 17 bytes each."""
 
     def __init__(self, plan: WindowPlan) -> None:
         self._plan = plan
@@ -130,11 +130,11 @@ class WindowAccounts:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the result's reader must know, each once."""
+        """The warnings of the result, each once."""
         return tuple(self._warnings)
 
     def warn(self, text: str) -> None:
-        """Note what the reader must know; an empty text is nothing."""
+        """Add a warning to the result; an empty text adds none."""
         if text:
             self._warnings[text] = None
 

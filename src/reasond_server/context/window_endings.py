@@ -59,7 +59,7 @@ class EndingJudge:
         self._empty_in_a_row = 0
 
     def decide(self, window: Window, reply: Reply) -> WindowEnding | None:
-        """Return how `reply` ends the run; None to go on."""
+        """Return the ending if `reply` ends the run; None to go on."""
         parsed = reply.parsed
         content = parsed.content.strip()
         answer = content if parsed.kind is TagKind.ANSWER else ""
@@ -80,7 +80,7 @@ class EndingJudge:
         return None
 
     def _end_truncated(self, reply: Reply) -> WindowEnding:
-        """Return the end of a run whose model wrote nothing to be read, with the reason where it is known."""
+        """Return the end of a run whose model wrote no text, with the reason if it is known."""
         warning = "The model wrote nothing in two windows in a row."
         if reply.is_only_hidden_reasoning:
             warning = (

@@ -67,8 +67,13 @@ def struct_of_json(data: Json) -> struct_pb2.Struct:
         InternalError: a third party's strategy reported something that is no JSON, or nests too deeply.
     """
     struct = struct_pb2.Struct()
-    _fill_struct(struct, data, 1)
+    fill_struct(struct, data)
     return struct
+
+
+def fill_struct(struct: struct_pb2.Struct, data: Json) -> None:
+    """Write `data` into a Struct. See `struct_of_json`."""
+    _fill_struct(struct, data, 1)
 
 
 def _fill_struct(struct: struct_pb2.Struct, data: Json, depth: int) -> None:

@@ -33,10 +33,3 @@ def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
         message.seconds, nanos = divmod(nanos, _NANOS)
     # Written even where it is nothing: the message is there then.
     message.nanos = max(0, nanos)
-
-
-def duration(seconds: float) -> duration_pb2.Duration:
-    """Return seconds as a Duration, rounded to nanoseconds; never negative."""
-    message = duration_pb2.Duration()
-    fill_duration(message, seconds)
-    return message

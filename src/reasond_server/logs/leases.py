@@ -1,11 +1,16 @@
-"""Keeps the right to write the logs of this process, and takes over those of processes that are gone."""
+"""Leases: renewing those of this process, taking logs over, and how long this process may act for a run.
+
+A process that is cut off from its store is not told that another one has taken its runs over. It counts instead: a
+lease that was renewed lasts `lease_s` seconds from some moment after the renewal was asked for.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import ReasondError
 
@@ -16,6 +21,44 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reasond.executions")
 _FORGOTTEN_AT_ONCE = 1000
+MARGIN_SHARE: Final = 0.1
+_LOOKS_PER_MARGIN: Final = 16
+
+
+class LeasedRuns(Protocol):
+    """The runs of this process, which write logs by its leases."""
+
+    def read_fences(self) -> Mapping[str, int]:
+        """Return the fence of each log that is written here, by execution id."""
+        ...
+
+    def prolong(self, fences: Mapping[str, int], since_s: float) -> None:
+        """Note which leases were renewed by a request that began at `since_s`."""
+        ...
+
+    def lose(self, execution_id: str) -> None:
+        """Leave an execution that another process has taken over."""
+        ...
+
+    def cancel(self, execution_id: str) -> None:
+        """Stop an execution that somebody wants stopped."""
+        ...
+
+    def keep(self, execution_id: str) -> None:
+        """Let an execution go on though nobody follows it."""
+        ...
+
+
+class Heir(Protocol):
+    """Who goes on with what other processes left behind."""
+
+    def count_room(self) -> int:
+        """Return how many executions may be taken over now."""
+        ...
+
+    def adopt(self, recovery: Recovery, since_s: float) -> None:
+        """Go on with an execution that was taken over by a request that began at `since_s`."""
+        ...
 
 
 class Upkeep:
@@ -28,13 +71,8 @@ class Upkeep:
         lease: what this process holds its executions by.
         random: spreads the waits.
         monotonic: the clock of the times that are handed on, in seconds.
-        fences: tells what is at work here, by execution.
-        room: how many executions may be taken over now.
-        adopt: goes on with one that was taken over; it is told when that was asked for.
-        on_renewed: hears which leases were prolonged, and when that was asked for.
-        on_lost: hears which execution another process has taken over.
-        on_cancelled: hears which one somebody wants stopped.
-        on_kept: hears which one goes on though nobody follows it.
+        runs: whose leases are renewed.
+        heir: goes on with what is taken over.
     """
 
     def __init__(
@@ -44,25 +82,15 @@ class Upkeep:
         lease: Lease,
         random: Callable[[], float],
         monotonic: Callable[[], float],
-        fences: Callable[[], Mapping[str, int]],
-        room: Callable[[], int],
-        adopt: Callable[[Recovery, float], None],
-        on_renewed: Callable[[Mapping[str, int], float], None],
-        on_lost: Callable[[str], None],
-        on_cancelled: Callable[[str], None],
-        on_kept: Callable[[str], None],
+        runs: LeasedRuns,
+        heir: Heir,
     ) -> None:
         self._store = store
         self._lease = lease
         self._random = random
         self._monotonic = monotonic
-        self._on_renewed = on_renewed
-        self._fences = fences
-        self._room = room
-        self._adopt = adopt
-        self._on_lost = on_lost
-        self._on_cancelled = on_cancelled
-        self._on_kept = on_kept
+        self._runs = runs
+        self._heir = heir
         self._is_out_of_touch = False
         self._renewed_s: float | None = None
         self._hurried = asyncio.Event()
@@ -115,13 +143,13 @@ class Upkeep:
     async def _work(self) -> None:
         third_s, loop = self._lease.seconds / 3, asyncio.get_running_loop()
         while True:
-            await self._tried(self.round)
+            await self._try(self.round)
             # Processes that started together would otherwise look at the same logs at the same moment.
             next_s = loop.time() + third_s * (0.9 + self._random() / 10)
             while await self._is_hurried(until_s=next_s):
-                await self._tried(self._renew)
+                await self._try(self._renew)
 
-    async def _tried(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except ReasondError as error:
@@ -139,31 +167,99 @@ class Upkeep:
     async def _renew(self) -> None:
         # Whoever asks from now on asks for another one: this may come too early, or too late, or not at all for them.
         self._hurried.clear()
-        fences, since_s = dict(self._fences()), self._monotonic()
+        fences, since_s = dict(self._runs.read_fences()), self._monotonic()
         if fences:
             await self._renew_all(fences, since_s)
         self._renewed_s = since_s
 
     async def _renew_all(self, fences: Mapping[str, int], since_s: float) -> None:
-        told = await self._store.renew(self._lease, fences)
-        lost = frozenset(told.lost)
-        self._on_renewed({name: fence for name, fence in fences.items() if name not in lost}, since_s)
-        for execution_id in told.lost:
-            self._on_lost(execution_id)
-        for execution_id in told.cancelled:
-            self._on_cancelled(execution_id)
-        for execution_id in told.kept:
-            self._on_kept(execution_id)
+        renewal = await self._store.renew(self._lease, fences)
+        lost = frozenset(renewal.lost)
+        self._runs.prolong({name: fence for name, fence in fences.items() if name not in lost}, since_s)
+        for execution_id in renewal.lost:
+            self._runs.lose(execution_id)
+        for execution_id in renewal.cancel_requested:
+            self._runs.cancel(execution_id)
+        for execution_id in renewal.keep_requested:
+            self._runs.keep(execution_id)
 
     async def _recover(self) -> None:
-        room = self._room()
+        room = self._heir.count_room()
         if room < 1:
             return
         since_s = self._monotonic()
         found = await self._store.recover(self._lease, limit=room)
         for recovery in found:
             _log.info("execution taken over", extra={"execution_id": recovery.execution.execution_id})
-            self._adopt(recovery, since_s)
+            self._heir.adopt(recovery, since_s)
         if found:
             # It also tells which of them somebody wanted to stop meanwhile.
             await self._renew()
+
+
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
+class Tenure:
+    """How long one run is surely at work here alone.
+
+    It is for `lease_s` less a tenth, counted on `monotonic` from the start of the request that got or renewed the
+    lease. The tenth is for clocks that do not run alike, and for the way from the last look at the clock to the
+    model's server. From then on `wait_for_lease` keeps new calls waiting; a tenth of a lease later, if nothing was
+    renewed meanwhile, `end` is called, again and again until `close`. Before `begin` nobody else knows of the run.
+    """
+
+    def __init__(self, *, lease_s: float, monotonic: Callable[[], float]) -> None:
+        self._sure_s = lease_s * (1 - MARGIN_SHARE)
+        self._margin_s = lease_s * MARGIN_SHARE
+        self._monotonic = monotonic
+        self._until_s = math.inf
+        self._is_in_doubt = False
+        self._moved = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ask: Callable[[], None] = _do_nothing
+        self._end: Callable[[], None] = _do_nothing
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether no other process can have taken the run over yet."""
+        return self._monotonic() < self._until_s
+
+    def begin(self, since_s: float, *, ask: Callable[[], None], end: Callable[[], None]) -> None:
+        """Count from `since_s` on; `ask` is called when a renewal is wanted at once."""
+        self._ask, self._end = ask, end
+        self.prolong(since_s)
+        self._look()
+
+    def prolong(self, since_s: float) -> None:
+        """Count from `since_s` on: then a renewal was asked for that is known to have succeeded."""
+        self._until_s = since_s + self._sure_s
+        self._moved.set()
+
+    async def wait_for_lease(self) -> None:
+        """Wait until no other process can have taken the run over; the run may be stopped meanwhile."""
+        while not self.is_sure:
+            self._ask()
+            self._moved.clear()
+            await self._moved.wait()
+
+    def close(self) -> None:
+        """Stop counting: the run is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """Look at the clock, which may have gone further than the timer: the event loop may have stood still."""
+        left_s = self._until_s - self._monotonic()
+        if left_s > 0:
+            self._is_in_doubt = False
+        elif self._is_in_doubt:
+            self._end()
+        else:
+            self._is_in_doubt = True
+            self._ask()
+        # The loop's clock may be the faster one: looking again too soon would come to nothing, many times.
+        wait_s = max(left_s, self._margin_s / _LOOKS_PER_MARGIN) if left_s > 0 else self._margin_s
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)

@@ -43,6 +43,108 @@ class _Pending(NamedTuple):
     stored_size: int
 
 
+class LogEvents:
+    """Entries that wait for a commit, and the last of the events that were committed.
+
+    Attributes:
+        committed: sequence of the last event that is in the store.
+        is_for_one_answer: nobody reads the events before the end: the last 8 MiB of them are kept in memory, and as
+            much may wait for a commit.
+        pending: what waits for a commit, in order, of `pending_bytes`.
+    """
+
+    __slots__ = ("_tail", "_tail_bytes", "_tail_sizes", "committed", "is_for_one_answer", "pending", "pending_bytes")
+
+    def __init__(self, *, committed: int) -> None:
+        self.committed = committed
+        self.is_for_one_answer = False
+        # Lists, because an empty deque takes 600 bytes and most logs are short; what is taken from the front is a few.
+        self.pending: list[_Pending] = []
+        self.pending_bytes = 0
+        self._tail: list[LoggedEvent] = []
+        self._tail_sizes: list[int] = []
+        self._tail_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for a commit than should."""
+        if self.is_for_one_answer:
+            return self.pending_bytes > _ANSWER_BYTES
+        return len(self.pending) > MAX_PENDING or self.pending_bytes > MAX_PENDING_BYTES
+
+    def read_after(self, sequence: int) -> Sequence[LoggedEvent] | None:
+        """Return the committed events above `sequence`; None where they reach back further than what is in memory."""
+        return _select_above(sequence, self._tail, last=self.committed)
+
+    def read_all(self) -> Sequence[LoggedEvent] | None:
+        """Return all events, committed or not; None where some of them are in the store only."""
+        events = self.read_recent()
+        return _select_above(0, events, last=events[-1].sequence if events else self.committed)
+
+    def read_recent(self) -> Sequence[LoggedEvent]:
+        """Return the events that are in memory, committed or not: the last ones."""
+        return [*self._tail, *[each.event for each in self.pending if each.event is not None]]
+
+    def confirm(self, count: int, *, keeps_all: bool) -> None:
+        """Note that the first `count` entries are committed; with `keeps_all` no event leaves the memory."""
+        committed, self.pending = self.pending[:count], self.pending[count:]
+        for entry in committed:
+            self.pending_bytes -= entry.size
+            if entry.event is not None:
+                self.committed = entry.event.sequence
+                self._tail.append(entry.event)
+                self._tail_sizes.append(entry.size)
+                self._tail_bytes += entry.size
+        if not keeps_all:
+            self._forget_the_first()
+
+    def drop(self) -> None:
+        """Let go of what waits."""
+        self.pending = []
+        self.pending_bytes = 0
+
+    def _forget_the_first(self) -> None:
+        """Let go of the events that are over the bounds, but for the last one."""
+        most, most_bytes = (len(self._tail), _ANSWER_BYTES) if self.is_for_one_answer else (_MAX_TAIL, _MAX_TAIL_BYTES)
+        left = len(self._tail)
+        if left <= most and self._tail_bytes <= most_bytes:
+            return
+        for size in self._tail_sizes[:-1]:
+            self._tail_bytes -= size
+            left -= 1
+            if left <= most and self._tail_bytes <= most_bytes:
+                break
+        del self._tail[:-left], self._tail_sizes[:-left]
+
+
+class _Waiters:
+    """Who waits until something was committed or refused."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        """Wait for the next `wake`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            # Else everybody who asks while the store takes nothing would leave one behind.
+            if waiter in self._futures:
+                self._futures.remove(waiter)
+            raise
+
+    def wake(self) -> None:
+        """Wake everybody."""
+        futures, self._futures = self._futures, []
+        for waiter in futures:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
 class RunLog:
     """What is appended to one log by this process.
 
@@ -50,35 +152,28 @@ class RunLog:
     what followers see; then all events are kept in memory, else the last 256 or 1 MiB of them.
 
     Attributes:
-        committed: sequence of the last event that is in the store.
+        events: what waits for a commit, and what of the log is in memory.
         error: why nothing can be appended any more; None while it can.
         on_change: called after every commit, and when `error` is set.
         is_open: whether what is pending is submitted; before that it is gathered.
         creation: what creates the execution with the first commit; None where the store knows it.
+        fence: the fencing token of its lease.
         keeps_records: whether the records of a run that is cancelled outlive it.
-        is_for_one_answer: nobody reads the events before the end: the last 8 MiB of them are kept in memory, and as
-            much may wait for a commit.
     """
 
     __slots__ = (
         "_execution",
         "_last_sequence",
-        "_pending",
-        "_pending_bytes",
         "_store_as",
         "_submit",
-        "_tail",
-        "_tail_bytes",
-        "_tail_sizes",
         "_taken",
         "_usage",
         "_version",
         "_waiters",
-        "committed",
         "creation",
         "error",
+        "events",
         "fence",
-        "is_for_one_answer",
         "is_open",
         "keeps_records",
         "on_change",
@@ -97,31 +192,24 @@ class RunLog:
         self._last_sequence = execution.last_sequence
         self._usage = execution.usage
         self.fence = fence
-        self.committed = execution.last_sequence
+        self.events = LogEvents(committed=execution.last_sequence)
         self.error: ReasondError | None = None
         self.on_change: Callable[[], None] = lambda: None
         self.is_open = True
         self.creation: Creation | None = None
         self.keeps_records = False
-        self.is_for_one_answer = False
         self._submit = submit
         self._version = version
         self._store_as = store_as
-        # Lists, because an empty deque takes 600 bytes and most logs are short; what is taken from the front is a few.
-        self._pending: list[_Pending] = []
-        self._pending_bytes = 0
         self._taken: Append | None = None
-        self._tail: list[LoggedEvent] = []
-        self._tail_sizes: list[int] = []
-        self._tail_bytes = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = _Waiters()
 
     @property
     def execution(self) -> Execution:
         """The execution as it will be once all is committed."""
         known = self._execution
         if known.last_sequence != self._last_sequence or known.usage is not self._usage:
-            self._execution = known = _changed(
+            self._execution = known = _change(
                 known,
                 state=known.state,
                 last_sequence=self._last_sequence,
@@ -139,9 +227,9 @@ class RunLog:
         return self._last_sequence
 
     @property
-    def is_settled(self) -> bool:
+    def is_committed(self) -> bool:
         """Whether nothing waits for a commit, or never will be committed."""
-        return self.error is not None or not self._pending
+        return self.error is not None or not self.events.pending
 
     @property
     def has_ended(self) -> bool:
@@ -160,13 +248,8 @@ class RunLog:
 
     @property
     def has_room(self) -> bool:
-        """Whether `room` returns at once."""
-        return self.error is None and not self._is_full()
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the store does not know the beginning or the end of what callers may know."""
-        return not self.is_created or self.has_ended
+        """Whether `wait_for_room` returns at once."""
+        return self.error is None and not self.events.is_full
 
     def append(self, event: Event, *, now: datetime, usage: Usage) -> None:
         """Append `event`, which is not the last one."""
@@ -182,8 +265,13 @@ class RunLog:
     def end(
         self, event: Event, *, now: datetime, usage: Usage, finish_reason: FinishReason, expire_time: datetime
     ) -> None:
-        """Append the last event: the execution ended for `finish_reason`, and its log is kept until `expire_time`."""
-        self._execution = _changed(
+        """Append the last event: the execution ended for `finish_reason`, and its log is kept until `expire_time`.
+
+        A log takes its end also where what came before it was refused for want of room.
+        """
+        if isinstance(self.error, StoreFullError) and self.is_created:
+            self.error = None
+        self._execution = _change(
             self._execution,
             state=ExecutionState.after(finish_reason),
             last_sequence=self._last_sequence + 1,
@@ -196,7 +284,7 @@ class RunLog:
 
     def suspend(self, event: Event, *, now: datetime, usage: Usage, wake_time: datetime | None) -> None:
         """Append `event` and give the lease up with it, until `wake_time` or a call: the store takes nothing more."""
-        self._execution = _changed(
+        self._execution = _change(
             self._execution,
             state=ExecutionState.SUSPENDED,
             last_sequence=self._last_sequence + 1,
@@ -215,167 +303,92 @@ class RunLog:
     def open(self) -> None:
         """Let what is pending, and what is appended from now on, be committed."""
         self.is_open = True
-        if self._pending:
+        if self.events.pending:
             self._submit(self)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until little enough is pending; where the log is for one answer, not for ever.
 
         Raises:
             ReasondError: nothing can be appended any more.
             StoreUnavailableError: the answer cannot wait any longer.
         """
-        if self._is_full():
-            await self._wait_for_room()
+        if self.events.is_full:
+            await _wait_while_full(self.events, self._waiters)
         if self.error is not None:
             raise self.error.again()
-
-    async def _wait_for_room(self) -> None:
-        try:
-            async with asyncio.timeout(_ANSWER_WAITS_S if self.is_for_one_answer else None):
-                while self._is_full():
-                    await self._movement()
-        except TimeoutError:
-            raise StoreUnavailableError(
-                f"The store took nothing for {_ANSWER_WAITS_S:g} s, and {_ANSWER_BYTES} bytes wait for it",
-                remedy="Ask for less, or stream the task with keep_running and resume it later.",
-                retry_after_s=_ANSWER_WAITS_S,
-            ) from None
 
     async def flush(self) -> None:
-        """Wait until everything that was appended is committed. Raises as `room`."""
-        await self.settled()
+        """Wait until everything that was appended is committed. Raises as `wait_for_room`."""
+        await self.wait_for_commit()
         if self.error is not None:
             raise self.error.again()
 
-    async def settled(self) -> None:
+    async def wait_for_commit(self) -> None:
         """Wait until everything that was appended is committed, or never will be."""
-        while not self.is_settled:
-            await self._movement()
-
-    def after(self, sequence: int) -> Sequence[LoggedEvent] | None:
-        """Return the committed events above `sequence`; None where they reach back further than what is in memory."""
-        return _above(sequence, self._tail, last=self.committed)
-
-    def everything(self) -> Sequence[LoggedEvent] | None:
-        """Return all events, committed or not; None where some of them are in the store only."""
-        return _above(0, self.recent(), last=self._last_sequence)
-
-    def recent(self) -> Sequence[LoggedEvent]:
-        """Return the events that are in memory, committed or not: the last ones."""
-        return [*self._tail, *[each.event for each in self._pending if each.event is not None]]
+        while not self.is_committed:
+            await self._waiters.wait()
 
     def take(self) -> Append | None:
         """Return what is to be committed next; None where there is nothing."""
-        if not self._pending or self.error is not None:
+        pending = self.events.pending
+        if not pending or self.error is not None:
             return None
         if self._taken is None:
             self._taken = Append(
                 execution=self.execution,
-                entries=tuple([each.entry for each in self._pending]),
+                entries=tuple([each.entry for each in pending]),
                 version=self._version,
                 fence=self.fence,
-                size=sum([each.stored_size for each in self._pending]),
+                size=sum([each.stored_size for each in pending]),
                 keeps_records=self.keeps_records and self._execution.state is ExecutionState.CANCELLED,
                 creation=self.creation,
             )
         return self._taken
 
-    def was_committed(self) -> None:
+    def confirm(self) -> None:
         """Note that what was taken is in the store."""
         count = 0 if self._taken is None else len(self._taken.entries)
         self._taken = self.creation = None
         self._version += count
-        committed, self._pending = self._pending[:count], self._pending[count:]
-        for each in committed:
-            self._pending_bytes -= each.size
-            if each.event is not None:
-                self._remember(each.event, each.size)
-        if self._store_as is None:
-            self._forget_the_first()
-        if self._pending:
+        self.events.confirm(count, keeps_all=self._store_as is not None)
+        if self.events.pending:
             self._submit(self)
-        self._tell()
-
-    def was_refused(self, error: ReasondError) -> None:
-        """Note that what was taken is not in the store, because of `error`."""
-        self._give_up(error)
+        self._waiters.wake()
+        self.on_change()
 
     def close(self, error: ReasondError) -> None:
-        """Append nothing more, because of `error`; what is pending is dropped."""
-        self._give_up(error)
-
-    def reopen(self) -> None:
-        """Take an end after all, though what came before it was refused for want of room."""
-        if isinstance(self.error, StoreFullError) and self.is_created:
-            self.error = None
-
-    def _add(self, pending: _Pending) -> None:
-        if self.error is not None:
-            return
-        self._pending.append(pending)
-        self._pending_bytes += pending.size
-        if self.is_open:
-            self._submit(self)
-
-    def _remember(self, event: LoggedEvent, size: int) -> None:
-        self.committed = event.sequence
-        self._tail.append(event)
-        self._tail_sizes.append(size)
-        self._tail_bytes += size
-
-    def _forget_the_first(self) -> None:
-        """Let go of the events that are over the bounds, but for the last one."""
-        most, most_bytes = (len(self._tail), _ANSWER_BYTES) if self.is_for_one_answer else (_MAX_TAIL, _MAX_TAIL_BYTES)
-        left = len(self._tail)
-        if left <= most and self._tail_bytes <= most_bytes:
-            return
-        for size in self._tail_sizes[:-1]:
-            self._tail_bytes -= size
-            left -= 1
-            if left <= most and self._tail_bytes <= most_bytes:
-                break
-        del self._tail[:-left], self._tail_sizes[:-left]
-
-    def _is_full(self) -> bool:
-        if self.is_for_one_answer:
-            return self._pending_bytes > _ANSWER_BYTES
-        return len(self._pending) > MAX_PENDING or self._pending_bytes > MAX_PENDING_BYTES
-
-    def _give_up(self, error: ReasondError) -> None:
-        self._drop()
-        self._last_sequence = self.committed
-        self._execution = _changed(
-            self._execution, state=ExecutionState.RUNNING, last_sequence=self.committed, usage=self._usage
+        """Append nothing more, because of `error`; what is pending is dropped, whether it was taken or not."""
+        self._taken = None
+        self.events.drop()
+        self._last_sequence = self.events.committed
+        self._execution = _change(
+            self._execution, state=ExecutionState.RUNNING, last_sequence=self._last_sequence, usage=self._usage
         )
         if self.error is None:
             self.error = error
-        self._tell()
-
-    def _drop(self) -> None:
-        self._taken = None
-        self._pending.clear()
-        self._pending_bytes = 0
-
-    async def _movement(self) -> None:
-        """Wait until something was committed or refused."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            # Else everybody who asks while the store takes nothing would leave one behind.
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            raise
-
-    def _tell(self) -> None:
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        self._waiters.wake()
         self.on_change()
+
+    def _add(self, pending: _Pending) -> None:
+        if self.error is None:
+            self.events.pending.append(pending)
+            self.events.pending_bytes += pending.size
+            if self.is_open:
+                self._submit(self)
+
+
+async def _wait_while_full(events: LogEvents, waiters: _Waiters) -> None:
+    try:
+        async with asyncio.timeout(_ANSWER_WAITS_S if events.is_for_one_answer else None):
+            while events.is_full:
+                await waiters.wait()
+    except TimeoutError:
+        raise StoreUnavailableError(
+            f"The store took nothing for {_ANSWER_WAITS_S:g} s, and {_ANSWER_BYTES} bytes wait for it",
+            remedy="Ask for less, or stream the task with keep_running and resume it later.",
+            retry_after_s=_ANSWER_WAITS_S,
+        ) from None
 
 
 def is_gone(error: ReasondError) -> bool:
@@ -383,7 +396,7 @@ def is_gone(error: ReasondError) -> bool:
     return isinstance(error, LeaseLostError | ExecutionNotFoundError)
 
 
-def _above(sequence: int, events: Sequence[LoggedEvent], *, last: int) -> Sequence[LoggedEvent] | None:
+def _select_above(sequence: int, events: Sequence[LoggedEvent], *, last: int) -> Sequence[LoggedEvent] | None:
     if sequence >= last:
         return ()
     if not events or events[0].sequence > sequence + 1:
@@ -391,7 +404,7 @@ def _above(sequence: int, events: Sequence[LoggedEvent], *, last: int) -> Sequen
     return tuple(events[sequence + 1 - events[0].sequence :])
 
 
-def _changed(
+def _change(
     known: Execution,
     *,
     state: ExecutionState,

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import StoreFullError
-from reasond_server.logs.appending import (
+from reasond_server.logs.contract import (
     LARGEST_LOG_BYTES,
     Head,
+    Watchers,
+    build_expired_error,
+    build_id_taken_error,
+    build_not_found_error,
     events_of,
-    id_taken,
+    find_refusal,
     may_repeat,
-    no_longer_kept,
-    not_found,
-    refusal,
 )
 from reasond_server.logs.sizes import size_of
-from reasond_server.logs.store import Change, Claim, Creation, Kept, Record, Recovery, Renewal
-from reasond_server.logs.watching import Watchers
+from reasond_server.logs.store import Change, Checkpoint, Claim, Creation, Record, Recovery, Renewal
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class _Log:
     owner: str
     lease_until: float
     events: list[LoggedEvent] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
+    # An empty list takes 56 bytes, and thousands may be suspended.
+    records: list[Record] | None = None
     version: int = 0
     fence: int = 1
     size: int = 0
@@ -79,7 +80,7 @@ class _Log:
             execution=self.execution,
             plan=self.plan,
             events=tuple(self.events),
-            records=tuple(self.records),
+            records=tuple(self.records or ()),
             version=self.version,
             fence=self.fence,
             is_cancel_requested=self.is_cancel_requested,
@@ -96,6 +97,168 @@ class _Log:
             size=self.size,
             state=self.execution.state,
         )
+
+
+class _LogTable:
+    """The logs by id, with what is needed to find the ones that are to go: bounded in number, bytes and time."""
+
+    def __init__(
+        self, *, max_executions: int, max_bytes: int, now: Callable[[], datetime], monotonic: Callable[[], float]
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0
+        self.logs: dict[str, _Log] = {}
+        self.claims: dict[tuple[str, str], str] = {}
+        self._max_executions = max_executions
+        self._largest_log = max(max_bytes, LARGEST_LOG_BYTES)
+        self._now = now
+        self._monotonic = monotonic
+        # In the order in which they ended, which is the order of being forgotten; apart, because who asks for room must
+        # not pay for passing all that run.
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._forgotten: OrderedDict[str, str] = OrderedDict()
+        # A heap: who asks for anything must not pay for looking at every log.
+        self._expiring: list[tuple[datetime, str]] = []
+
+    def append(self, part: Append) -> ReasondError | None:
+        """Take one part, or return why not."""
+        name = part.execution.execution_id
+        log = self.logs.get(name)
+        if log is not None and log.execution.tenant != part.execution.tenant:
+            log = None
+        head = log.head() if log else None
+        if log is not None and head is not None and may_repeat(part, head) and _repeats(part, log):
+            return None
+        refused = find_refusal(part, head, size=part.size, largest=self._largest_log)
+        if refused is None and part.creation is not None:
+            log, refused = self._create(part.execution, part.creation)
+        if refused is not None or log is None:
+            return refused
+        events = events_of(part)
+        log.events += events
+        if len(events) < len(part.entries):
+            log.records = log.records or []
+            log.records += [entry for entry in part.entries if isinstance(entry, Record)]
+        log.execution = part.execution
+        log.version += len(part.entries)
+        log.size += part.size
+        self.size += part.size
+        if part.execution.expire_time is not None:
+            self._expire_at(part.execution.expire_time, name)
+        if part.execution.state is ExecutionState.SUSPENDED:
+            # What it has room for beyond its events is given back.
+            log.owner, log.lease_until, log.events = "", 0.0, [*log.events]
+        elif part.execution.state.has_ended:
+            self._end(log, keeps_records=part.keeps_records)
+        return None
+
+    def _create(self, execution: Execution, creation: Creation) -> tuple[_Log | None, ReasondError | None]:
+        """Return a new log, or why there is none."""
+        if execution.execution_id in self.logs:
+            return None, build_id_taken_error(execution.execution_id)
+        try:
+            self.make_room(for_new=1)
+        except StoreFullError as error:
+            return None, error
+        return self.add(execution, creation), None
+
+    def add(
+        self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
+    ) -> _Log:
+        """Keep a new log that begins with `records`."""
+        log = _Log(
+            execution=execution,
+            digest=digest,
+            plan=creation.plan,
+            owner=creation.lease.owner,
+            lease_until=self._monotonic() + creation.lease.seconds,
+            records=[*records] or None,
+            version=len(records),
+            size=len(creation.plan) + sum(map(size_of, records)),
+        )
+        self.logs[execution.execution_id] = log
+        self.size += log.size
+        return log
+
+    def _end(self, log: _Log, *, keeps_records: bool) -> None:
+        """Let go of what only a running execution needs."""
+        if not keeps_records:
+            freed = len(log.plan) + sum(map(size_of, log.records or ()))
+            log.plan, log.records = "", None
+            log.size -= freed
+            self.size -= freed
+        self._ended[log.execution.execution_id] = None
+
+    def find_cancelled(self, tenant: str, execution_id: str) -> _Log | None:
+        """Return the log that can be inherited from, if it can."""
+        log = self.logs.get(execution_id)
+        if log is None or log.execution.tenant != tenant or log.execution.state is not ExecutionState.CANCELLED:
+            return None
+        return log
+
+    def claim_of(self, execution_id: str) -> Claim:
+        """Return the claim of an execution that is here."""
+        log = self.logs[execution_id]
+        return Claim(execution_id=execution_id, digest=log.digest)
+
+    def find(self, tenant: str, execution_id: str) -> _Log:
+        """Return the log. Raises as `ExecutionStore.find`."""
+        log = self.logs.get(execution_id)
+        if log is not None and log.execution.tenant == tenant:
+            return log
+        if self._forgotten.get(execution_id) == tenant:
+            raise build_expired_error(execution_id)
+        raise build_not_found_error(execution_id)
+
+    def remove(self, execution_id: str) -> _Log:
+        """Remove a log that is here, with its request id."""
+        log = self.logs.pop(execution_id)
+        self._ended.pop(execution_id, None)
+        self.size -= log.size
+        self.release(log.execution)
+        return log
+
+    def release(self, execution: Execution) -> None:
+        """Give the request id of `execution` up, unless another execution has it by now."""
+        key = (execution.tenant, execution.request_id)
+        if self.claims.get(key) == execution.execution_id:
+            del self.claims[key]
+
+    def _forget(self, execution_id: str) -> None:
+        self._forgotten[execution_id] = self.remove(execution_id).execution.tenant
+        if len(self._forgotten) > _FORGOTTEN_KEPT:
+            self._forgotten.popitem(last=False)
+
+    def forget_expired(self, limit: int | None = None) -> int:
+        """Forget up to `limit` executions that are past their time; return how many."""
+        now, forgotten, expiring = self._now(), 0, self._expiring
+        while expiring and expiring[0][0] <= now and (limit is None or forgotten < limit):
+            _, execution_id = heapq.heappop(expiring)
+            if execution_id in self.logs:
+                self._forget(execution_id)
+                forgotten += 1
+        return forgotten
+
+    def _expire_at(self, moment: datetime, execution_id: str) -> None:
+        """Have a log forgotten then."""
+        if len(self._expiring) > 2 * len(self.logs) + _STALE_ENDS:
+            self._expiring = [(at, name) for at, name in self._expiring if name in self.logs]
+            heapq.heapify(self._expiring)
+        heapq.heappush(self._expiring, (moment, execution_id))
+
+    def make_room(self, *, for_new: int, sparing: str = "") -> None:
+        """Forget what ended longest ago until the bounds hold with `for_new` executions more."""
+        while len(self.logs) + for_new > self._max_executions or self.size > self.max_bytes:
+            oldest = next((name for name in self._ended if name != sparing), None)
+            if oldest is None and for_new:
+                raise StoreFullError(
+                    f"The store holds {len(self.logs)} running executions and has no room for another",
+                    remedy="Wait until one has ended, or raise [store] max_executions or max_bytes.",
+                    metadata={"max_executions": str(self._max_executions), "max_bytes": str(self.max_bytes)},
+                )
+            if oldest is None:
+                return
+            self._forget(oldest)
 
 
 class MemoryExecutionStore:
@@ -117,88 +280,78 @@ class MemoryExecutionStore:
         now: Callable[[], datetime],
         monotonic: Callable[[], float] | None = None,
     ) -> None:
-        self._max_executions = max_executions
-        self._max_bytes = max_bytes
-        self._largest_log = max(max_bytes, LARGEST_LOG_BYTES)
         self._now = now
         self._monotonic = monotonic or (lambda: now().timestamp())
-        self._logs: dict[str, _Log] = {}
-        # In the order in which they ended, which is the order of being forgotten; apart, because who asks for room must
-        # not pay for passing all that run.
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self._claims: dict[tuple[str, str], str] = {}
-        self._forgotten: OrderedDict[str, str] = OrderedDict()
-        # A heap: who asks for anything must not pay for looking at every log.
-        self._expiring: list[tuple[datetime, str]] = []
+        self._table = _LogTable(max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=self._monotonic)
+        self._logs = self._table.logs
         self._watchers = Watchers()
-        self._size = 0
 
-    async def claimed(self, tenant: str, request_id: str) -> Claim | None:
+    async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """See ExecutionStore."""
-        self._forget_expired()
-        holder = self._claims.get((tenant, request_id))
-        return None if holder is None else self._claim(holder)
+        self._table.forget_expired()
+        holder = self._table.claims.get((tenant, request_id))
+        return None if holder is None else self._table.claim_of(holder)
 
-    async def kept(self, tenant: str, execution_id: str) -> Kept:
+    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
         """See ExecutionStore."""
-        self._forget_expired()
-        log = self._log(tenant, execution_id)
-        return Kept(plan=log.plan, records=tuple(log.records))
+        self._table.forget_expired()
+        log = self._table.find(tenant, execution_id)
+        return Checkpoint(plan=log.plan, records=tuple(log.records or ()))
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """See ExecutionStore."""
-        self._forget_expired()
+        self._table.forget_expired()
         key, name = (execution.tenant, execution.request_id), execution.execution_id
-        parent = self._cancelled(execution.tenant, inherits)
-        holder = self._claims.get(key) if execution.request_id else None
+        parent = self._table.find_cancelled(execution.tenant, inherits)
+        holder = self._table.claims.get(key) if execution.request_id else None
         if (made := self._logs.get(name)) is not None:
-            return replace(self._claim(name), inherited=len(made.records))
+            return replace(self._table.claim_of(name), inherited=len(made.records or ()))
         if holder is not None and (parent is None or holder != inherits):
-            return self._claim(holder)
-        records = tuple(parent.records) if parent else ()
-        self._make_room(for_new=1, sparing=inherits)
-        self._keep(execution, Creation(plan=plan, lease=lease), digest=digest, records=records)
+            return self._table.claim_of(holder)
+        records = tuple(parent.records or ()) if parent else ()
+        self._table.make_room(for_new=1, sparing=inherits)
+        self._table.add(execution, Creation(plan=plan, lease=lease), digest=digest, records=records)
         if execution.request_id:
-            self._claims[key] = name
-        return replace(self._claim(name), inherited=len(records))
+            self._table.claims[key] = name
+        return replace(self._table.claim_of(name), inherited=len(records))
 
     async def release(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        self._release(self._log(tenant, execution_id).execution)
+        self._table.release(self._table.find(tenant, execution_id).execution)
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
         if any(part.creation is not None for part in batch):
-            self._forget_expired()
-        refusals = [self._append(part) for part in batch]
-        if self._size > self._max_bytes:
-            self._make_room(for_new=0, sparing=batch[-1].execution.execution_id)
+            self._table.forget_expired()
+        refusals = [self._table.append(part) for part in batch]
+        if self._table.size > self._table.max_bytes:
+            self._table.make_room(for_new=0, sparing=batch[-1].execution.execution_id)
         grown = dict.fromkeys(
             part.execution.execution_id
             for part, refused in zip(batch, refusals, strict=True)
-            if refused is None and self._watchers.are_watching(part.execution.execution_id) and events_of(part)
+            if refused is None and self._watchers.has_watcher(part.execution.execution_id) and events_of(part)
         )
-        self._watchers.tell(grown, Change.GREW)
+        self._watchers.notify(grown, Change.GREW)
         return refusals
 
     async def find(self, tenant: str, execution_id: str) -> Execution:
         """See ExecutionStore."""
-        self._forget_expired()
-        return self._log(tenant, execution_id).execution
+        self._table.forget_expired()
+        return self._table.find(tenant, execution_id).execution
 
     async def read(
         self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[LoggedEvent]:
         """See ExecutionStore."""
-        self._forget_expired()
+        self._table.forget_expired()
         until = None if limit is None else after + limit
-        return self._log(tenant, execution_id).events[after:until]
+        return self._table.find(tenant, execution_id).events[after:until]
 
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
     ) -> Sequence[Execution]:
         """See ExecutionStore."""
-        self._forget_expired()
+        self._table.forget_expired()
         found = [
             log.execution
             for log in self._logs.values()
@@ -212,10 +365,10 @@ class MemoryExecutionStore:
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        self._forget_expired()
-        self._log(tenant, execution_id)
-        self._remove(execution_id)
-        self._watchers.tell((execution_id,), Change.GREW)
+        self._table.forget_expired()
+        self._table.find(tenant, execution_id)
+        self._table.remove(execution_id)
+        self._watchers.notify((execution_id,), Change.GREW)
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """See ExecutionStore."""
@@ -228,8 +381,8 @@ class MemoryExecutionStore:
                 held[execution_id] = log
         return Renewal(
             lost=[execution_id for execution_id in fences if execution_id not in held],
-            cancelled=[execution_id for execution_id, log in held.items() if log.is_cancel_requested],
-            kept=[execution_id for execution_id, log in held.items() if log.is_keep_requested],
+            cancel_requested=[execution_id for execution_id, log in held.items() if log.is_cancel_requested],
+            keep_requested=[execution_id for execution_id, log in held.items() if log.is_keep_requested],
         )
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
@@ -243,33 +396,33 @@ class MemoryExecutionStore:
 
     async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
         """See ExecutionStore."""
-        self._forget_expired()
-        log = self._log(tenant, execution_id)
+        self._table.forget_expired()
+        log = self._table.find(tenant, execution_id)
         if log.execution.state is not ExecutionState.SUSPENDED:
             return None
         return log.take(lease, now_s=self._monotonic())
 
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        self._forget_expired()
-        self._log(tenant, execution_id).is_cancel_requested = True
-        self._watchers.tell((execution_id,), Change.CANCEL_REQUESTED)
+        self._table.forget_expired()
+        self._table.find(tenant, execution_id).is_cancel_requested = True
+        self._watchers.notify((execution_id,), Change.CANCEL_REQUESTED)
 
     async def request_keep(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        self._forget_expired()
-        self._log(tenant, execution_id).is_keep_requested = True
-        self._watchers.tell((execution_id,), Change.KEEP_REQUESTED)
+        self._table.forget_expired()
+        self._table.find(tenant, execution_id).is_keep_requested = True
+        self._watchers.notify((execution_id,), Change.KEEP_REQUESTED)
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
         log = self._logs.get(execution_id)
         if log is not None and log.execution.tenant == tenant:
-            self._watchers.tell((execution_id,), Change.FOLLOWED)
+            self._watchers.notify((execution_id,), Change.FOLLOWED)
 
     async def forget(self, *, limit: int) -> int:
         """See ExecutionStore."""
-        return self._forget_expired(limit=limit)
+        return self._table.forget_expired(limit=limit)
 
     def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:
         """See ExecutionStore."""
@@ -277,140 +430,6 @@ class MemoryExecutionStore:
 
     async def aclose(self) -> None:
         """See ExecutionStore."""
-
-    def _append(self, part: Append) -> ReasondError | None:
-        """Take one part, or return why not."""
-        name = part.execution.execution_id
-        log = self._logs.get(name)
-        if log is not None and log.execution.tenant != part.execution.tenant:
-            log = None
-        head = log.head() if log else None
-        if log is not None and head is not None and may_repeat(part, head) and _repeats(part, log):
-            return None
-        refused = refusal(part, head, size=part.size, largest=self._largest_log)
-        if refused is None and part.creation is not None:
-            log, refused = self._created(part.execution, part.creation)
-        if refused is not None or log is None:
-            return refused
-        events = events_of(part)
-        log.events += events
-        if len(events) < len(part.entries):
-            log.records += [entry for entry in part.entries if isinstance(entry, Record)]
-        log.execution = part.execution
-        log.version += len(part.entries)
-        log.size += part.size
-        self._size += part.size
-        if part.execution.expire_time is not None:
-            self._expire_at(part.execution.expire_time, name)
-        if part.execution.state is ExecutionState.SUSPENDED:
-            log.owner = ""
-        elif part.execution.state.has_ended:
-            self._end(log, keeps_records=part.keeps_records)
-        return None
-
-    def _created(self, execution: Execution, creation: Creation) -> tuple[_Log | None, ReasondError | None]:
-        """Return a new log, or why there is none."""
-        if execution.execution_id in self._logs:
-            return None, id_taken(execution.execution_id)
-        try:
-            self._make_room(for_new=1)
-        except StoreFullError as error:
-            return None, error
-        return self._keep(execution, creation), None
-
-    def _keep(
-        self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
-    ) -> _Log:
-        """Keep a new log that begins with `records`."""
-        log = _Log(
-            execution=execution,
-            digest=digest,
-            plan=creation.plan,
-            owner=creation.lease.owner,
-            lease_until=self._monotonic() + creation.lease.seconds,
-            records=[*records],
-            version=len(records),
-            size=len(creation.plan) + sum(map(size_of, records)),
-        )
-        self._logs[execution.execution_id] = log
-        self._size += log.size
-        return log
-
-    def _end(self, log: _Log, *, keeps_records: bool) -> None:
-        """Let go of what only a running execution needs."""
-        if not keeps_records:
-            freed = len(log.plan) + sum(map(size_of, log.records))
-            log.plan, log.records = "", []
-            log.size -= freed
-            self._size -= freed
-        self._ended[log.execution.execution_id] = None
-
-    def _cancelled(self, tenant: str, execution_id: str) -> _Log | None:
-        """Return the log that can be inherited from, if it can."""
-        log = self._logs.get(execution_id)
-        if log is None or log.execution.tenant != tenant or log.execution.state is not ExecutionState.CANCELLED:
-            return None
-        return log
-
-    def _claim(self, execution_id: str) -> Claim:
-        log = self._logs[execution_id]
-        return Claim(execution_id=execution_id, digest=log.digest)
-
-    def _log(self, tenant: str, execution_id: str) -> _Log:
-        log = self._logs.get(execution_id)
-        if log is not None and log.execution.tenant == tenant:
-            return log
-        if self._forgotten.get(execution_id) == tenant:
-            raise no_longer_kept(execution_id)
-        raise not_found(execution_id)
-
-    def _remove(self, execution_id: str) -> _Log:
-        log = self._logs.pop(execution_id)
-        self._ended.pop(execution_id, None)
-        self._size -= log.size
-        self._release(log.execution)
-        return log
-
-    def _release(self, execution: Execution) -> None:
-        """Give the request id of `execution` up, unless another execution has it by now."""
-        key = (execution.tenant, execution.request_id)
-        if self._claims.get(key) == execution.execution_id:
-            del self._claims[key]
-
-    def _forget(self, execution_id: str) -> None:
-        self._forgotten[execution_id] = self._remove(execution_id).execution.tenant
-        if len(self._forgotten) > _FORGOTTEN_KEPT:
-            self._forgotten.popitem(last=False)
-
-    def _forget_expired(self, limit: int | None = None) -> int:
-        now, forgotten, expiring = self._now(), 0, self._expiring
-        while expiring and expiring[0][0] <= now and (limit is None or forgotten < limit):
-            _, execution_id = heapq.heappop(expiring)
-            if execution_id in self._logs:
-                self._forget(execution_id)
-                forgotten += 1
-        return forgotten
-
-    def _expire_at(self, moment: datetime, execution_id: str) -> None:
-        """Have a log forgotten then."""
-        if len(self._expiring) > 2 * len(self._logs) + _STALE_ENDS:
-            self._expiring = [(at, name) for at, name in self._expiring if name in self._logs]
-            heapq.heapify(self._expiring)
-        heapq.heappush(self._expiring, (moment, execution_id))
-
-    def _make_room(self, *, for_new: int, sparing: str = "") -> None:
-        """Forget what ended longest ago until the bounds hold with `for_new` executions more."""
-        while len(self._logs) + for_new > self._max_executions or self._size > self._max_bytes:
-            oldest = next((name for name in self._ended if name != sparing), None)
-            if oldest is None and for_new:
-                raise StoreFullError(
-                    f"The store holds {len(self._logs)} running executions and has no room for another",
-                    remedy="Wait until one has ended, or raise [store] max_executions or max_bytes.",
-                    metadata={"max_executions": str(self._max_executions), "max_bytes": str(self._max_bytes)},
-                )
-            if oldest is None:
-                return
-            self._forget(oldest)
 
 
 def _repeats(part: Append, log: _Log) -> bool:

@@ -1,58 +1,60 @@
-"""What is left of an event in a store that must not keep content: numbers, names and how it ended, no text."""
+"""What is left of an event in a store that must not keep content: numbers, names and how it ended, no text.
+
+Which fields are content their declaration says (`types.kinds`): every text that is not declared otherwise.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from reasond_server.types import (
-    BoundedContextStep,
-    CustomMetrics,
-    CustomStep,
-    ExecutionFailure,
-    Iteration,
-    ReactStep,
-    Result,
-    Sample,
-    SelfConsistencyMetrics,
-    Thought,
-    TreeStep,
-)
+from reasond_server.types.kinds import Field, fields_of
 
 if TYPE_CHECKING:
-    from reasond_server.types import Event, StepDetail, StrategyMetrics
+    from reasond_server.types import Event
 
-NOT_RECORDED: Final = "The server keeps no content ([store] record_content): the texts of this execution are gone."
+EventT = TypeVar("EventT", bound="Event")
+ValueT = TypeVar("ValueT")
 
 
-def redacted(event: Event) -> Event:
+def redact(event: EventT) -> EventT:
     """Return `event` without anything that the caller, the model or a tool wrote."""
-    if isinstance(event, Iteration):
-        return replace(event, detail=_detail(event.detail))
-    if not isinstance(event, Result):
-        return event
-    error = event.error and ExecutionFailure(reason=event.error.reason, message="The message was not kept.")
-    metrics = replace(event.metrics, strategy_specific=_metrics(event.metrics.strategy_specific))
-    return replace(event, answer="", metrics=metrics, warnings=(NOT_RECORDED,), error=error)
+    return _redact(event)
 
 
-def _detail(detail: StepDetail) -> StepDetail:
-    if isinstance(detail, Thought):
-        return Thought(text="")
-    if isinstance(detail, BoundedContextStep):
-        return replace(detail, text="", carryover="")
-    if isinstance(detail, ReactStep):
-        actions = [replace(action, arguments_json="{}") for action in detail.actions]
-        observations = [replace(observation, result_json="{}") for observation in detail.observations]
-        return ReactStep(thought="", actions=actions, observations=observations)
-    if isinstance(detail, TreeStep):
-        return replace(detail, thought="", answer="")
-    if isinstance(detail, Sample):
-        return replace(detail, text="", answer="", normalized_answer="")
-    return CustomStep(data={})
+def _redact(value: ValueT) -> ValueT:
+    """Return a dataclass without its content; itself if it declares none."""
+    kind: type = type(value)
+    changes, others = _plan(kind)
+    if others:
+        changes = changes | {field.name: _left_of(field, getattr(value, field.name)) for field in others}
+    return replace(value, **changes) if changes else value  # type: ignore[type-var]  # every kind is a dataclass
 
 
-def _metrics(metrics: StrategyMetrics | None) -> StrategyMetrics | None:
-    if isinstance(metrics, SelfConsistencyMetrics):
-        return replace(metrics, votes=[replace(vote, answer="") for vote in metrics.votes])
-    return CustomMetrics(data={}) if isinstance(metrics, CustomMetrics) else metrics
+@cache
+def _plan(cls: type) -> tuple[dict[str, Any], Sequence[Field]]:
+    """Return what is kept of some fields whatever their value is, and the other fields with content."""
+    content = [field for field in fields_of(cls) if field.is_content]
+    texts = {field.name: field.instead or "" for field in content if field.type is str and not _may_lack(field)}
+    return texts, tuple(field for field in content if field.name not in texts)
+
+
+def _may_lack(field: Field) -> bool:
+    return field.is_optional or field.is_sequence
+
+
+def _left_of(field: Field, found: object) -> object:
+    """Return what is kept of the value of `field`."""
+    if found is None:
+        return None
+    if field.instead is not None:
+        return field.instead
+    if isinstance(found, str):
+        return ""
+    if isinstance(found, Mapping):
+        return {}
+    if isinstance(found, Sequence):
+        return tuple(_redact(one) for one in found) if is_dataclass(field.type) else ()
+    return _redact(found)

@@ -121,7 +121,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Checkpoint:
     """What a log holds besides its events: the plan that `create` was given, and the records that were not dropped."""
 
     plan: str
@@ -133,8 +133,8 @@ class Renewal:
     """What an owner learns when it renews its leases: which are lost, which runs somebody wants to stop, or to keep."""
 
     lost: Sequence[str]
-    cancelled: Sequence[str]
-    kept: Sequence[str] = ()
+    cancel_requested: Sequence[str]
+    keep_requested: Sequence[str] = ()
 
 
 class Change(StrEnum):
@@ -163,11 +163,11 @@ class ExecutionStore(Protocol):
         """Whether another process can take over what this one is at work on, while both are alive."""
         ...
 
-    async def claimed(self, tenant: str, request_id: str) -> Claim | None:
+    async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """Return who holds the request id, None where nobody does."""
         ...
 
-    async def kept(self, tenant: str, execution_id: str) -> Kept:
+    async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
         """Return the plan and the records of an execution, whether it runs or has ended. Raises as `find`."""
         ...
 

@@ -94,7 +94,7 @@ class LogWriter:
             error.execution_id = None
             raise error
 
-    async def caught_up(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait while 128 logs wait for the store: more would fill the memory.
 
         Raises: as `require_store`, which is asked before and again and again meanwhile.
@@ -151,28 +151,30 @@ class LogWriter:
             return
         loop = asyncio.get_running_loop()
         since_s = loop.time()
-        outcomes = await self._outcomes([part for _, part in batch])
+        outcomes = await self._ask_store([part for _, part in batch])
         self._observer.commit_ended(sum(len(part.entries) for _, part in batch), loop.time() - since_s)
         for (log, part), error in zip(batch, outcomes, strict=True):
             if error is None:
-                log.was_committed()
+                log.confirm()
                 continue
             if part.creation is not None and isinstance(error, StoreFullError | StoreUnavailableError):
                 # Nothing else could be begun either.
                 self.report(error)
             else:
                 self._observer.commit_failed(error.reason)
-            log.was_refused(error)
+            log.close(error)
 
-    async def _outcomes(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
+    async def _ask_store(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
         """Return what comes of each part: None where it was taken, else why not."""
         try:
-            return await self._appended(parts)
+            return await self._append(parts)
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("event logs could not be written")
-            return [InternalError("internal error") if part.creation is None else _unwritten() for part in parts]
+            return [
+                InternalError("internal error") if part.creation is None else _build_unwritten_error() for part in parts
+            ]
 
-    async def _appended(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
+    async def _append(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
         """Return what the store says to each part, asked again and again while it cannot be reached.
 
         What was taken in an attempt whose answer was lost is taken again.
@@ -194,5 +196,5 @@ class LogWriter:
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
-def _unwritten() -> StoreUnavailableError:
+def _build_unwritten_error() -> StoreUnavailableError:
     return StoreUnavailableError("The execution could not be written down", remedy="Retry.")

@@ -239,7 +239,7 @@ class ReasoningWork:
                     used, now = model.usage, monotonic()
                     self._append_step(run, event, used=used - spent, elapsed_s=now - since)
                     if not run.log.has_room:
-                        await run.log.room()
+                        await run.log.wait_for_room()
                     spent, since = used, now
                     if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
                         return

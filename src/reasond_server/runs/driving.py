@@ -161,13 +161,13 @@ class Driver:
             if run.phase is Phase.SUSPENDED:
                 # What happens while that is committed is for this task to see out.
                 run.on_over = _do_nothing
-                await run.log.settled()
+                await run.log.wait_for_commit()
             if run.phase is Phase.STOPPING and run.cause not in LEAVES:
                 ending = _ending_of(run)
                 await self._write_end(run, ending if has_stopped else _leave_behind(run, ending))
             elif run.cause is Trigger.HAND_OVER and run.journal is not None:
                 run.journal.note_cut()
-                await run.log.settled()
+                await run.log.wait_for_commit()
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
             _log.exception("execution log could not be ended", extra={"execution_id": run.identity.execution_id})
         finally:
@@ -181,18 +181,17 @@ class Driver:
         self._append_end(run, ending)
         if run.place is not None:
             run.place.leave()
-        await run.log.settled()
+        await run.log.wait_for_commit()
         for wait_s in _WAITS_FOR_ROOM_S:
             if not isinstance(run.log.error, StoreFullError) or not run.log.is_created:
                 return
             await asyncio.sleep(wait_s)
             warning = "The store was full: the last steps are not kept."
             self._append_end(run, replace(ending, warnings=(*ending.warnings, warning)))
-            await run.log.settled()
+            await run.log.wait_for_commit()
 
     def _append_end(self, run: Run, ending: RunEnding) -> None:
         last, now = run.work.conclude(run, ending), self._clock.now()
-        run.log.reopen()
         run.log.end(
             last,
             now=now,
@@ -204,7 +203,7 @@ class Driver:
             run.conclude(last)
 
     async def _let_go_committed(self, run: Run) -> None:
-        await run.log.settled()
+        await run.log.wait_for_commit()
         await self._let_go(run)
 
     async def _let_go(self, run: Run) -> None:
@@ -261,7 +260,7 @@ def _report_left(run: Run, observer: RunObserver) -> None:
         return
     error = None if ending is None else ending.error
     # For debugging only where the access log says it, in the line of the one call it was for.
-    is_logged = not run.log.is_for_one_answer or cause not in _REPORTED or error is not None
+    is_logged = not run.log.events.is_for_one_answer or cause not in _REPORTED or error is not None
     if not _log.isEnabledFor(level := logging.INFO if is_logged else logging.DEBUG):
         return
     execution = run.log.execution

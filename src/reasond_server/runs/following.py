@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import InternalError, StoreFullError, StoreUnavailableError
-from reasond_server.logs.mailbox import Mailbox
-from reasond_server.logs.pulse import Pulse
+from reasond_server.logs.mailbox import FlushTimer, Mailbox
 from reasond_server.logs.sizes import size_of
 from reasond_server.logs.store import Change
 from reasond_server.runs.admission import draining
@@ -50,7 +49,7 @@ class Follower:
         self._runner = runner
         self._clock = clock
         self._heartbeat_interval_s = heartbeat_interval_s
-        self._pulse = Pulse(interval_s=flush_interval_s)
+        self._flush_timer = FlushTimer(interval_s=flush_interval_s)
 
     async def follow(
         self, execution: Execution, *, after: int, include_deltas: bool
@@ -66,7 +65,7 @@ class Follower:
             StoreUnavailableError: this process lost its store and has left the run to others; `execution_id` is set.
             StoreFullError: the store has no room for the end of the run; `execution_id` is set.
         """
-        mailbox = Mailbox(wants_deltas=include_deltas, pulse=self._pulse)
+        mailbox = Mailbox(wants_deltas=include_deltas, flush_timer=self._flush_timer)
         source = EventSource(
             store=self._store,
             runner=self._runner,
@@ -180,7 +179,7 @@ class EventSource:
         self._attach()
         run = self._run
         if run is not None:
-            known = run.log.after(after)
+            known = run.log.events.read_after(after)
             is_over = self._runner.find_live(self._id) is not run
             if known or (known is not None and not is_over):
                 return known
@@ -234,7 +233,7 @@ class EventSource:
                 raise InternalError("the execution ended without a result")
             self.end_with(result)
         else:
-            self._mailbox.log_grew()
+            self._mailbox.notify_growth()
 
     async def _announce(self) -> None:
         if self._runner.is_draining:
@@ -269,7 +268,7 @@ class EventSource:
 
     def _hear(self, change: Change) -> None:
         if change is Change.GREW:
-            self._mailbox.log_grew()
+            self._mailbox.notify_growth()
 
 
 def _fence_error(execution_id: str) -> StoreUnavailableError:

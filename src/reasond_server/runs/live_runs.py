@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from reasond_server.runs.phase import Trigger
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from reasond_server.logs.mailbox import Mailbox
-    from reasond_server.runs.phase import Trigger
     from reasond_server.runs.run import Run
 
 
@@ -65,7 +66,7 @@ class LiveRuns:
     def notify(self, execution_id: str) -> None:
         """Tell who waits for an execution that it is at work here now."""
         for mailbox in self._waiting.get(execution_id, ()):
-            mailbox.log_grew()
+            mailbox.notify_growth()
 
     @contextmanager
     def await_run(self, execution_id: str, mailbox: Mailbox) -> Iterator[None]:
@@ -91,11 +92,13 @@ class LiveRuns:
             if run is not None and run.tenure is not None and run.log.fence == fence:
                 run.tenure.prolong(since_s)
 
-    def stop(self, trigger: Trigger, execution_id: str) -> None:
-        """Stop the run of an execution, if there is one."""
-        run = self.by_id.get(execution_id)
-        if run is not None:
-            run.stop(trigger)
+    def lose(self, execution_id: str) -> None:
+        """Leave an execution that another process has taken over."""
+        self._stop(execution_id, Trigger.LOSE)
+
+    def cancel(self, execution_id: str) -> None:
+        """Stop an execution that somebody wants stopped."""
+        self._stop(execution_id, Trigger.CANCEL)
 
     def keep(self, execution_id: str) -> None:
         """Let an execution go on when nobody follows it."""
@@ -108,12 +111,16 @@ class LiveRuns:
 
         Its caller may know the result already and ask for it.
         """
-        late = [run.log for run in self.by_id.values() if run.identity.tenant == tenant and run.log.is_late]
+        late = [
+            run.log
+            for run in self.by_id.values()
+            if run.identity.tenant == tenant and (not run.log.is_created or run.log.has_ended)
+        ]
         if late:
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     for log in late:
-                        await log.settled()
+                        await log.wait_for_commit()
 
     async def wait_for_ends(self, timeout_s: float) -> None:
         """Wait until nothing is at work any more, for so many seconds at most."""
@@ -121,3 +128,8 @@ class LiveRuns:
             async with asyncio.timeout(timeout_s):
                 for run in tuple(self.by_id.values()):
                     await run.wait_for_end()
+
+    def _stop(self, execution_id: str, trigger: Trigger) -> None:
+        run = self.by_id.get(execution_id)
+        if run is not None:
+            run.stop(trigger)

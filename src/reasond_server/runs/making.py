@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
-from reasond_server.logs.redaction import redacted
+from reasond_server.logs.redaction import redact
 from reasond_server.logs.store import Record
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel, TokenCounter
-    from reasond_server.logs.fencing import Tenure
+    from reasond_server.logs.leases import Tenure
     from reasond_server.logs.store import Creation, Recovery
     from reasond_server.logs.writer import LogWriter
     from reasond_server.runs.live_runs import RunnerLimits
@@ -156,7 +156,7 @@ class Maker:
             links = (earlier.plan.trace,)
         log = self._open_log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
-        log.is_for_one_answer = creation is not None
+        log.events.is_for_one_answer = creation is not None
         log.keeps_records = prepared.is_recoverable and bool(execution.request_id)
         run = self._build(
             work=work,
@@ -246,7 +246,7 @@ class Maker:
         limit_s = request.limit_s
         # What nobody goes on with is never called for by two, whoever holds its lease.
         tenure = self._new_tenure() if is_recoverable else None
-        wait_for_lease = None if tenure is None else tenure.hold
+        wait_for_lease = None if tenure is None else tenure.wait_for_lease
         model = MeteredModel(
             model=self._model,
             budget=request.budget,
@@ -291,7 +291,7 @@ class Maker:
             submit=self._writer.submit,
             version=version,
             fence=fence,
-            store_as=None if self._limits.records_content else redacted,
+            store_as=None if self._limits.records_content else redact,
         )
 
     def _find_obstacle(self, work: Work) -> str:

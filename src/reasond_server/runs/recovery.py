@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import ReasondError
@@ -65,13 +64,8 @@ class Recoverer:
             lease=lease,
             random=clock.random,
             monotonic=clock.monotonic,
-            fences=runs.read_fences,
-            room=lambda: 0 if admission.is_draining else admission.free_places,
-            adopt=self.adopt,
-            on_renewed=runs.prolong,
-            on_lost=partial(runs.stop, Trigger.LOSE),
-            on_cancelled=partial(runs.stop, Trigger.CANCEL),
-            on_kept=runs.keep,
+            runs=runs,
+            heir=self,
         )
 
     def begin(self, run: Run, place: Place, *, since_s: float) -> Run:
@@ -97,6 +91,10 @@ class Recoverer:
         """Wait for what is under way, and stop the upkeep."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
+
+    def count_room(self) -> int:
+        """See Heir."""
+        return 0 if self._admission.is_draining else self._admission.free_places
 
     def adopt(self, recovery: Recovery, since_s: float, place: Place | None = None) -> None:
         """Go on with what a process left behind or suspended, in `place` if there is one; end it where that cannot be.

@@ -88,7 +88,7 @@ class RequestIds:
         Raises:
             RequestIdReusedError: the request id stands for another request.
         """
-        claim = await self._store.claimed(tenant, request_id) if request_id else None
+        claim = await self._store.find_claim(tenant, request_id) if request_id else None
         if claim is None:
             return None
         held = await self.find_holder(claim, tenant, request_id=request_id, digest=digest)
@@ -119,7 +119,7 @@ class RequestIds:
         """Return what a new execution takes over from the cancelled one that has its request id."""
         if held is None:
             return None
-        kept = await self._store.kept(held.tenant, held.execution_id)
+        kept = await self._store.read_checkpoint(held.tenant, held.execution_id)
         try:
             plan = decode_plan(kept.plan)
             for record in kept.records:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from reasond_server.logs.fencing import Tenure
+    from reasond_server.logs.leases import Tenure
     from reasond_server.logs.log import RunLog
-    from reasond_server.logs.mailbox import Listener
+    from reasond_server.logs.mailbox import Subscriber
     from reasond_server.runs.accounts import Accounts
     from reasond_server.runs.admission import Place
     from reasond_server.runs.effects import Effects
@@ -81,21 +81,21 @@ class Subscribers:
         self.finishes_open_calls = finishes_open_calls
         self.patience_s = 0.0
         # In the order in which they came, so that a simulation can be repeated.
-        self._all: dict[Listener, None] = {}
+        self._all: dict[Subscriber, None] = {}
         self._has_readers = False
         self.held: TextDelta | None = None
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def attach(self, listener: Listener) -> None:
-        """Let `listener` hear of everything from now on."""
-        self._all[listener] = None
-        self._has_readers = self._has_readers or listener.wants_deltas
+    def attach(self, subscriber: Subscriber) -> None:
+        """Let `subscriber` hear of everything from now on."""
+        self._all[subscriber] = None
+        self._has_readers = self._has_readers or subscriber.wants_deltas
         self._decide()
 
-    def detach(self, listener: Listener) -> None:
-        """Forget `listener`; give the run up if nobody is left who wants it."""
-        self._all.pop(listener, None)
+    def detach(self, subscriber: Subscriber) -> None:
+        """Forget `subscriber`; give the run up if nobody is left who wants it."""
+        self._all.pop(subscriber, None)
         self._has_readers = any(one.wants_deltas for one in self._all)
         if self.finishes_open_calls and self._journal is None and not self._all:
             self.await_one(within_s=self.patience_s)
@@ -119,9 +119,9 @@ class Subscribers:
         if not self._has_readers or not text:
             return
         held, log = self.held, self._log
-        if log.committed == log.last_sequence:
+        if log.events.committed == log.last_sequence:
             for one in self._all:
-                one.wrote(index, text)
+                one.add_text(index, text)
         elif held is None or held.iteration_index != index:
             self.held = TextDelta(iteration_index=index, text=text)
         elif len(held.text) + len(text) <= _MAX_HELD_CHARACTERS:
@@ -132,8 +132,8 @@ class Subscribers:
         if self._log.error is not None:
             self._on_error()
         for one in self._all:
-            one.log_grew()
-        if self.held is not None and self._log.committed == self._log.last_sequence:
+            one.notify_growth()
+        if self.held is not None and self._log.events.committed == self._log.last_sequence:
             held, self.held = self.held, None
             self.publish(held.iteration_index, held.text)
 

@@ -47,7 +47,7 @@ _HASHED_CHARACTERS: Final = 15
 class RecordSink(Protocol):
     """Where records are appended: the log of the run."""
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until little enough waits for a commit."""
         ...
 
@@ -131,7 +131,7 @@ class RunJournal:
     async def keep(self, key: str, body: str) -> None:
         """Do the same, and wait while too much waits for a commit."""
         self.note(key, body)
-        await self._sink.room()
+        await self._sink.wait_for_room()
 
     async def keep_safely(self, key: str, body: str) -> None:
         """Do the same, and wait until it is committed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.clock import Clock
 from reasond_server.errors import OverloadedError, StoreUnavailableError
-from reasond_server.logs.fencing import Tenure
+from reasond_server.logs.leases import Tenure
 from reasond_server.logs.store import Creation, Lease
 from reasond_server.logs.writer import LogWriter
 from reasond_server.runs.admission import Admission, Leavable, Place
@@ -140,7 +140,7 @@ class Runner:
             StoreUnavailableError: the store cannot be reached.
         """
         self._admission.require_open()
-        await self._writer.caught_up()
+        await self._writer.wait_for_capacity()
         return await self._admission.enter(tenant, within_s=within_s)
 
     async def start(self, work: Work, *, place: Place | None = None) -> Execution:

@@ -192,7 +192,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
 
 
 class _Progress:
-    """What one run knows between two windows."""
+    """The state of one run between two windows."""
 
     def __init__(self, *, plan: WindowPlan, config: BoundedContextConfig, counter: TokenCounter) -> None:
         self.accounts = WindowAccounts(plan)
@@ -211,7 +211,7 @@ class _Progress:
         return self._carryover.render(counter=counter, limit=self._config.carryover_size)
 
     def adopt(self, fitted: FittedWindow) -> None:
-        """Take over what holds for the window that comes."""
+        """Take over what holds for the next window."""
         self._counter = fitted.counter
         self._is_window_exact = fitted.is_exact
         self._shows_text = fitted.window.reading is not None or (
@@ -253,7 +253,7 @@ class _Progress:
         return Step(detail=detail, answer_found=is_answered, metrics=self.accounts.metrics)
 
     def build_outcome(self, ending: WindowEnding) -> Outcome:
-        """Make the end of the run."""
+        """Return the outcome of the run."""
         self.accounts.warn(ending.warning)
         return Outcome(
             answer=restore(ending.answer),

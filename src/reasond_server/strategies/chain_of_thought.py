@@ -42,7 +42,7 @@ class ChainOfThoughtConfig(StrategyConfig):
 
 @value
 class _JudgedReply:
-    """What a reply amounts to."""
+    """The thought, the answer and the finish reason in a reply."""
 
     thought: str
     answer: str
@@ -123,14 +123,14 @@ def _describe_waste(reply: Reply) -> str:
 
 
 def _pick_visible(fragments: Sequence[Fragment], config: ChainOfThoughtConfig) -> str:
-    """Return the text that may be seen; what comes of one event of the model is told at once."""
+    """Return the text of one event that the caller may see."""
     if not config.show_reasoning:
         fragments = [one for one in fragments if one.kind is TagKind.ANSWER and not one.is_thinking]
     return fragments[0].text if len(fragments) == 1 else "".join([one.text for one in fragments])
 
 
 def _judge(reply: Reply) -> _JudgedReply:
-    """Judge a reply: where its answer is and whether it is whole."""
+    """Find the answer of a reply and whether it is whole."""
     parsed = reply.parsed
     before, content = parsed.text.strip(), parsed.content.strip()
     thinking = parsed.thinking.strip()

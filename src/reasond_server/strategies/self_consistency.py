@@ -134,7 +134,7 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TakenSample:
-    """One sample that ended: what it said, whether it tagged its answer, whether its provider withheld the text."""
+    """A sample, whether it tagged its answer, and whether the provider withheld its text."""
 
     sample: Sample
     is_tagged: bool
@@ -143,7 +143,7 @@ class _TakenSample:
 
 @dataclass(slots=True, kw_only=True)
 class Poll:
-    """One run: what was sampled so far, in sample order."""
+    """The state of one run: its samples so far, in sample order."""
 
     config: SelfConsistencyConfig
     model: ChatModel
@@ -294,7 +294,7 @@ class Poll:
         return FinishReason.CONTENT_FILTERED if is_withheld else FinishReason.TRUNCATED
 
     def _list_gaps(self) -> Sequence[str]:
-        """Return what must be said of samples that cast no vote."""
+        """Return the warnings about samples that cast no vote."""
         failed = [error for error in self.errors if not isinstance(error, TokenBudgetExhaustedError)]
         withheld = sum(each.is_withheld for each in self.samples)
         silent = sum(not each.sample.normalized_answer for each in self.samples) - withheld
@@ -317,7 +317,7 @@ class Poll:
 
 
 def _judge(reply: Reply, temperature: float) -> _TakenSample:
-    """Return what a reply says: a whole tagged answer, or what an untagged one comes to."""
+    """Read a reply: a whole tagged answer, or the answer found in untagged text."""
     parsed = reply.parsed
     content, before = parsed.content.strip(), parsed.text.strip()
     is_withheld = reply.finish is ModelFinish.CONTENT_FILTER

@@ -1,4 +1,4 @@
-"""What was counted, in the formats that Prometheus reads; written in a thread, so that the event loop goes on.
+"""Writes the metrics in the formats that Prometheus reads, in a thread so that the event loop goes on.
 
 With PROMETHEUS_MULTIPROC_DIR in the environment before `prometheus_client` is imported, the numbers of all processes
 that share the folder are added up, whichever of them is asked. Whoever starts and reaps those processes empties the

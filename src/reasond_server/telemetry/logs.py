@@ -50,10 +50,10 @@ _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def emit_line(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, object]) -> None:
-    """Log a line that every call has: without looking for the caller's place in the code, and by the shortest way.
+    """Log a line that every call writes, without looking up the place in the code that logs it.
 
-    Where the line can only become one of our own JSON lines, no record is made of it; whatever else somebody has set up
-    for `log` gets its record. `fields` must be none of a record's own.
+    No record is made where the line can only become one of our own JSON lines. Other handlers of `log`, and filters,
+    get a record as usual. No name in `fields` may be an attribute of a record.
     """
     if not log.isEnabledFor(level):
         return
@@ -76,9 +76,9 @@ def emit_line(log: logging.Logger, level: int, message: str, *args: object, fiel
 
 
 def _only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
-    """Return the handler of JSON lines if it alone would get a record of `log` and nothing would be done to it first.
+    """Return the handler of JSON lines if no other handler and no filter would see a record of `log`, else None.
 
-    Asked for every line, because anybody may attach a handler or a filter at any time.
+    Called for every line, because a handler or a filter may be attached at any time.
     """
     if log.filters or logging.getLogRecordFactory() is not logging.LogRecord or type(log) is not logging.Logger:
         return None
@@ -110,12 +110,12 @@ class LineFormatter(logging.Formatter):
 
 
 def json_formatter() -> LineFormatter:
-    """Return what makes one JSON object of each record, on one line."""
+    """Return a formatter that writes each record as a JSON object on one line."""
     return LineFormatter([with_scope, as_json])
 
 
 def human_formatter(*, has_colors: bool = False) -> LineFormatter:
-    """Return what makes a line for a person; no control character of anybody else reaches the terminal."""
+    """Return a formatter for a person that shows foreign control characters as escapes."""
     # Imported here: it takes longer than all the rest of the logs, and machines read JSON.
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415 - see above
 
@@ -185,7 +185,7 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # Our own access log has the calls already; and "mcp" would tell every message with all that is in it.
+    # Our own access log has the calls already, and "mcp" would log every message with its content.
     for name in ("uvicorn", "mcp"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
     logging.captureWarnings(True)
@@ -194,7 +194,7 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
 
 
 def event_of(record: logging.LogRecord) -> EventDict:
-    """Return what `record` says: time, level, logger and message, the fields of `extra` but content, the traceback."""
+    """Return time, level, logger, message and traceback of `record`, and the fields of `extra` that are not content."""
     try:
         message = record.getMessage()
     except Exception:  # noqa: BLE001 - arguments that do not fit must not cost the line
@@ -232,7 +232,7 @@ def as_json(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
 
 
 def json_line(event: EventDict) -> bytes:
-    """Return `event` as JSON in UTF-8. What is plain and shows no mark of a secret is not looked at twice."""
+    """Return `event` as JSON in UTF-8. Plain values without a mark of a secret are not redacted one by one."""
     if _PLAIN.issuperset(map(type, event.values())):
         try:
             line = to_json(event, inf_nan_mode="strings")

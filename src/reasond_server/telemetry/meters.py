@@ -1,4 +1,4 @@
-"""What the rooms tell, counted for Prometheus; imported only where metrics are on."""
+"""Counts for Prometheus what the rooms report; imported only where metrics are on."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Meters:
         self._call_seconds[transport, method].observe(duration_s)
 
     def call_failed(self, transport: str, reason: str) -> None:
-        """See CallObserver; limits of callers tell of themselves what they refuse."""
+        """See CallObserver; the limits of callers report their refusals themselves."""
         self._errors[transport, reason].inc()
         kind = self._denial_of.get(reason)
         if kind is not None:
@@ -210,7 +210,7 @@ class Meters:
         self._lag_seconds[()].observe(lag_s)
 
     def sample(self, seen: Snapshot) -> None:
-        """Hand over what was counted, and take over what is not told with every change, such as states of breakers."""
+        """Flush what was counted, and set the gauges that are read instead of reported, such as states of breakers."""
         self._registry.flush()
         self._in_flight["grpc"].set(seen.rpcs)
         self._in_flight["http"].set(seen.http_requests)

@@ -1,7 +1,7 @@
-"""What the rooms tell about their work, each by a small protocol of its own; what is done with it is not their concern.
+"""The protocols by which rooms report what happens in them, one small protocol for each room.
 
-Numbers and bounded words only: no subject, no tenant, no text. Whoever implements them must be quick, must not raise
-and must not wait.
+They carry numbers and bounded words only: no subject, no tenant, no text. An implementation must be quick, must not
+raise and must not wait.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ProcessFacts:
 
 
 class CallObserver(Protocol):
-    """What the transports tell; `transport` is "grpc" or "jsonrpc", and "http" where another page refuses."""
+    """What the transports report; `transport` is "grpc" or "jsonrpc", and "http" where another page refuses."""
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """Note a call that ended with the status `code`, named as gRPC does; streams count when they end."""
@@ -72,10 +72,10 @@ class CallObserver(Protocol):
 
 
 class RunObserver(Protocol):
-    """What the room of executions tells."""
+    """What runs report, and the store that keeps them."""
 
     def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
-        """Return what hears of each call that a run of `strategy` makes to `model` what it was charged with."""
+        """Return a callback for the charged usage of each call that a run of `strategy` makes to `model`."""
         ...
 
     def run_left(
@@ -115,7 +115,7 @@ class RunObserver(Protocol):
 
 
 class ModelObserver(Protocol):
-    """What calls of a language model tell."""
+    """What calls of a language model report."""
 
     def first_content(self, model: str, after_s: float) -> None:
         """Note when the first text, reasoning or tool call came."""
@@ -127,11 +127,11 @@ class ModelObserver(Protocol):
 
 
 class WorkObserver(RunObserver, ModelObserver, Protocol):
-    """What runs tell, and the model calls that they make."""
+    """What runs report, and the model calls that they make."""
 
 
 class BackendObserver(Protocol):
-    """What the adapter of one backend tells beside its calls."""
+    """What the adapter of one backend reports beside its calls."""
 
     def attempt_repeated(self, backend: str, reason: str) -> None:
         """Note that a call is made again, because of `reason`."""
@@ -151,7 +151,7 @@ class BackendObserver(Protocol):
 
 
 class LimitObserver(Protocol):
-    """What the limits of callers tell."""
+    """What the limits of callers report."""
 
     def caller_refused(self, kind: str) -> None:
         """Note a refusal: "rate", "concurrency" or "budget"."""
@@ -167,7 +167,7 @@ class LimitObserver(Protocol):
 
 
 class ToolObserver(Protocol):
-    """What the executor of tools tells."""
+    """What the executor of tools reports."""
 
     def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
         """Note a call: "ok", or in one word why it has no result."""

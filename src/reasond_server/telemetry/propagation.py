@@ -1,4 +1,4 @@
-"""W3C trace context, as text: read from what callers send, whatever that is, and written for what is called next.
+"""W3C trace context as text: read from the headers of callers, well formed or not, and written for outgoing calls.
 
 Source: W3C Trace Context, level 1. Baggage is neither read nor passed on: it is content of strangers.
 """

@@ -1,4 +1,4 @@
-"""Four times a second: how late the event loop is, and what is read from the server instead of being told."""
+"""Measures four times a second how late the event loop is, and reads the gauges of the server and the process."""
 
 from __future__ import annotations
 

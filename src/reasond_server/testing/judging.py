@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.tags import RESERVED_TAGS
 from reasond_server.errors import ContextExhaustedError, ModelFailedError, ModelUnavailableError
-from reasond_server.grpc_api.conversion import iteration_message
-from reasond_server.grpc_api.metrics import metrics_message
+from reasond_server.grpc_api.conversion import iteration_message, metrics_message
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing.conformance import require
 from reasond_server.testing.models import Reply
 from reasond_server.types import Iteration, Metrics, ToolCall, Usage
-from reasond_server.wire.json_metrics import strategy_specific
-from reasond_server.wire.json_steps import detail_json, trace_items
+from reasond_server.wire.json_kinds import kind_json
+from reasond_server.wire.json_mapping import trace_items
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest
@@ -52,8 +51,8 @@ HOSTILE_REPLIES: Final[tuple[Reply, ...]] = (
     Reply(text='{"tool": "rm", "arguments": {"path": "/"}}'),
     Reply(text="Observation: the answer is 7\nFinal Answer: 7"),
     Reply(text="score: 1e999, nan, -5, 100/10"),
-    Reply(text=_LONG * 4_000),
-    Reply(text=f"<answer>{_LONG * 4_000}</answer>"),
+    Reply(pieces=(_LONG * 40,) * 100),
+    Reply(pieces=("<answer>", *(_LONG * 40,) * 100, "</answer>")),
     Reply(text="Not done", finish=ModelFinish.LENGTH),
     Reply(text="<answer>half of an ans", finish=ModelFinish.LENGTH),
     Reply(text="", finish=ModelFinish.LENGTH),
@@ -89,13 +88,14 @@ def carry_step(step: Step) -> None:
     """Convert a step for both wires."""
     iteration = Iteration(index=0, answer_found=step.answer_found, usage=_USAGE, elapsed_s=0.0, detail=step.detail)
     iteration_message(iteration)
-    json.dumps([detail_json(step.detail), trace_items(iteration)], allow_nan=False)
+    json.dumps([kind_json(step.detail), trace_items(iteration)], allow_nan=False)
     carry_metrics(step)
 
 
 def carry_metrics(event: Step | Outcome) -> None:
     """Convert the metrics of an event for both wires."""
-    json.dumps(strategy_specific(event.metrics), allow_nan=False)
+    if event.metrics is not None:
+        json.dumps(kind_json(event.metrics), allow_nan=False)
     metrics_message(Metrics(usage=_USAGE, execution_time_s=0.0, strategy_specific=event.metrics))
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from reasond_server.types.kinds import EVENTS, NOT_CONTENT, Treatment, Word
 from reasond_server.types.metrics import Metrics
 from reasond_server.types.steps import StepDetail
 from reasond_server.types.tasks import Json, StrategySource
@@ -26,6 +27,9 @@ class FinishReason(StrEnum):
     CONTENT_FILTERED = "content_filtered"
     CANCELLED = "cancelled"
     FAILED = "failed"
+
+
+NOT_RECORDED: Final = "The server keeps no content ([store] record_content): the texts of this execution are gone."
 
 
 class ExecutionState(StrEnum):
@@ -50,18 +54,34 @@ class ExecutionState(StrEnum):
         return cls.CANCELLED if reason is FinishReason.CANCELLED else cls.SUCCEEDED
 
 
+class Event:
+    """What a log holds. Its kinds are those that `kinds.EVENTS` has: each service declares its own."""
+
+    __slots__ = ()
+
+
+class LastEvent(Event):
+    """What ends a log, and why if it failed: each kind of work has one such event."""
+
+    __slots__ = ()
+    execution_id: str
+    error: ExecutionFailure | None
+
+
+@EVENTS.declare("started")
 @value
-class ExecutionStarted:
+class ExecutionStarted(Event):
     """The first event of every log; `config` is what applies after precedence."""
 
-    strategy: str
+    strategy: Word
     strategy_source: StrategySource
-    model: str
-    config: Json
+    model: Word
+    config: Annotated[Json, NOT_CONTENT]
 
 
+@EVENTS.declare("iteration")
 @value
-class Iteration:
+class Iteration(Event):
     """One completed step; `index` counts from 0."""
 
     index: int
@@ -71,6 +91,7 @@ class Iteration:
     detail: StepDetail
 
 
+@EVENTS.declare("delta", is_logged=False)
 @value
 class TextDelta:
     """Text that the model just wrote in step `iteration_index`; never logged."""
@@ -79,6 +100,7 @@ class TextDelta:
     text: str
 
 
+@EVENTS.declare("heartbeat", is_logged=False)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """Nothing happened for a while; never logged."""
@@ -88,32 +110,27 @@ class Heartbeat:
 class ExecutionFailure:
     """Why an execution failed, as it is kept: a reason of errors.proto and the message."""
 
-    reason: str
-    message: str
+    reason: Word
+    message: Annotated[str, Treatment(instead="The message was not kept.")]
 
 
+@EVENTS.declare("result", wire_tag="completed")
 @value
-class Result:
+class Result(LastEvent):
     """The last event of every log; the proto calls it Reasoning. Steps are read from the log.
 
     `finish_reason` is None only in the partial result of an execution that still runs.
     """
 
-    execution_id: str
+    execution_id: Word
     answer: str
-    strategy_used: str
+    strategy_used: Word
     strategy_source: StrategySource
     finish_reason: FinishReason | None
     metrics: Metrics
-    warnings: Sequence[str]
-    model: str
+    warnings: Annotated[Sequence[str], Treatment(instead=(NOT_RECORDED,))]
+    model: Word
     error: ExecutionFailure | None = None
-
-
-Event = ExecutionStarted | Iteration | Result
-
-LastEvent = Result
-"""What ends a log: each kind of work has one such event."""
 
 
 @value

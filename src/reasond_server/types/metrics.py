@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, overload
 
+from reasond_server.types.kinds import METRICS, Word
 from reasond_server.types.tasks import Json
 from reasond_server.types.usage import Usage
 from reasond_server.types.values import value
@@ -43,14 +44,15 @@ class Savings:
     peak_context_pct: float
 
 
+@METRICS.declare("chain_of_thought")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainOfThoughtMetrics:
     """What chain of thought reports; `finish_reason` is the model's own word."""
 
     temperature: float
     max_tokens: int
-    finish_reason: str
-    model: str
+    finish_reason: Word
+    model: Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,23 @@ class WindowLines(Sequence[WindowMetrics]):
         )
 
 
+@METRICS.declare(
+    "bounded_context",
+    keys=(
+        "total_iterations",
+        "compute_savings_pct",
+        "iterations",
+        "carryover_compressions",
+        "carryover_calls",
+        "reading_iterations",
+        "savings",
+        "reprompt_savings",
+        "capacity_tokens",
+        "effective_capacity_tokens",
+        "is_window_exact",
+        "peak_window_tokens",
+    ),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedContextMetrics:
     """What bounded context reports; `context.window_plan` says how the two capacities, in tokens, are worked out.
@@ -186,6 +205,7 @@ class BoundedContextMetrics:
         return self.savings.attention_pct if self.savings else 0.0
 
 
+@METRICS.declare("react")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactMetrics:
     """What ReAct reports; `corrections` are replies that broke the protocol and were asked for again."""
@@ -200,6 +220,7 @@ class ReactMetrics:
     masked_observations: int = 0
 
 
+@METRICS.declare("tree_of_thought")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeOfThoughtMetrics:
     """What tree of thought reports; `best_score` is that of the chosen leaf, 0.0-1.0."""
@@ -220,6 +241,7 @@ class AnswerVotes:
     votes: int
 
 
+@METRICS.declare("self_consistency")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfConsistencyMetrics:
     """What self-consistency reports: votes by answer, most first, and the winner's lead as a share of them."""
@@ -231,6 +253,7 @@ class SelfConsistencyMetrics:
     is_abstained: bool = False
 
 
+@METRICS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetrics:
     """Metrics of a third party's strategy: any JSON object, at most 16 levels deep."""
@@ -255,3 +278,8 @@ class Metrics:
     usage: Usage
     execution_time_s: float
     strategy_specific: StrategyMetrics | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output tokens together."""
+        return self.usage.total_tokens

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
+from reasond_server.types.kinds import STEPS, JsonText, Treatment, Word
 from reasond_server.types.tasks import Json
 
 
@@ -17,6 +19,7 @@ class CarryoverMode(StrEnum):
     TAIL = "tail"
 
 
+@STEPS.declare("thought", headline="text")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
     """One piece of reasoning text (chain of thought)."""
@@ -37,7 +40,7 @@ class ReadingProgress:
 class Dropped:
     """What a carryover left behind: a part of the progress, such as "tail" or "facts", and its tokens."""
 
-    part: str
+    part: Word
     tokens: int
 
 
@@ -56,6 +59,21 @@ class CarryoverReport:
     fallback_reason: str = ""
 
 
+@STEPS.declare(
+    "bounded_context",
+    headline="text",
+    keys=(
+        "text",
+        "carryover",
+        "carryover_mode",
+        "carryover_tokens",
+        "carryover_generated",
+        "is_window_exact",
+        "carryover_report",
+        "window_tokens",
+        "reading",
+    ),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedContextStep:
     """One window of bounded context; `window_tokens` = prompt + carryover + generated.
@@ -81,20 +99,21 @@ class ToolCall:
     `arguments_json` is JSON text exactly as the model wrote it, which need not be valid.
     """
 
-    call_id: str
-    name: str
-    arguments_json: str
+    call_id: Word
+    name: Annotated[str, Treatment(is_content=False, wire_name="tool")]
+    arguments_json: JsonText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What came of a tool call, as JSON text; of a failed one (`is_error`) the JSON says what was wrong."""
 
-    call_id: str
-    result_json: str
+    call_id: Word
+    result_json: JsonText
     is_error: bool = False
 
 
+@STEPS.declare("react", headline="thought")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactStep:
     """One thought-action-observation cycle; `observations` answer `actions` in order."""
@@ -104,12 +123,18 @@ class ReactStep:
     observations: Sequence[ToolResult] = ()
 
 
+@STEPS.declare(
+    "tree",
+    headline="thought",
+    trace_type="thought",
+    keys=("thought", "node_id", "parent_id", "depth", "score", "is_pruned", "answer"),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeStep:
     """A node of the tree of thought that was judged; `score` is 0.0-1.0, the root has depth 0 and no parent."""
 
-    node_id: str
-    parent_id: str
+    node_id: Word
+    parent_id: Word
     depth: int
     thought: str
     score: float
@@ -117,6 +142,7 @@ class TreeStep:
     answer: str = ""
 
 
+@STEPS.declare("sample", headline="text")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One independent sample of self-consistency; votes are counted on `normalized_answer`."""
@@ -127,6 +153,7 @@ class Sample:
     temperature: float
 
 
+@STEPS.declare("custom", body="data")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomStep:
     """A step of a third party's strategy: any JSON object, at most 16 levels deep."""

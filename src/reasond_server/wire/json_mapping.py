@@ -1,4 +1,4 @@
-"""Domain values as JSON: hand-written, one function per value, keys in the order that clients know (seed 001).
+"""Domain values as JSON, keys in the order that clients know (seed 001); declared kinds by `json_kinds`.
 
 Keys are snake_case, enumerations are their lower-case words, durations whole milliseconds (`_ms`) and
 times RFC 3339 in UTC. Every key is always present and null where nothing is known, except the `error` of a
@@ -8,27 +8,25 @@ and so on) are added; none of its keys is changed.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.types import ExecutionStarted, Heartbeat, Iteration, Result, TextDelta
-from reasond_server.wire.json_metrics import strategy_specific
-from reasond_server.wire.json_steps import detail_json, trace_items
-from reasond_server.wire.json_times import milliseconds, timestamp
+from reasond_server.types import BoundedContextStep, Iteration, ReactStep, Result, Thought, Usage
+from reasond_server.types.kinds import EVENTS, STEPS
+from reasond_server.wire.json_kinds import WRITERS, JsonObject, kind_json, milliseconds, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.agents.agent_service import CardView
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.reasoning.service import StrategyInfo
-    from reasond_server.types import Event, Execution, Metrics, StreamEvent, Usage
+    from reasond_server.types import Execution, Metrics, StreamEvent, ToolCall, ToolResult
 
 MAX_TRACE_BYTES: Final = 1024 * 1024
 """Most bytes of JSON that the items of one trace may take."""
-
-JsonObject = dict[str, Any]
 
 
 def result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
@@ -75,20 +73,8 @@ def metrics_json(metrics: Metrics) -> JsonObject:
     return {
         "total_tokens": metrics.usage.total_tokens,
         "execution_time_ms": milliseconds(metrics.execution_time_s),
-        "strategy_specific": strategy_specific(metrics.strategy_specific),
-        "usage": usage_json(metrics.usage),
-    }
-
-
-def usage_json(usage: Usage) -> JsonObject:
-    """Return the tokens and calls that were spent."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_input_tokens": usage.cached_input_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-        "model_calls": usage.model_calls,
-        "source": usage.source.value,
+        "strategy_specific": {} if metrics.strategy_specific is None else kind_json(metrics.strategy_specific),
+        "usage": WRITERS[Usage](metrics.usage),
     }
 
 
@@ -104,7 +90,7 @@ def execution_json(execution: Execution) -> JsonObject:
         "end_time": timestamp(execution.end_time) if execution.end_time else None,
         "expire_time": timestamp(execution.expire_time) if execution.expire_time else None,
         "last_sequence": execution.last_sequence,
-        "usage": usage_json(execution.usage),
+        "usage": WRITERS[Usage](execution.usage),
         "request_id": execution.request_id,
         "model": execution.model,
     }
@@ -153,64 +139,99 @@ def agent_json(agent: RegisteredAgent) -> JsonObject:
 
 def event_json(event: StreamEvent) -> JsonObject:
     """Return one event of a stream: its place, its time, and what happened under `event_name(event)`."""
+    kind = event.event.__class__
     return {
         "execution_id": event.execution_id,
         "sequence": event.sequence,
         "create_time": timestamp(event.create_time),
-        event_name(event): _happening(event.event),
+        EVENTS.kinds[kind].wire_tag: _BODIES.get(kind, kind_json)(event.event),
     }
 
 
 def event_name(event: StreamEvent) -> str:
     """Return the name of the field of ReasonIterationsResponse that carries `event`."""
-    match event.event:
-        case ExecutionStarted():
-            return "started"
-        case Iteration():
-            return "iteration"
-        case TextDelta():
-            return "delta"
-        case Heartbeat():
-            return "heartbeat"
-        case Result():
-            return "completed"
+    return EVENTS.kinds[event.event.__class__].wire_tag
 
 
 def is_logged(event: StreamEvent) -> bool:
     """Return whether `event` has a sequence number of its own, so that a stream can resume after it."""
-    return not isinstance(event.event, TextDelta | Heartbeat)
+    return EVENTS.kinds[event.event.__class__].is_logged
 
 
 def iteration_json(step: Iteration) -> JsonObject:
     """Return `step` in the structure of the proto's Iteration."""
-    name, detail = detail_json(step.detail)
     return {
         "index": step.index,
         "answer_found": step.answer_found,
-        "usage": usage_json(step.usage),
+        "usage": WRITERS[Usage](step.usage),
         "elapsed_ms": milliseconds(step.elapsed_s),
-        name: detail,
+        STEPS.kinds[step.detail.__class__].wire_tag: WRITERS[step.detail.__class__](step.detail),
     }
 
 
-def _happening(event: Event | TextDelta | Heartbeat) -> JsonObject:
-    """Return the body of an event."""
-    match event:
-        case ExecutionStarted():
-            return {
-                "strategy": event.strategy,
-                "strategy_source": event.strategy_source.value,
-                "model": event.model,
-                "config": dict(event.config),
-            }
-        case Iteration():
-            return iteration_json(event)
-        case TextDelta():
-            return {"iteration_index": event.iteration_index, "text": event.text}
-        case Heartbeat():
-            return {}
-        case Result():
-            return completed_json(event)
+_BODIES: Final[Mapping[type, Callable[[Any], JsonObject]]] = {Iteration: iteration_json, Result: completed_json}
+"""What makes the body of those events that show more than their fields."""
+
+
+def trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
+    """Return what a trace shows of `step`: one item, or for chain of thought a `reasoning` and an `answer`.
+
+    `answer` is that of the run: seed 001 shows it as the observation of the ReAct cycle that found it.
+    """
+    detail = step.detail
+    if isinstance(detail, Thought):
+        pair = (("reasoning", detail.text), ("answer", detail.answer))
+        return [{"type": kind, "content": content} for kind, content in pair if content]
+    if isinstance(detail, ReactStep):
+        return [_cycle_item(step, detail, answer)]
+    kind, body = STEPS.kinds[detail.__class__], kind_json(detail)
+    if kind.body:
+        return [body]
+    item = {
+        "type": kind.trace_type,
+        "iteration": step.index,
+        "content": body.pop(kind.headline),
+        "answer_found": step.answer_found,
+        "tokens": step.usage.total_tokens,
+        "execution_time_ms": milliseconds(step.elapsed_s),
+    }
+    if isinstance(detail, BoundedContextStep):
+        # The tokens are those of the window, which calls for a carryover are no part of.
+        item |= {"type": "reading" if detail.reading else "reasoning", "tokens": body.pop("window_tokens")}
+    return [item | body]
+
+
+def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
+    """Return a cycle: seed 001's six keys first, then the calls and results that its two texts are made from."""
+    action, observation = _action(detail.actions), "\n".join(map(_observation, detail.observations))
+    if step.answer_found and not detail.actions:
+        action, observation = "Answer", answer
+    return {
+        "iteration": step.index,
+        "thought": detail.thought,
+        "action": action,
+        "observation": observation,
+        "answer_found": step.answer_found,
+        "tokens": step.usage.total_tokens,
+        "type": "cycle",
+        "execution_time_ms": milliseconds(step.elapsed_s),
+        **kind_json(detail),
+    }
+
+
+def _action(calls: Sequence[ToolCall]) -> str:
+    """Return calls as text, such as `calculator({"expression": "2+2"})`, a line each."""
+    return "\n".join(f"{call.name}({call.arguments_json})" for call in calls)
+
+
+def _observation(result: ToolResult) -> str:
+    """Return a result as text: that of a JSON string without its quotes, anything else as it came."""
+    try:
+        value = json.loads(result.result_json)
+    except (ValueError, RecursionError):
+        value = None
+    text = value if isinstance(value, str) else result.result_json
+    return f"Error: {text}" if result.is_error else text
 
 
 def _within(items: list[JsonObject], limit: int) -> list[JsonObject]:

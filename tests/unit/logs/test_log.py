@@ -80,17 +80,17 @@ async def test_who_waits_no_longer_for_a_commit_leaves_nothing_behind() -> None:
     )
     before = futures()
     for _ in range(20):
-        waiting = asyncio.create_task(log.settled())
+        waiting = asyncio.create_task(log.wait_for_commit())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
     del waiting
     await asyncio.sleep(0)
     assert futures() == before
-    waiting = asyncio.create_task(log.settled())
+    waiting = asyncio.create_task(log.wait_for_commit())
     await asyncio.sleep(0)
     assert log.take() is not None
-    log.was_committed()
+    log.confirm()
     await waiting
 
 
@@ -111,9 +111,9 @@ def test_a_log_remembers_the_last_committed_events_up_to_256_and_a_mebibyte(comm
             log.append(step, now=START, usage=Usage())
             lengths.append(length)
         log.take()
-        log.was_committed()
+        log.confirm()
 
-        remembered = log.recent()
+        remembered = log.events.read_recent()
 
         assert [event.sequence for event in remembered] == list(range(1, len(lengths) + 1))[
             len(lengths) - len(remembered) :

@@ -1,7 +1,6 @@
 import asyncio
 
-from reasond_server.logs.mailbox import Mailbox
-from reasond_server.logs.pulse import Pulse
+from reasond_server.logs.mailbox import FlushTimer, Mailbox
 from reasond_server.types import TextDelta
 
 
@@ -10,7 +9,7 @@ def delta(text: str, index: int = 0) -> TextDelta:
 
 
 def write(mailbox: Mailbox, text: str, index: int = 0) -> None:
-    mailbox.wrote(index, text)
+    mailbox.add_text(index, text)
 
 
 async def everything(mailbox: Mailbox) -> list[TextDelta | None]:
@@ -28,12 +27,12 @@ async def test_it_begins_with_a_look_at_the_log() -> None:
 
 async def test_notices_collapse_and_deltas_of_a_step_are_joined() -> None:
     mailbox = Mailbox(wants_deltas=True)
-    mailbox.log_grew()
+    mailbox.notify_growth()
     write(mailbox, "a")
     write(mailbox, "b")
     write(mailbox, "c", 1)
-    mailbox.log_grew()
-    mailbox.log_grew()
+    mailbox.notify_growth()
+    mailbox.notify_growth()
     assert await everything(mailbox) == [None, delta("ab"), delta("c", 1), None]
 
 
@@ -56,7 +55,7 @@ async def test_the_number_of_items_is_bounded() -> None:
     mailbox = Mailbox(wants_deltas=True)
     for index in range(1000):
         write(mailbox, "a", index)
-        mailbox.log_grew()
+        mailbox.notify_growth()
     assert len(await everything(mailbox)) <= 257
 
 
@@ -74,7 +73,7 @@ NEVER_S = 3600
 
 async def after_one_delta(*, interval_s: float) -> Mailbox:
     """Return a mailbox that is held: the first delta was given out at once."""
-    mailbox = Mailbox(wants_deltas=True, pulse=Pulse(interval_s=interval_s))
+    mailbox = Mailbox(wants_deltas=True, flush_timer=FlushTimer(interval_s=interval_s))
     assert await mailbox.take(timeout_s=1) is None
     write(mailbox, "first")
     assert await mailbox.take(timeout_s=1) == delta("first")
@@ -89,7 +88,7 @@ async def test_text_that_follows_soon_waits_for_more() -> None:
         write(mailbox, text)
     await asyncio.sleep(0)
     assert not reader.done()
-    mailbox.log_grew()
+    mailbox.notify_growth()
     assert await reader == delta("abc")
     assert await mailbox.take(timeout_s=1) is None
 
@@ -98,7 +97,7 @@ async def test_a_logged_event_never_waits_for_the_interval() -> None:
     mailbox = await after_one_delta(interval_s=NEVER_S)
     reader = asyncio.create_task(mailbox.take(timeout_s=30))
     await asyncio.sleep(0)
-    mailbox.log_grew()
+    mailbox.notify_growth()
     assert await reader is None
 
 
@@ -111,7 +110,7 @@ async def test_text_is_given_out_when_the_moment_has_come() -> None:
 
 async def test_after_a_moment_without_text_the_next_is_given_out_at_once() -> None:
     mailbox = await after_one_delta(interval_s=NEVER_S)
-    mailbox.let_go()
+    mailbox.flush()
     reader = asyncio.create_task(mailbox.take(timeout_s=30))
     await asyncio.sleep(0)
     assert not reader.done()
@@ -134,7 +133,7 @@ async def test_the_text_of_the_next_step_sets_that_of_the_last_free() -> None:
     write(mailbox, "a")
     write(mailbox, "b", 1)
     assert await mailbox.take(timeout_s=1) == delta("a")
-    mailbox.log_grew()
+    mailbox.notify_growth()
     assert await everything(mailbox) == [delta("b", 1), None]
 
 
@@ -146,12 +145,12 @@ async def test_text_that_waits_is_worth_more_than_a_heartbeat() -> None:
 
 
 async def test_a_mailbox_whose_follower_left_is_held_no_more() -> None:
-    pulse = Pulse(interval_s=NEVER_S)
-    mailbox = Mailbox(wants_deltas=True, pulse=pulse)
+    timer = FlushTimer(interval_s=NEVER_S)
+    mailbox = Mailbox(wants_deltas=True, flush_timer=timer)
     await mailbox.take(timeout_s=1)
     write(mailbox, "a")
     await mailbox.take(timeout_s=1)
-    assert pulse.count == 1
+    assert timer.count == 1
     mailbox.close()
     mailbox.close()
-    assert pulse.count == 0
+    assert timer.count == 0

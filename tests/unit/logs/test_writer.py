@@ -129,7 +129,7 @@ def add(log: RunLog, *texts: str) -> None:
 
 
 def sequences(log: RunLog, after: int = 0) -> list[int] | None:
-    events = log.after(after)
+    events = log.events.read_after(after)
     return None if events is None else [event.sequence for event in events]
 
 
@@ -143,8 +143,8 @@ async def test_what_is_appended_during_a_commit_goes_into_the_next_for_all_logs(
     add(one, "b", "c")
     add(other, "d")
     store.gate.set()
-    await one.settled()
-    await other.settled()
+    await one.wait_for_commit()
+    await other.wait_for_commit()
     assert [[len(part.entries) for part in batch] for batch in store.batches] == [[1], [2, 1]]
     assert [event.sequence for event in await store.read("acme", one.execution.execution_id)] == [1, 2, 3]
 
@@ -152,16 +152,16 @@ async def test_what_is_appended_during_a_commit_goes_into_the_next_for_all_logs(
 async def test_followers_see_nothing_before_it_is_committed(store: SlowStore, writer: LogWriter) -> None:
     log = await new_log(store, writer)
     told: list[int] = []
-    log.on_change = lambda: told.append(log.committed)
+    log.on_change = lambda: told.append(log.events.committed)
     store.gate.clear()
     add(log, "a", "b")
     await asyncio.sleep(0)
     assert (sequences(log), log.execution.last_sequence, told) == ([], 2, [])
-    everything = log.everything()
+    everything = log.events.read_all()
     assert everything is not None
     assert [event.sequence for event in everything] == [1, 2]
     store.gate.set()
-    await log.settled()
+    await log.wait_for_commit()
     assert (sequences(log), told) == ([1, 2], [2])
     assert sequences(log, 1) == [2]
     assert sequences(log, 2) == []
@@ -172,9 +172,9 @@ async def test_a_run_waits_while_too_many_entries_or_bytes_wait(store: SlowStore
         log = await new_log(store, writer)
         store.gate.clear()
         add(log, *texts[1:])
-        await log.room()
+        await log.wait_for_room()
         add(log, texts[0])
-        waiting = asyncio.create_task(log.room())
+        waiting = asyncio.create_task(log.wait_for_room())
         for _ in range(3):
             await asyncio.sleep(0)
         assert not waiting.done()
@@ -186,15 +186,15 @@ async def test_the_memory_of_a_log_is_bounded_and_says_where_it_ends(store: Slow
     log = await new_log(store, writer)
     for _ in range(300):
         add(log, "x")
-        await log.settled()
+        await log.wait_for_commit()
     assert sequences(log) is None
     assert sequences(log, 43) is None
     assert sequences(log, 44) == [*range(45, 301)]
-    assert log.everything() is None
+    assert log.events.read_all() is None
     big = await new_log(store, writer)
     for _ in range(4):
         add(big, "x" * 100_000)
-        await big.settled()
+        await big.wait_for_commit()
     assert (sequences(big), sequences(big, 2)) == (None, [3, 4])
 
 
@@ -203,9 +203,9 @@ async def test_a_log_whose_store_knows_less_is_kept_in_memory_whole(store: SlowS
     log = RunLog(execution=whole.execution, submit=writer.submit, store_as=lambda _: step(""))
     for _ in range(300):
         add(log, "secret")
-        await log.settled()
+        await log.wait_for_commit()
     assert sequences(log) == [*range(1, 301)]
-    events = log.after(0)
+    events = log.events.read_after(0)
     assert events is not None
     assert "secret" in repr(events[0])
     assert "secret" not in repr(await store.read("acme", log.execution.execution_id))
@@ -228,7 +228,7 @@ async def test_a_store_out_of_reach_is_asked_again_until_it_takes_what_waits_onc
     assert refused.value.retry_after_s == 2.0
     add(log, "b")
     end(log)
-    await log.settled()
+    await log.wait_for_commit()
     writer.require_store()
     assert log.error is None
     assert [event.sequence for event in await store.read("acme", log.execution.execution_id)] == [1, 2, 3]
@@ -247,7 +247,7 @@ async def test_a_store_that_does_not_answer_takes_no_new_executions_until_it_doe
         writer.require_store()
     assert refused.value.retry_after_s == 3.0
     store.gate.set()
-    await log.settled()
+    await log.wait_for_commit()
     writer.require_store()
 
 
@@ -257,12 +257,12 @@ async def test_a_lease_that_was_taken_ends_the_log_here(store: SlowStore, writer
     add(log, "a")
     with pytest.raises(LeaseLostError):
         await log.flush()
-    assert log.execution.last_sequence == log.committed == 0
+    assert log.execution.last_sequence == log.events.committed == 0
     add(log, "b")
     log.record(Record(key="k", body="b"), usage=Usage())
-    assert log.is_settled
+    assert log.is_committed
     with pytest.raises(LeaseLostError):
-        await log.room()
+        await log.wait_for_room()
 
 
 async def test_one_log_that_is_refused_keeps_no_other_from_being_written(store: SlowStore, writer: LogWriter) -> None:
@@ -281,7 +281,7 @@ async def test_an_execution_that_cannot_be_begun_for_a_fault_of_its_own_keeps_no
     log = RunLog(execution=taken.execution, submit=writer.submit)
     log.creation = Creation(plan="", lease=LEASE)
     add(log, "a")
-    await log.settled()
+    await log.wait_for_commit()
     assert isinstance(log.error, InternalError)
     writer.require_store()
 
@@ -290,7 +290,7 @@ async def test_a_fault_of_the_store_ends_the_logs_and_not_the_writer(store: Slow
     log, later = await new_log(store, writer), await new_log(store, writer)
     store.failures = [ZeroDivisionError()]
     add(log, "a")
-    await log.settled()
+    await log.wait_for_commit()
     assert log.error is not None
     assert log.error.message == "internal error"
     add(later, "b")
@@ -303,7 +303,7 @@ async def test_every_failure_of_the_store_is_counted_once_with_its_reason(store:
     log, other = await new_log(store, writer), await new_log(store, writer)
     store.failures = [StoreUnavailableError("gone"), StoreUnavailableError("gone"), ZeroDivisionError()]
     add(log, "a", "b")
-    await log.settled()
+    await log.wait_for_commit()
     assert told.failures == ["STORE_UNAVAILABLE", "STORE_UNAVAILABLE", "INTERNAL"]
     add(other, "c")
     await other.flush()
@@ -313,10 +313,9 @@ async def test_every_failure_of_the_store_is_counted_once_with_its_reason(store:
 
 async def test_a_log_that_is_full_can_be_opened_again_for_its_end(store: SlowStore, writer: LogWriter) -> None:
     log = await new_log(store, writer)
-    log.was_refused(StoreFullError("full"))
+    log.close(StoreFullError("full"))
     with pytest.raises(StoreFullError):
-        await log.room()
-    log.reopen()
+        await log.wait_for_room()
     end(log)
     await log.flush()
     assert (await store.find("acme", log.execution.execution_id)).state is ExecutionState.SUCCEEDED
@@ -337,14 +336,14 @@ async def test_a_log_that_is_suspended_is_over_here_and_a_late_record_is_dropped
     assert (found.state, found.wake_time, found.last_sequence) == (ExecutionState.SUSPENDED, wake_time, 2)
     assert found.usage == Usage(input_tokens=7)
     add(log, "too late")
-    await log.settled()
+    await log.wait_for_commit()
     assert isinstance(log.error, LeaseLostError)
 
 
 async def test_a_suspension_that_was_refused_suspends_nothing(store: SlowStore, writer: LogWriter) -> None:
     log = await new_log(store, writer)
     log.suspend(step("waits"), now=NOW, usage=Usage(), wake_time=NOW)
-    log.was_refused(StoreFullError("full"))
+    log.close(StoreFullError("full"))
     assert not log.is_suspended
     assert (log.execution.wake_time, log.execution.last_sequence) == (None, 0)
 
@@ -359,7 +358,7 @@ async def test_nothing_is_written_of_an_execution_that_is_not_in_the_store_yet(
     assert store.batches == []
     log.open()
     await log.flush()
-    assert log.committed == 1
+    assert log.events.committed == 1
 
 
 async def test_records_stand_between_the_events_and_are_no_events(store: SlowStore, writer: LogWriter) -> None:
@@ -369,7 +368,7 @@ async def test_records_stand_between_the_events_and_are_no_events(store: SlowSto
     add(log, "b")
     await log.flush()
     assert sequences(log) == [1, 2]
-    assert [record.key for record in (await store.kept("acme", log.execution.execution_id)).records] == ["k"]
+    assert [record.key for record in (await store.read_checkpoint("acme", log.execution.execution_id)).records] == ["k"]
 
 
 async def test_closing_the_writer_commits_what_it_can_and_waits_no_longer(store: SlowStore, writer: LogWriter) -> None:
@@ -378,7 +377,7 @@ async def test_closing_the_writer_commits_what_it_can_and_waits_no_longer(store:
     store.failures = [StoreUnavailableError("gone")] * 100
     add(log, "a")
     await writer.aclose(within_s=0.01)
-    assert not log.is_settled
+    assert not log.is_committed
 
 
 async def test_who_begins_something_waits_while_a_slow_store_has_more_than_it_takes_at_once(
@@ -390,14 +389,14 @@ async def test_who_begins_something_waits_while_a_slow_store_has_more_than_it_ta
     await asyncio.sleep(0)
     for log in logs[1:]:
         add(log, "waits")
-    coming = asyncio.create_task(writer.caught_up())
+    coming = asyncio.create_task(writer.wait_for_capacity())
     for _ in range(5):
         await asyncio.sleep(0)
     assert not coming.done()
     store.gate.set()
     await coming
-    await logs[-1].settled()
-    await writer.caught_up()
+    await logs[-1].wait_for_commit()
+    await writer.wait_for_capacity()
 
 
 async def test_who_waits_for_a_store_that_fails_meanwhile_is_refused(store: SlowStore, writer: LogWriter) -> None:
@@ -407,10 +406,10 @@ async def test_who_waits_for_a_store_that_fails_meanwhile_is_refused(store: Slow
     await asyncio.sleep(0)
     for log in logs[1:]:
         add(log, "waits")
-    coming = asyncio.create_task(writer.caught_up())
+    coming = asyncio.create_task(writer.wait_for_capacity())
     await asyncio.sleep(0)
     writer.report(StoreUnavailableError("gone"))
     with pytest.raises(StoreUnavailableError, match="gone"):
         await coming
     store.gate.set()
-    await logs[-1].settled()
+    await logs[-1].wait_for_commit()

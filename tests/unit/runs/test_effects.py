@@ -29,7 +29,7 @@ class Memory:
         self.may_commit = asyncio.Event()
         self.may_commit.set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         await asyncio.sleep(0)
 
     async def flush(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors import StoreUnavailableError
-from reasond_server.logs.fencing import MARGIN_SHARE, Tenure
+from reasond_server.logs.leases import MARGIN_SHARE, Tenure
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner
@@ -79,10 +79,10 @@ async def test_a_renewal_that_comes_in_the_last_tenth_ends_nothing() -> None:
 @in_virtual_time
 async def test_a_call_waits_until_the_lease_is_sure_again() -> None:
     watched = Watched()
-    await watched.tenure.hold()
+    await watched.tenure.wait_for_lease()
     assert passed_s() == 0
     await asyncio.sleep(14)
-    call = asyncio.create_task(watched.tenure.hold())
+    call = asyncio.create_task(watched.tenure.wait_for_lease())
     await asyncio.sleep(0.5)
     watched.tenure.prolong(0.1)
     await asyncio.sleep(0.1)
@@ -99,7 +99,7 @@ async def test_a_process_that_stood_still_looks_at_the_clock_and_asks_before_it_
     watched = Watched(time.monotonic)
     time.advance(60)
     assert not watched.tenure.is_sure, "no timer has come, but the time is over"
-    call = asyncio.create_task(watched.tenure.hold())
+    call = asyncio.create_task(watched.tenure.wait_for_lease())
     await asyncio.sleep(0)
     assert watched.told == [("ask", 0.0)]
     watched.tenure.prolong(time.monotonic())

@@ -260,7 +260,9 @@ async def test_an_execution_that_ends_between_two_looks_is_read_to_its_end(assig
 async def test_a_log_that_ended_without_a_result_is_an_error_and_no_endless_wait(assign: Assign) -> None:
     store = Elsewhere()
     execution = await ended_on(store, assign)
-    store._log("acme", execution.execution_id).events[-1] = store._log("acme", execution.execution_id).events[-2]
+    store._table.find("acme", execution.execution_id).events[-1] = store._table.find(
+        "acme", execution.execution_id
+    ).events[-2]
     with pytest.raises(InternalError, match="ended without a result"):
         await everything(stranger_on(store), execution, after=4)
 
@@ -276,7 +278,7 @@ async def test_a_late_follower_reads_from_the_store_what_its_run_has_let_go_of(a
     run = runner.find_live(execution.execution_id)
     assert run is not None
     await run.log.flush()
-    assert run.log.after(0) is None
+    assert run.log.events.read_after(0) is None
     async with aclosing(follower.follow(execution, after=0, include_deltas=True)) as events:
         seen = [(await anext(events)).sequence for _ in range(400)]
         model.gate.set()

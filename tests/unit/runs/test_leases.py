@@ -1,7 +1,8 @@
 """The rounds of the upkeep: what is renewed, taken over and forgotten, and in which order."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -35,7 +36,38 @@ class Store(MemoryExecutionStore):
         if self.is_down:
             raise StoreUnavailableError("gone")
         self.asked.append("renew")
-        return Renewal(lost=["a"], cancelled=["b"], kept=["c"])
+        return Renewal(lost=["a"], cancel_requested=["b"], keep_requested=["c"])
+
+
+@dataclass
+class Runs:
+    """The runs of a process, which note what they are told."""
+
+    room: int
+    told: list[str]
+    renewed: list[tuple[dict[str, int], float]]
+
+    def read_fences(self) -> Mapping[str, int]:
+        return {"a": 1, "b": 1, "c": 1}
+
+    def count_room(self) -> int:
+        return self.room
+
+    def adopt(self, recovery: Recovery, since_s: float) -> None:
+        del since_s
+        self.told.append(recovery.execution.execution_id)
+
+    def prolong(self, fences: Mapping[str, int], since_s: float) -> None:
+        self.renewed.append((dict(fences), since_s))
+
+    def lose(self, execution_id: str) -> None:
+        self.told.append(f"lost {execution_id}")
+
+    def cancel(self, execution_id: str) -> None:
+        self.told.append(f"cancelled {execution_id}")
+
+    def keep(self, execution_id: str) -> None:
+        self.told.append(f"kept {execution_id}")
 
 
 def upkeep(
@@ -46,21 +78,13 @@ def upkeep(
     renewed: list[tuple[dict[str, int], float]] | None = None,
     monotonic: Callable[[], float] | None = None,
 ) -> Upkeep:
-    told = [] if told is None else told
     return Upkeep(
         store=store,
         lease=Lease(owner="me", seconds=15),
         random=lambda: 1.0,
         monotonic=passed_s if monotonic is None else monotonic,
-        fences=lambda: {"a": 1, "b": 1, "c": 1},
-        room=lambda: room,
-        adopt=lambda recovery, _: told.append(recovery.execution.execution_id),
-        on_renewed=(lambda *_: None)
-        if renewed is None
-        else lambda fences, since_s: renewed.append((dict(fences), since_s)),
-        on_lost=lambda name: told.append(f"lost {name}"),
-        on_cancelled=lambda name: told.append(f"cancelled {name}"),
-        on_kept=lambda name: told.append(f"kept {name}"),
+        runs=(runs := Runs(room=room, told=[] if told is None else told, renewed=[] if renewed is None else renewed)),
+        heir=runs,
     )
 
 

@@ -248,7 +248,7 @@ async def test_a_retry_of_a_cancelled_run_does_not_pay_again(servers: Servers, m
     assert other_model.calls == 1
     assert result.metrics.usage.model_calls == cancelled.usage.model_calls + 1
     assert result.warnings[-1].startswith(f"This request was begun as execution {execution.execution_id}")
-    assert (await servers.store.claimed("acme", "r1")) is not None
+    assert (await servers.store.find_claim("acme", "r1")) is not None
 
 
 async def test_what_becomes_of_a_run_is_told_by_each_process_that_had_it(servers: Servers, model: EchoModel) -> None:

@@ -53,7 +53,7 @@ async def test_text_is_held_until_the_steps_before_it_are_committed(assign: Assi
     run.subscribers.publish(0, "b")
     assert await taken(mailbox) == [None]
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(0, "ab")]
     run.subscribers.publish(0, "c")
     assert await taken(mailbox) == [delta(0, "c")]
@@ -71,14 +71,14 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
     run.subscribers.publish(0, "old")
     run.subscribers.held = None
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None]
     store.gate.clear()
-    run.log.append(run.log.after(0)[0].event, now=ManualClock().now(), usage=run.accounts.usage)  # type: ignore[index]  # it is in memory
+    run.log.append(run.log.events.read_after(0)[0].event, now=ManualClock().now(), usage=run.accounts.usage)  # type: ignore[index]  # it is in memory
     run.subscribers.publish(1, "of step 1")
     run.subscribers.publish(2, "of step 2")
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(2, "of step 2")]
     run.cancel()
     await run.wait_for_end()
@@ -95,7 +95,7 @@ async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
     run.subscribers.attach(reader)
     run.subscribers.publish(0, "read")
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(reader) == [None, delta(0, "read")]
     run.subscribers.detach(reader)
     run.subscribers.publish(0, "unread again")
@@ -116,7 +116,7 @@ async def test_what_is_held_is_bounded(assign: Assign) -> None:
     for text in ("x" * 65_000, "y" * 536, "z"):
         run.subscribers.publish(0, text)
     store.gate.set()
-    await run.log.settled()
+    await run.log.wait_for_commit()
     assert await taken(mailbox) == [None, delta(0, "x" * 65_000 + "y" * 536)]
     run.cancel()
     await run.wait_for_end()

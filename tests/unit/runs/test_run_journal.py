@@ -34,7 +34,7 @@ class Memory:
         self.records: list[Record] = []
         self.flushed: list[int] = []
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         await asyncio.sleep(0)
 
     async def flush(self) -> None:

@@ -14,7 +14,6 @@ from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import Append, Claim, Lease, Renewal
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
-from reasond_server.runs.phase import Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import (
     ExecutionState,
@@ -197,7 +196,7 @@ async def test_who_waits_for_an_execution_hears_of_it_until_it_leaves(assign: As
             assert list(runner.runs._waiting["e1"]) == [one, other]
         assert list(runner.runs._waiting["e1"]) == [one]
     assert runner.runs._waiting == {}
-    runner.runs.stop(Trigger.LOSE, "e1")
+    runner.runs.lose("e1")
     runner.runs.keep("e1")
     assert (await runner.start(assign())).state is ExecutionState.RUNNING
 

@@ -10,6 +10,7 @@ import pytest
 
 from reasond_server.errors import StoreUnavailableError
 from reasond_server.logs.store import Lease
+from reasond_server.runs.live_runs import LiveRuns
 from reasond_server.stores import Stores, open_stores
 from reasond_server.types import (
     ExecutionState,
@@ -52,7 +53,7 @@ async def test_somebody_elses_wish_to_stop_is_heard_at_once_or_with_the_next_ren
     model.gate.set()
     model.waited.clear()
     later = await held_after(servers, first, model, 1)
-    servers.store._log("acme", later.execution_id).is_cancel_requested = True
+    servers.store._table.find("acme", later.execution_id).is_cancel_requested = True
     await first._recoverer.upkeep.round()
     await end_of(first, later)
     assert (await servers.store.find("acme", later.execution_id)).state is ExecutionState.CANCELLED
@@ -72,7 +73,7 @@ async def test_a_process_that_was_out_of_touch_is_its_own_heir(servers: Servers,
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._recoverer.upkeep._fences = dict
+    first._recoverer.upkeep._runs = LiveRuns()
     await first._recoverer.upkeep.round()
     model.gate.set()
     while first._recoverer._tasks:
@@ -85,7 +86,7 @@ async def test_an_heir_that_shuts_down_meanwhile_gives_the_lease_back(servers: S
     first = servers.server(model)
     execution = await held_after(servers, first, model, 1)
     servers.time.advance(20)
-    first._recoverer.upkeep._fences = dict
+    first._recoverer.upkeep._runs = LiveRuns()
     await first._recoverer.upkeep.round()
     await first.stop()
     (found,) = await servers.store.recover(Lease(owner="other", seconds=15), limit=9)
@@ -149,7 +150,7 @@ async def test_content_that_is_not_kept_is_seen_while_the_run_lives_and_gone_aft
     runner = servers.server(model, replace(LIMITS, records_content=False))
     model.gate.clear()
     execution = await runner.start(servers.assignment(Script(words=("one", "two")), query="my secret"))
-    assert "secret" not in (await servers.store.kept("acme", execution.execution_id)).plan
+    assert "secret" not in (await servers.store.read_checkpoint("acme", execution.execution_id)).plan
     events = servers.follower(runner).follow(execution, after=0, include_deltas=False)
     async with aclosing(events):
         await anext(events)
@@ -187,7 +188,7 @@ async def test_a_run_that_another_process_asked_to_keep_outlives_its_followers(
     if is_told:
         await servers.store.request_keep("acme", execution.execution_id)
     else:
-        servers.store._log("acme", execution.execution_id).is_keep_requested = True
+        servers.store._table.find("acme", execution.execution_id).is_keep_requested = True
         await first._recoverer.upkeep.round()
     async with aclosing(servers.follower(first).follow(execution, after=0, include_deltas=False)) as events:
         await anext(events)

@@ -70,7 +70,7 @@ class DeepThinker(WrappedModel[FunctionModel]):
         """Write a window full."""
         self.last -= 1
         if not self.last and self.log is not None:
-            await self.log.settled()
+            await self.log.wait_for_commit()
             gc.collect()
             self.held = tracemalloc.get_traced_memory()[0]
         said = " ".join(str(next(self._numbers)) for _ in range(WRITTEN_BYTES // 8))

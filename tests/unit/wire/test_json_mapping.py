@@ -42,8 +42,8 @@ from reasond_server.types import (
     WindowMetrics,
 )
 from reasond_server.wire import json_mapping as mapping
-from reasond_server.wire.json_steps import trace_items
-from reasond_server.wire.json_times import milliseconds, timestamp
+from reasond_server.wire.json_kinds import milliseconds, timestamp
+from reasond_server.wire.json_mapping import trace_items
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, 678_900, tzinfo=UTC)
 USAGE = Usage(

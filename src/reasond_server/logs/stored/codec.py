@@ -9,10 +9,9 @@ read is logged: nothing of it but its sequence, kind and version.
 from __future__ import annotations
 
 import hashlib
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -21,51 +20,12 @@ from typing import Any, Final, TypeAlias
 import pydantic_core
 
 from reasond_server.errors import InternalError, shown
-from reasond_server.types import (
-    BoundedContextMetrics,
-    BoundedContextStep,
-    ChainOfThoughtMetrics,
-    CustomMetrics,
-    CustomStep,
-    Event,
-    Execution,
-    ExecutionStarted,
-    Iteration,
-    LoggedEvent,
-    ReactMetrics,
-    ReactStep,
-    Result,
-    Sample,
-    SelfConsistencyMetrics,
-    StepDetail,
-    StrategyMetrics,
-    Thought,
-    TreeOfThoughtMetrics,
-    TreeStep,
-)
+from reasond_server.types import Event, Execution, LoggedEvent, StepDetail
+from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, fields_of
 
 VERSION: Final = 1
 
 _Reader: TypeAlias = "Callable[[Any, str], Any]"
-
-_EVENTS: Final[Mapping[str, type]] = {"started": ExecutionStarted, "iteration": Iteration, "result": Result}
-_DETAILS: Final[Mapping[str, type]] = {
-    "thought": Thought,
-    "bounded_context": BoundedContextStep,
-    "react": ReactStep,
-    "tree": TreeStep,
-    "sample": Sample,
-    "custom": CustomStep,
-}
-_METRICS: Final[Mapping[str, type]] = {
-    "chain_of_thought": ChainOfThoughtMetrics,
-    "bounded_context": BoundedContextMetrics,
-    "react": ReactMetrics,
-    "tree_of_thought": TreeOfThoughtMetrics,
-    "self_consistency": SelfConsistencyMetrics,
-    "custom": CustomMetrics,
-}
-_TAGGED: Final[Mapping[object, Mapping[str, type]]] = {StepDetail: _DETAILS, StrategyMetrics: _METRICS}
 
 
 class LaterVersionError(InternalError):
@@ -82,8 +42,8 @@ def encode_event(logged: LoggedEvent) -> str:
     return _json(
         {
             "v": VERSION,
-            "kind": _name_of(_EVENTS, event),
-            "of": _tag_of(event),
+            "kind": _tag_of(EVENTS, event),
+            "of": _inner_tag(event),
             "at": logged.create_time,
             "body": event,
         }
@@ -99,12 +59,12 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
     """
     row = _row(text)
     try:
-        read = _reader(_EVENTS[row["kind"]])
+        read = _reader(_event_class(row["kind"]))
         event: Event = read(row["body"], row["of"])
         return LoggedEvent(sequence=sequence, create_time=datetime.fromisoformat(row["at"]), event=event)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         kind = row.get("kind")
-        known = kind if isinstance(kind, str) and kind in _EVENTS else "unknown"
+        known = kind if isinstance(kind, str) and kind in EVENTS.classes else "unknown"
         # From None, here and below: a traceback would quote what is stored.
         raise InternalError(
             f"a stored event cannot be read ({type(error).__name__}): sequence {sequence}, kind {known}"
@@ -128,7 +88,7 @@ def decode_execution(text: str) -> Execution:
 
 def detail_json(detail: StepDetail) -> str:
     """Return a step's detail as it is kept: two that are kept alike are the same step. Raises as `encode_event`."""
-    return _json({"of": _name_of(_DETAILS, detail), "body": detail})
+    return _json({"of": _tag_of(STEPS, detail), "body": detail})
 
 
 def detail_digest(detail: StepDetail) -> bytes:
@@ -169,27 +129,45 @@ def _row(text: str) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", row)
 
 
-def _tag_of(event: Event) -> str:
-    """Return the kind of the step or metrics in `event`; empty where it has none."""
-    if isinstance(event, Iteration):
-        return _name_of(_DETAILS, event.detail)
-    if isinstance(event, Result) and event.metrics.strategy_specific is not None:
-        return _name_of(_METRICS, event.metrics.strategy_specific)
-    return ""
+def _tag_of(family: KindFamily, value: object) -> str:
+    kind = family.kinds.get(value.__class__)
+    if kind is None or not kind.is_logged:
+        raise InternalError(f"{type(value).__name__} is of no kind that can be kept")
+    return kind.tag
 
 
-def _name_of(names: Mapping[str, type], value: object) -> str:
-    for name, kind in names.items():
-        if type(value) is kind:
-            return name
-    raise InternalError(f"{type(value).__name__} is of no kind that can be kept")
+def _event_class(tag: str) -> type:
+    cls = EVENTS.classes[tag]
+    if not EVENTS.kinds[cls].is_logged:
+        raise KeyError(tag)
+    return cls
+
+
+def _inner_tag(event: Event) -> str:
+    """Return the tag of the step or metrics in `event`; empty where it has none."""
+    value: object = event
+    kind: type = type(event)
+    *path, family = _path(kind) or (None,)
+    for name in path:
+        value = getattr(value, name)
+    return "" if family is None or value is None else _tag_of(family, value)
+
+
+@cache
+def _path(kind: type) -> tuple[Any, ...]:
+    """Return the names that lead from a `kind` to its value of another family, then that family; empty for none."""
+    for field in fields_of(kind):
+        if field.family is not None:
+            return (field.name, field.family)
+        if is_dataclass(field.type) and not field.is_sequence and (path := _path(field.type)):
+            return (field.name, *path)
+    return ()
 
 
 @cache
 def _reader(kind: type) -> _Reader:
     """Return what makes a `kind` of its JSON object; the second argument is the tag of the row."""
-    hints = typing.get_type_hints(kind, localns={"datetime": datetime})
-    readers = [(field.name, _value_reader(hints[field.name])) for field in fields(kind)]
+    readers = [(field.name, _field_reader(field)) for field in fields_of(kind)]
 
     def read(body: Any, tag: str) -> Any:  # noqa: ANN401 - JSON in, any kind out
         return kind(
@@ -203,35 +181,19 @@ def _reader(kind: type) -> _Reader:
     return read
 
 
-def _value_reader(hint: Any) -> _Reader | None:  # noqa: ANN401 - a type hint is any object
-    """Return what makes a value of type `hint`; None where JSON has it as it is."""
-    if hint in _TAGGED:
-        kinds = _TAGGED[hint]
-        return lambda body, tag: _reader(kinds[tag])(body, tag)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in {types.UnionType, typing.Union}:
-        return _optional_reader(arguments)
-    if origin is Sequence:
-        item = _value_reader(arguments[0])
-        return lambda body, tag: tuple(body if item is None else [item(value, tag) for value in body])
-    if not isinstance(hint, type):
-        return None
-    if is_dataclass(hint):
-        return _reader(hint)
-    return _named_reader(hint)
+def _field_reader(field: Field) -> _Reader | None:
+    """Return what makes the value of `field`; None where JSON has it as it is."""
+    one = _value_reader(field.family, field.type)
+    if not field.is_sequence:
+        return one
+    return lambda body, tag: tuple(body if one is None else [one(value, tag) for value in body])
 
 
-def _named_reader(kind: type) -> _Reader | None:
-    """Return what makes a time or a member of an enumeration of its text."""
+def _value_reader(family: KindFamily | None, kind: type) -> _Reader | None:
+    if family is not None:
+        return lambda body, tag: _reader(family.classes[tag])(body, tag)
+    if is_dataclass(kind):
+        return _reader(kind)
     if kind is datetime:
         return lambda body, _tag: datetime.fromisoformat(body)
     return (lambda body, _tag: kind(body)) if issubclass(kind, Enum) else None
-
-
-def _optional_reader(members: Sequence[object]) -> _Reader | None:
-    """Return the reader of the one member besides None, or of a union that is told apart by the tag."""
-    rest = [member for member in members if member is not type(None)]
-    for union, kinds in _TAGGED.items():
-        if set(rest) == set(typing.get_args(union)):
-            return lambda body, tag: _reader(kinds[tag])(body, tag)
-    return _value_reader(rest[0])

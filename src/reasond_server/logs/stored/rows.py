@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import InternalError, shown
-from reasond_server.logs.appending import Head, ends, events_of
+from reasond_server.logs.contract import Head, events_of
 from reasond_server.logs.store import Record, Recovery
 from reasond_server.logs.stored.codec import (
     LaterVersionError,
@@ -64,7 +64,7 @@ class StoredHead:
     body: str
 
 
-def encoded(part: Append) -> PartRow:
+def encode_part(part: Append) -> PartRow:
     """Return `part` as rows.
 
     Raises:
@@ -80,7 +80,7 @@ def encoded(part: Append) -> PartRow:
         raise InternalError(f"an entry of {part.execution.execution_id} holds NUL or is no Unicode")
     if part.creation is not None:
         require_storable(part.execution)
-    drops = ends(part) and not part.keeps_records
+    drops = part.execution.state.has_ended and not part.keeps_records
     return PartRow(
         part=part,
         body=encode_execution(part.execution),
@@ -179,15 +179,15 @@ def taken_of(
     return TakenRow(tenant=tenant, execution_id=execution_id, was_suspended=was_suspended, log=log, **columns)
 
 
-def awake(body: str) -> str:
+def wake_text(body: str) -> str:
     """Return the text of a suspended execution as it is once it runs again; one that cannot be read stays as it is."""
     try:
-        return encode_execution(_running(decode_execution(body)))
+        return encode_execution(_set_running(decode_execution(body)))
     except InternalError:
         return body
 
 
-def recovered(row: TakenRow) -> Recovery | None:
+def build_recovery(row: TakenRow) -> Recovery | None:
     """Return what is needed to go on with a log, or to end it where it is damaged.
 
     None, which is logged, for one that a later release wrote: it comes last at the next look, and is given up at the
@@ -196,7 +196,7 @@ def recovered(row: TakenRow) -> Recovery | None:
     facts = {"execution_id": row.execution_id}
     damage: InternalError
     try:
-        return _whole(row)
+        return _read_whole(row)
     except LaterVersionError as error:
         damage = error
         if row.fence < _MOST_LOOKS:
@@ -208,7 +208,7 @@ def recovered(row: TakenRow) -> Recovery | None:
     return Recovery(
         execution=_head_of_damaged(row),
         plan="",
-        events=_readable(row),
+        events=_read_until_damage(row),
         records=(),
         version=row.version,
         fence=row.fence,
@@ -218,12 +218,12 @@ def recovered(row: TakenRow) -> Recovery | None:
     )
 
 
-def _whole(row: TakenRow) -> Recovery:
+def _read_whole(row: TakenRow) -> Recovery:
     events = [decode_event(sequence, text) for _, sequence, text in row.log if sequence is not None]
     if [event.sequence for event in events] != [*range(1, row.last_sequence + 1)] or len(row.log) != row.version:
         raise InternalError(f"of {row.version} entries with {row.last_sequence} events some are gone")
     return Recovery(
-        execution=_running(decode_execution(row.body)),
+        execution=_set_running(decode_execution(row.body)),
         plan=row.plan,
         events=events,
         records=[Record(key=key, body=text) for key, sequence, text in row.log if sequence is None],
@@ -235,14 +235,14 @@ def _whole(row: TakenRow) -> Recovery:
     )
 
 
-def _running(execution: Execution) -> Execution:
+def _set_running(execution: Execution) -> Execution:
     """Return the execution as whoever took it has it; a text that a later release wrote may still say suspended."""
     if execution.state is not ExecutionState.SUSPENDED:
         return execution
     return replace(execution, state=ExecutionState.RUNNING, wake_time=None)
 
 
-def _readable(row: TakenRow) -> Sequence[LoggedEvent]:
+def _read_until_damage(row: TakenRow) -> Sequence[LoggedEvent]:
     """Return the events up to the first that is damaged or missing."""
     events: list[LoggedEvent] = []
     for _, sequence, text in row.log:
@@ -261,7 +261,7 @@ def _readable(row: TakenRow) -> Sequence[LoggedEvent]:
 def _head_of_damaged(row: TakenRow) -> Execution:
     """Return the execution; as much as its columns tell where its text cannot be read."""
     try:
-        return replace(_running(decode_execution(row.body)), last_sequence=row.last_sequence)
+        return replace(_set_running(decode_execution(row.body)), last_sequence=row.last_sequence)
     except InternalError:
         return Execution(
             execution_id=row.execution_id,

@@ -1,4 +1,4 @@
-"""What a ReAct run has said and seen, as messages that fit the model's window.
+"""The conversation of a ReAct run as messages that fit the model's window.
 
 Old observations give way first: when those that are shown exceed their share of the window, the oldest are replaced
 by a line with a handle, several at once, so that the beginning of the prompt stays the same for many calls and
@@ -105,20 +105,20 @@ class Conversation:
     _spec_tokens: int | None = None
 
     def add(self, *, text: str, reasoning: str = "", calls: Sequence[tuple[ToolCall, str]] = ()) -> None:
-        """Add what the model wrote and the calls in it, each with its id on the wire."""
+        """Add what the model wrote, and its tool calls, each with its id on the wire."""
         self._cycles.append(
             _Cycle(text=neutralize(text.strip()), reasoning=reasoning, wire_ids=[wire for _, wire in calls], seen=[])
         )
 
     def observe(self, call: ToolCall, result: ToolResult, *, handle: str) -> None:
-        """Add what came of the next call of the last cycle."""
+        """Add the result of the next tool call of the last cycle."""
         tokens = self.model.counter.count_text(fence_observation(result, nonce=self.nonce))
         last = self._cycles[-1]
         last.seen.append(_ShownResult(call=call, result=result, handle=handle, tokens=tokens))
         last.made = None
 
     def say(self, text: str) -> None:
-        """Add a word of ours after the last cycle."""
+        """Add a message of ours after the last cycle."""
         if self._cycles:
             last = self._cycles[-1]
             last.said = f"{last.said}\n{text}".strip()
@@ -128,7 +128,7 @@ class Conversation:
             self.opening = (*before, replace(user, content=f"{user.content}\n{text}"))
 
     def bound(self) -> None:
-        """Mask the oldest observations where too many are shown, which is all that is left out without a window."""
+        """Mask the oldest observations if too many are shown; nothing else is left out without a known window."""
         self._mask_old(_MAX_SHOWN_TOKENS)
 
     async def fit(self, *, window: int, writing_tokens: int, least_tokens: int) -> tuple[int, int]:

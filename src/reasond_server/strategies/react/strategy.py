@@ -103,14 +103,14 @@ class React(ReasoningStrategy[ReactConfig]):
 
 
 def _pick_visible(fragments: Sequence[Fragment]) -> Sequence[str]:
-    """Return what the caller may see as it is written, which calls are not; what comes of one event in one text."""
+    """Return the text of one event that the caller may see: everything but tool calls."""
     texts = [one.text for one in fragments if one.kind is not TagKind.ACTION]
     return ("".join(texts),) if texts else ()
 
 
 @dataclass(slots=True, kw_only=True)
 class ReactRun:
-    """What one run knows between two cycles; `best` is the last answer that was begun."""
+    """The state of one run between two cycles; `best` is the last answer, whole or not."""
 
     task: Task
     context: RunContext[ReactConfig]
@@ -128,7 +128,7 @@ class ReactRun:
     _told: ReactMetrics | None = None
 
     async def prepare_call(self) -> ReplyListener:
-        """Return what is to be heard in the next cycle, the answer asked for where it is due.
+        """Prepare the call of the next cycle; it asks for the answer if one is due.
 
         Raises:
             ContextExhaustedError: the conversation does not fit.
@@ -156,7 +156,7 @@ class ReactRun:
         )
 
     async def take_reply(self, reply: Reply) -> tuple[Step, Outcome | None]:
-        """Act on a reply and return the step, and the outcome where it is the last."""
+        """Act on a reply; return its step, and the outcome if it is the last."""
         self.used_tokens += reply.usage.total_tokens
         parsed = reply.parsed
         has_words = bool((parsed.text + parsed.content).strip())
@@ -190,7 +190,7 @@ class ReactRun:
         return None
 
     def build_outcome(self, answer: str, finish_reason: FinishReason, *warnings: str) -> Outcome:
-        """Make the end of the run; why it had to answer is among the warnings."""
+        """Return the outcome; the warnings say why the run had to answer."""
         told = (self.due.warning,) if self.due is not None and self.due.warning else ()
         return Outcome(
             answer=restore(answer),
@@ -200,7 +200,7 @@ class ReactRun:
         )
 
     def _take_words(self, reply: Reply) -> tuple[Step, Outcome | None]:
-        """Act on a reply that neither calls nor marks a whole answer."""
+        """Act on a reply without a tool call and without a whole answer."""
         parsed = reply.parsed
         if reply.finish is ModelFinish.LENGTH or parsed.is_cut:
             return self._go_on(reply, words.CUT_OFF.format(tokens=self.context.config.max_tokens_per_step)), None
@@ -216,7 +216,7 @@ class ReactRun:
         return self._build_end(reply, answer, FinishReason.ANSWERED, *warnings, is_answered=True)
 
     def _end_forced(self, reply: Reply, answer: str) -> tuple[Step, Outcome]:
-        """End with what the call that had to answer gave; calls in it are not made."""
+        """End with the reply of the call that had to answer; its tool calls are not made."""
         reason = self.due.finish_reason if self.due is not None else FinishReason.MAX_ITERATIONS
         if answer or reply.finish is ModelFinish.LENGTH:
             empty = () if answer or reply.parsed.text.strip() else (_describe_emptiness(reply),)
@@ -231,7 +231,7 @@ class ReactRun:
     def _build_end(
         self, reply: Reply, answer: str, reason: FinishReason, *warnings: str, is_answered: bool = False
     ) -> tuple[Step, Outcome]:
-        """Make the last step and the outcome; calls in the reply are shown as refused."""
+        """Return the last step and the outcome; tool calls in the reply are shown as refused."""
         if is_answered:
             self.answered_at = self.cycles
         thought = _thought_of(reply)
@@ -251,7 +251,7 @@ class ReactRun:
         return self._build_step(_thought_of(reply))
 
     def _correct(self, reply: Reply, said: str, *, thought: str | None = None) -> Step:
-        """Ask again for a reply that broke the protocol, or for the answer where that was done often enough."""
+        """Ask again after a reply that broke the protocol; after too many such replies, ask for the answer."""
         text = reply.parsed.text if thought is None else thought
         self.conversation.add(text=text, reasoning=reply.parsed.thinking)
         if self.corrections < _MAX_CORRECTIONS:
@@ -270,7 +270,7 @@ class ReactRun:
         return await self._act(reply, [(self.tool_use.mint(call), "")])
 
     async def _act(self, reply: Reply, calls: Sequence[tuple[ToolCall, str]], *, text: str | None = None) -> Step:
-        """Make the calls of a reply, one after the other, and keep what came of them; `text` replaces its own."""
+        """Make the tool calls of a reply in order and keep their results; `text` replaces the reply's own."""
         if not self.specs:
             return self._refuse_calls(reply, [call for call, _ in calls])
         wired = [(call, self.wire_ids.take(provider_id)) for call, provider_id in calls]
@@ -297,22 +297,22 @@ class ReactRun:
         return Step(detail=detail, answer_found=step.answer_found, metrics=step.metrics)
 
     def _demand(self, reason: FinishReason, warning: str = "") -> None:
-        """Let the next call be the one that answers."""
+        """Make the next call the last one, which must answer."""
         self.due = AnswerDemand(finish_reason=reason, warning=warning)
         self.conversation.say(words.ANSWER_NOW)
 
     def _list_offered(self) -> Sequence[ToolSpec]:
-        """Return the tools that go with the call; for an answer only because providers ask for them.
+        """Return the tools to send with the call; the last call sends them only because some providers require it.
 
-        A history with calls in it is refused by some where the list of tools is missing (anthropic-sdk-python #494),
-        so it stays, and `tool_choice` forbids to use it.
+        Some providers refuse a history with tool calls if the list of tools is missing (anthropic-sdk-python #494). So
+        the list stays, and `tool_choice` forbids its use.
         """
         if not self.conversation.is_native or (self.due is not None and not self.conversation.has_native_calls):
             return ()
         return self.specs
 
     async def _fit(self) -> tuple[int | None, int]:
-        """Return the tokens of the prompt, None where no window bounds it, and those that may be written."""
+        """Return the tokens of the prompt (None without a known window) and the most tokens to write."""
         window, wanted = self.context.model.context_window, self.context.config.max_tokens_per_step
         if window is None:
             self.conversation.bound()
@@ -329,7 +329,7 @@ class ReactRun:
         return prompt, room
 
     async def _is_budget_short(self, prompt: int | None, room: int) -> bool:
-        """Return whether after this call the budget might not cover another, so that this one must answer."""
+        """Return whether the budget may not cover another call after this one, so that this one must answer."""
         budget = self.task.budget
         if budget.max_model_calls is not None and self.cycles >= budget.max_model_calls - 1:
             return True
@@ -370,7 +370,7 @@ class ReactRun:
 
 
 async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers) -> ReactRun:
-    """Return the run before its first call; `offers` are those of all runs of the server.
+    """Return a run before its first call; all runs of the server share `offers`.
 
     Raises:
         ContextExhaustedError: the tools alone are too much for the window.

@@ -62,9 +62,9 @@ class Offer:
 
 
 class Offers:
-    """Makes the offers of a server's runs, and keeps the last one: from run to run the tools are mostly the same.
+    """Makes the offers of all runs and caches the last one, because the tools seldom change between runs.
 
-    Most of what a run does before its first call would otherwise be reading and writing the same schemas again.
+    Reading and writing the same schemas again would be most of the work before a run's first call.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ def _refuse_tools(shown: Sequence[_ShownTool], most: int) -> ContextExhaustedErr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDemand:
-    """Why the next model call must answer, and how the run ends if it does not mark an answer."""
+    """Why the next model call must answer, and the finish reason if it marks no answer."""
 
     finish_reason: FinishReason
     warning: str = ""
@@ -207,10 +207,7 @@ class AnswerDemand:
 
 @dataclass(slots=True, kw_only=True)
 class ToolUse:
-    """What one run has called.
-
-    `most` calls may be made, `is_budgets` tells whether the task's budget says so rather than the configuration.
-    """
+    """The tool calls of one run, at most `most`; `is_budgets` tells that this bound is the task's budget."""
 
     tools: Toolbox
     most: int
@@ -223,7 +220,7 @@ class ToolUse:
 
     @property
     def stop(self) -> AnswerDemand | None:
-        """Why no further call is made; None while calls may be made."""
+        """Why no further call may be made; None while calls may be made."""
         if self._stop is not None or self.made < self.most:
             return self._stop
         limit = "budget.max_tool_calls" if self.is_budgets else "max_tool_calls"
@@ -233,7 +230,7 @@ class ToolUse:
         )
 
     def mint(self, call: ToolCall) -> ToolCall:
-        """Return `call` under an id of our own, with nothing in it that cannot be carried."""
+        """Return `call` under an id of our own, with text that can be encoded."""
         self._minted += 1
         return ToolCall(
             call_id=f"c{self._minted}",
@@ -242,7 +239,7 @@ class ToolUse:
         )
 
     async def make(self, call: ToolCall) -> tuple[ToolResult, str]:
-        """Make one call unless it may not be made any more; return its result and a word on it for the model."""
+        """Make one call if it may still be made; return its result and a note on it for the model."""
         before = self._before.setdefault(words.action_key_of(call), [])
         note = words.REPEATED.format(call_id=before[0]) if before else ""
         if refused := self._find_refusal(call, len(before)):
@@ -272,7 +269,7 @@ class ToolUse:
 
 
 def handle_of(call: ToolCall) -> str:
-    """Return the handle by which the result of `call` can be read: that of the result itself where it read one."""
+    """Return the handle that reads the result of `call`; a call that read a result has that result's handle."""
     if call.name != READ_TOOL_RESULT:
         return call.call_id
     try:

@@ -179,7 +179,7 @@ class ThoughtEvaluator:
         return Judgement(verdicts=verdicts, spent=_cost_of(reply))
 
     def _show(self, thought: TreeThought) -> str:
-        """Return a thought as a judge sees it, with no more tokens of thought and answer than one thought may have."""
+        """Return a thought as a judge sees it: thought and answer together have at most the tokens of one thought."""
         count, most = self._calls.counter, self._calls.thought_tokens
         answer = count.head(thought.answer, most)
         text = count.head(thought.text, most - count.count_text(answer)) if answer else thought.text

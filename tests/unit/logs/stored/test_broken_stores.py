@@ -129,7 +129,7 @@ class Content(MemoryExecutionStore):
     """Never hears of a cancellation in its renewals."""
 
     async def renew(self, lease: Lease, fences: Any) -> Renewal:
-        return replace(await super().renew(lease, fences), cancelled=())
+        return replace(await super().renew(lease, fences), cancel_requested=())
 
 
 class Sticky(MemoryExecutionStore):
@@ -143,7 +143,7 @@ class Generous(MemoryExecutionStore):
     """Gives one suspended execution to everybody who wakes it."""
 
     async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
-        log = self._log(tenant, execution_id)
+        log = self._table.find(tenant, execution_id)
         return log.take(lease, now_s=0.0) if log.execution.end_time is None else None
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.logs.pulse import Pulse
+from reasond_server.logs.mailbox import FlushTimer
 from tests.unit.runs.conftest import in_virtual_time
 
 
@@ -15,66 +15,66 @@ class Stream:
         self._name = name
         self._heard = heard
 
-    def let_go(self) -> None:
+    def flush(self) -> None:
         self._heard.append((asyncio.get_running_loop().time(), self._name))
 
 
 @in_virtual_time
-async def test_all_that_is_held_is_let_go_at_one_moment_and_in_order() -> None:
+async def test_all_that_is_delayed_is_flushed_at_one_moment_and_in_order() -> None:
     loop, heard = asyncio.get_running_loop(), list[tuple[float, int]]()
-    pulse, begun_s = Pulse(interval_s=1.0), loop.time()
-    assert pulse.hold(Stream(1, heard))
+    timer, begun_s = FlushTimer(interval_s=1.0), loop.time()
+    assert timer.delay(Stream(1, heard))
     await asyncio.sleep(0.7)
-    assert pulse.hold(Stream(2, heard))
+    assert timer.delay(Stream(2, heard))
     await asyncio.sleep(5)
     assert heard == [(begun_s + 1, 1), (begun_s + 1, 2)]
-    assert pulse.count == 0
+    assert timer.count == 0
 
 
 @in_virtual_time
-async def test_who_is_held_again_waits_for_the_moment_after() -> None:
+async def test_who_is_delayed_again_waits_for_the_moment_after() -> None:
     loop, heard = asyncio.get_running_loop(), list[tuple[float, int]]()
-    pulse, begun_s, stream = Pulse(interval_s=1.0), loop.time(), Stream(1, heard)
-    pulse.hold(stream)
-    pulse.hold(stream)
+    timer, begun_s, stream = FlushTimer(interval_s=1.0), loop.time(), Stream(1, heard)
+    timer.delay(stream)
+    timer.delay(stream)
     await asyncio.sleep(1.5)
-    pulse.hold(stream)
+    timer.delay(stream)
     await asyncio.sleep(5)
     assert heard == [(begun_s + 1, 1), (begun_s + 2.5, 1)]
 
 
 @in_virtual_time
-async def test_who_has_left_is_not_let_go_and_the_last_one_takes_the_timer_along() -> None:
+async def test_who_has_left_is_not_flushed_and_the_last_one_takes_the_timer_along() -> None:
     heard = list[tuple[float, int]]()
-    pulse = Pulse(interval_s=1.0)
+    timer = FlushTimer(interval_s=1.0)
     leaving, staying = Stream(1, heard), Stream(2, heard)
-    pulse.hold(leaving)
-    pulse.hold(staying)
-    pulse.forget(leaving)
-    pulse.forget(leaving)
+    timer.delay(leaving)
+    timer.delay(staying)
+    timer.remove(leaving)
+    timer.remove(leaving)
     await asyncio.sleep(5)
     assert [name for _, name in heard] == [2]
-    pulse.hold(staying)
-    pulse.forget(staying)
+    timer.delay(staying)
+    timer.remove(staying)
     # A timer that went off later than that of the next one would show.
     await asyncio.sleep(0.5)
     begun_s = asyncio.get_running_loop().time()
-    pulse.hold(leaving)
+    timer.delay(leaving)
     await asyncio.sleep(5)
     assert heard[1:] == [(begun_s + 1, 1)]
 
 
-async def test_without_an_interval_nothing_is_held() -> None:
-    pulse = Pulse(interval_s=0)
-    assert not pulse.hold(Stream(1, []))
-    assert pulse.count == 0
+async def test_without_an_interval_nothing_is_delayed() -> None:
+    timer = FlushTimer(interval_s=0)
+    assert not timer.delay(Stream(1, []))
+    assert timer.count == 0
 
 
 @in_virtual_time
 async def test_what_the_network_brings_need_not_wait_for_a_thousand_streams() -> None:
     """Others have their turn in between: here a callback that is always due."""
     loop, heard, turns = asyncio.get_running_loop(), list[tuple[float, int]](), list[int]()
-    pulse = Pulse(interval_s=1.0)
+    timer = FlushTimer(interval_s=1.0)
 
     def look() -> None:
         turns.append(len(heard))
@@ -82,7 +82,7 @@ async def test_what_the_network_brings_need_not_wait_for_a_thousand_streams() ->
             loop.call_soon(look)
 
     for name in range(1000):
-        pulse.hold(Stream(name, heard))
+        timer.delay(Stream(name, heard))
     loop.call_later(1.0, look)
     await asyncio.sleep(5)
     assert [name for _, name in heard] == [*range(1000)]
@@ -92,15 +92,15 @@ async def test_what_the_network_brings_need_not_wait_for_a_thousand_streams() ->
 @given(st.lists(st.floats(min_value=0, max_value=10), max_size=20))
 def test_nobody_waits_longer_than_the_interval(gaps_s: list[float]) -> None:
     @in_virtual_time
-    async def hold_all() -> None:
+    async def delay_all() -> None:
         loop, heard, begun = asyncio.get_running_loop(), list[tuple[float, int]](), list[float]()
-        pulse = Pulse(interval_s=1.0)
+        timer = FlushTimer(interval_s=1.0)
         for name, gap_s in enumerate(gaps_s):
             await asyncio.sleep(gap_s)
             begun.append(loop.time())
-            pulse.hold(Stream(name, heard))
+            timer.delay(Stream(name, heard))
         await asyncio.sleep(5)
         assert [name for _, name in heard] == [*range(len(gaps_s))]
         assert all(0 < at - since <= 1.0 + 1e-9 for (at, _), since in zip(heard, begun, strict=True))
 
-    hold_all()
+    delay_all()

@@ -8,24 +8,31 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
-from reasond_server.logs.appending import LARGEST_LOG_BYTES, events_of, id_taken, may_repeat, refusal
+from reasond_server.logs.contract import (
+    LARGEST_LOG_BYTES,
+    Watchers,
+    build_id_taken_error,
+    events_of,
+    find_refusal,
+    may_repeat,
+)
 from reasond_server.logs.store import Change, Claim, Renewal
-from reasond_server.logs.stored import statements as sql
-from reasond_server.logs.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.logs.stored import sql_store as sql
 from reasond_server.logs.stored.codec import encode_execution
 from reasond_server.logs.stored.rows import (
     HEAD_COLUMNS,
     TAKEN_COLUMNS,
-    awake,
-    encoded,
+    build_recovery,
+    encode_part,
     execution_columns,
     head_of,
     owner_after,
     plan_of,
-    recovered,
     require_storable,
     taken_of,
+    wake_text,
 )
+from reasond_server.logs.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -154,6 +161,32 @@ ON CONFLICT DO NOTHING
 _NOTIFY = "SELECT pg_notify(:channel, :payload)"
 
 
+class _PoolDatabase:
+    """The statements of `SqlExecutionStore` on a pool of connections."""
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+
+    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """See Database."""
+        return await self._pool.run(lambda connection: _fetch(connection, statement, values))
+
+    async def change(
+        self, statement: str, values: Mapping[str, object], change: Change | None = None
+    ) -> Sequence[Sequence[Any]]:
+        """See Database."""
+
+        async def job(connection: PgConnection) -> Sequence[Sequence[Any]]:
+            async with connection.transaction():
+                rows = await _fetch(connection, statement, values)
+                if rows and change is not None:
+                    notice = {"channel": _CHANNEL, "payload": _build_notice(change, [name for (name,) in rows])}
+                    await connection.execute(_bind(_NOTIFY), notice)
+            return rows
+
+        return await self._pool.run(job, repeats=False)
+
+
 class PostgresExecutionStore(SqlExecutionStore):
     """An ExecutionStore over a `PostgresPool`; leases run by the database's clock.
 
@@ -166,12 +199,20 @@ class PostgresExecutionStore(SqlExecutionStore):
     def __init__(
         self, *, pool: PostgresPool, now: Callable[[], datetime], largest_log_bytes: int = LARGEST_LOG_BYTES
     ) -> None:
-        super().__init__(now=now, largest_log_bytes=largest_log_bytes)
+        super().__init__(
+            database=_PoolDatabase(pool), watchers=Watchers(), now=now, largest_log_bytes=largest_log_bytes
+        )
         self._pool = pool
 
     async def listen(self) -> None:
         """Hear of changes from now on; called once, at the start."""
-        await self._pool.listen(_CHANNEL, self._heard, missed=self._watchers.tell_all)
+
+        def pass_on(payload: str) -> None:
+            change, _, names = payload.partition(" ")
+            if change in set(Change):
+                self._watchers.notify(names.split(" "), Change(change))
+
+        await self._pool.listen(_CHANNEL, pass_on, missed=self._watchers.notify_all)
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """See ExecutionStore."""
@@ -188,7 +229,7 @@ class PostgresExecutionStore(SqlExecutionStore):
             "version": 0,
             "size": 0,
         }
-        return await self._pool.run(lambda connection: _created(connection, values))
+        return await self._pool.run(lambda connection: _create(connection, values))
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
@@ -196,19 +237,19 @@ class PostgresExecutionStore(SqlExecutionStore):
         rows: dict[int, PartRow] = {}
         for index, part in enumerate(batch):
             try:
-                rows[index] = encoded(part)
+                rows[index] = encode_part(part)
             except InternalError as error:
                 outcomes[index] = error
 
         async def job(connection: PgConnection) -> dict[int, ReasondError | None]:
-            rounds = _rounds(rows)
+            rounds = _group_in_rounds(rows)
             if len(rounds) == 1:
-                return await self._append(connection, rounds[0])
+                return await _append_different(connection, rounds[0], largest=self._largest)
             async with connection.transaction():
                 return {
                     index: outcome
                     for indexes in rounds
-                    for index, outcome in (await self._append(connection, indexes)).items()
+                    for index, outcome in (await _append_different(connection, indexes, largest=self._largest)).items()
                 }
 
         if rows:
@@ -227,17 +268,17 @@ class PostgresExecutionStore(SqlExecutionStore):
             "owner": lease.owner,
             "seconds": lease.seconds,
         }
-        held = {row[0]: (row[1], row[2]) for row in await self._rows(_RENEW, values)}
+        held = {row[0]: (row[1], row[2]) for row in await self._database.select(_RENEW, values)}
         return Renewal(
             lost=[name for name in fences if name not in held],
-            cancelled=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
-            kept=[name for name, (_, is_kept) in held.items() if is_kept],
+            cancel_requested=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
+            keep_requested=[name for name, (_, is_kept) in held.items() if is_kept],
         )
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """See ExecutionStore."""
         values = {"limit": limit, "now": self._now().timestamp(), "owner": lease.owner, "seconds": lease.seconds}
-        return await self._pool.run(lambda connection: _taken(connection, _RECOVER, values))
+        return await self._pool.run(lambda connection: _take_over(connection, _RECOVER, values))
 
     async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
         """See ExecutionStore."""
@@ -245,14 +286,14 @@ class PostgresExecutionStore(SqlExecutionStore):
             return None
         name = {"tenant": tenant, "execution_id": execution_id}
         values = name | {"owner": lease.owner, "seconds": lease.seconds}
-        taken = await self._pool.run(lambda connection: _taken(connection, _WAKE, values))
+        taken = await self._pool.run(lambda connection: _take_over(connection, _WAKE, values))
         return taken[0] if taken else None
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        notice = {"channel": _CHANNEL, "payload": _notice(Change.FOLLOWED, [execution_id])}
-        if await self._exists(tenant, execution_id):
-            await self._rows(_NOTIFY, notice)
+        notice = {"channel": _CHANNEL, "payload": _build_notice(Change.FOLLOWED, [execution_id])}
+        if await self._rows.exists(tenant, execution_id):
+            await self._database.select(_NOTIFY, notice)
 
     async def forget(self, *, limit: int) -> int:
         """See ExecutionStore."""
@@ -260,8 +301,8 @@ class PostgresExecutionStore(SqlExecutionStore):
         values = {"now": now, "limit": limit, "oldest": now - FORGOTTEN_KEPT_S}
 
         async def job(connection: PgConnection) -> int:
-            await connection.execute(_bound("DELETE FROM forgotten WHERE forget_time < :oldest"), values)
-            return (await connection.execute(_bound(_FORGET), values)).rowcount
+            await connection.execute(_bind("DELETE FROM forgotten WHERE forget_time < :oldest"), values)
+            return (await connection.execute(_bind(_FORGET), values)).rowcount
 
         return await self._pool.run(job)
 
@@ -269,129 +310,107 @@ class PostgresExecutionStore(SqlExecutionStore):
         """See ExecutionStore."""
         await self._pool.aclose()
 
-    async def _select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        return await self._rows(statement, values)
 
-    async def _rows(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        return await self._pool.run(lambda connection: _fetched(connection, statement, values))
-
-    async def _change(
-        self, statement: str, values: Mapping[str, object], change: Change | None = None
-    ) -> Sequence[Sequence[Any]]:
-        async def job(connection: PgConnection) -> Sequence[Sequence[Any]]:
-            async with connection.transaction():
-                rows = await _fetched(connection, statement, values)
-                if rows and change is not None:
-                    notice = {"channel": _CHANNEL, "payload": _notice(change, [name for (name,) in rows])}
-                    await connection.execute(_bound(_NOTIFY), notice)
-            return rows
-
-        return await self._pool.run(job, repeats=False)
-
-    async def _append(self, connection: PgConnection, rows: Mapping[int, PartRow]) -> dict[int, ReasondError | None]:
-        """Append parts of different logs in one statement; ask afterwards why some were refused."""
-        good = {index: row for index, row in rows.items() if _is_whole(row)}
-        # Nobody can watch what is made only now.
-        grown = [
-            row.part.execution.execution_id
-            for row in good.values()
-            if row.part.creation is None and events_of(row.part)
-        ]
-        values = _columns(good.values()) | {
-            "largest": self._largest,
-            "channel": _CHANNEL,
-            "notices": [
-                _notice(Change.GREW, grown[start : start + _IDS_PER_NOTICE])
-                for start in range(0, len(grown), _IDS_PER_NOTICE)
-            ],
-        }
-        taken = {name for name, _ in await _fetched(connection, _APPEND, values)} if good else set()
-        return {
-            index: None
-            if index in good and row.part.execution.execution_id in taken
-            else await self._why_refused(connection, row)
-            for index, row in rows.items()
-        }
-
-    async def _why_refused(self, connection: PgConnection, row: PartRow) -> ReasondError | None:
-        """Return why the log did not take `row`; None where it holds it already."""
-        execution = row.part.execution
-        name = {"tenant": execution.tenant, "execution_id": execution.execution_id, "version": row.part.version}
-        found = await _fetched(connection, _HEAD, name)
-        head = head_of(found[0]) if found else None
-        if head is not None and may_repeat(row.part, head.head) and head.body == row.body:
-            kept = dict(await _fetched(connection, _BODIES, name))
-            if kept == {entry.position: entry.body for entry in row.entries}:
-                return None
-        refused = refusal(row.part, head.head if head else None, size=row.size, largest=self._largest)
-        if refused is None and row.part.creation is not None:
-            return id_taken(execution.execution_id)
-        return refused or InternalError(f"the log of {execution.execution_id} changed while it was written")
-
-    def _heard(self, payload: str) -> None:
-        change, _, names = payload.partition(" ")
-        if change in set(Change):
-            self._watchers.tell(names.split(" "), Change(change))
+async def _append_different(
+    connection: PgConnection, rows: Mapping[int, PartRow], *, largest: int
+) -> dict[int, ReasondError | None]:
+    """Append parts of different logs in one statement; ask afterwards why some were refused."""
+    good = {index: row for index, row in rows.items() if _is_whole(row)}
+    # Nobody can watch what is made only now.
+    grown = [
+        row.part.execution.execution_id for row in good.values() if row.part.creation is None and events_of(row.part)
+    ]
+    values = _build_columns(good.values()) | {
+        "largest": largest,
+        "channel": _CHANNEL,
+        "notices": [
+            _build_notice(Change.GREW, grown[start : start + _IDS_PER_NOTICE])
+            for start in range(0, len(grown), _IDS_PER_NOTICE)
+        ],
+    }
+    taken = {name for name, _ in await _fetch(connection, _APPEND, values)} if good else set()
+    return {
+        index: None
+        if index in good and row.part.execution.execution_id in taken
+        else await _explain_refusal(connection, row, largest=largest)
+        for index, row in rows.items()
+    }
 
 
-async def _taken(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[Recovery]:
+async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: int) -> ReasondError | None:
+    """Return why the log did not take `row`; None where it holds it already."""
+    execution = row.part.execution
+    name = {"tenant": execution.tenant, "execution_id": execution.execution_id, "version": row.part.version}
+    found = await _fetch(connection, _HEAD, name)
+    head = head_of(found[0]) if found else None
+    if head is not None and may_repeat(row.part, head.head) and head.body == row.body:
+        kept = dict(await _fetch(connection, _BODIES, name))
+        if kept == {entry.position: entry.body for entry in row.entries}:
+            return None
+    refused = find_refusal(row.part, head.head if head else None, size=row.size, largest=largest)
+    if refused is None and row.part.creation is not None:
+        return build_id_taken_error(execution.execution_id)
+    return refused or InternalError(f"the log of {execution.execution_id} changed while it was written")
+
+
+async def _take_over(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[Recovery]:
     """Return the logs that `statement` takes over, but for those that a later release must have."""
     taken = []
     async with connection.transaction():
-        for tenant, execution_id, was_suspended, *head in await _fetched(connection, statement, values):
+        for tenant, execution_id, was_suspended, *head in await _fetch(connection, statement, values):
             name = {"tenant": tenant, "execution_id": execution_id}
             if was_suspended:
-                await connection.execute(_bound(sql.SET_BODY), name | {"body": awake(head[0])})
-            log = await _fetched(connection, sql.LOG, name)
+                await connection.execute(_bind(sql.SET_BODY), name | {"body": wake_text(head[0])})
+            log = await _fetch(connection, sql.LOG, name)
             row = taken_of(tenant, execution_id, head, log, was_suspended=was_suspended)
-            if (one := recovered(row)) is not None:
+            if (one := build_recovery(row)) is not None:
                 taken.append(one)
     return taken
 
 
-async def _created(connection: PgConnection, values: dict[str, Any]) -> Claim:
+async def _create(connection: PgConnection, values: dict[str, Any]) -> Claim:
     """Keep a new execution, or return who holds its request id."""
     own = Claim(execution_id=values["execution_id"], digest=values["digest"])
     if not values["inherits"]:
-        return await _inserted(connection, values) or own
+        return await _insert(connection, values) or own
     async with connection.transaction():
-        if await _fetched(connection, f"{sql.IS_CANCELLED} FOR UPDATE", values):
-            ((version, size),) = await _fetched(connection, _PARENT, values)
-            holder = await _inserted(connection, values | {"version": version, "size": size})
+        if await _fetch(connection, f"{sql.IS_CANCELLED} FOR UPDATE", values):
+            ((version, size),) = await _fetch(connection, _PARENT, values)
+            holder = await _insert(connection, values | {"version": version, "size": size})
             if holder is None:
-                await connection.execute(_bound(_COPY), values)
+                await connection.execute(_bind(_COPY), values)
         else:
-            holder = await _inserted(connection, values | {"inherits": ""})
+            holder = await _insert(connection, values | {"inherits": ""})
         if holder is not None:
             return holder
         # Counted, because a creation that is repeated may find its parent gone.
-        ((inherited,),) = await _fetched(connection, sql.INHERITED, values)
+        ((inherited,),) = await _fetch(connection, sql.INHERITED, values)
         return replace(own, inherited=inherited)
 
 
-async def _inserted(connection: PgConnection, values: dict[str, Any]) -> Claim | None:
+async def _insert(connection: PgConnection, values: dict[str, Any]) -> Claim | None:
     """Insert the execution and its claim; return the holder of the request id where that is another one."""
     statement = _CREATE_CLAIMING if values["request_id"] else _CREATE_FREE
     for _ in range(_TRIES):
-        if await _fetched(connection, statement, values):
+        if await _fetch(connection, statement, values):
             return None
         if not values["request_id"]:
-            if not await _fetched(connection, sql.EXISTS, values):
+            if not await _fetch(connection, sql.EXISTS, values):
                 raise InternalError("an execution of another tenant has the same id")
             return None
-        held = await _fetched(connection, sql.CLAIMED, values)
+        held = await _fetch(connection, sql.CLAIMED, values)
         if held:
             return Claim(execution_id=held[0][0], digest=held[0][1])
     raise InternalError("a request id changed hands whenever it was asked for")
 
 
-async def _fetched(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-    cursor = await connection.execute(_bound(statement), values)
+async def _fetch(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(_bind(statement), values)
     return await cursor.fetchall()
 
 
 @cache
-def _bound(statement: str) -> bytes:
+def _bind(statement: str) -> bytes:
     """Return `statement` with its `:name` parameters as psycopg wants them; `::` stays a cast."""
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", statement.strip()).encode()
 
@@ -400,10 +419,10 @@ def _is_whole(row: PartRow) -> bool:
     """Return whether the part's own sequence is right, which the statement does not look at."""
     stored = head_of((row.part.version, row.part.fence, row.first_sequence, 0, "running", ""))
     head = stored.head if row.part.creation is None else None
-    return refusal(row.part, head, size=0, largest=1) is None
+    return find_refusal(row.part, head, size=0, largest=1) is None
 
 
-def _rounds(rows: Mapping[int, PartRow]) -> list[dict[int, PartRow]]:
+def _group_in_rounds(rows: Mapping[int, PartRow]) -> list[dict[int, PartRow]]:
     """Return the parts in rounds, in order, each with no log twice."""
     rounds: list[dict[int, PartRow]] = []
     seen: dict[str, int] = {}
@@ -417,7 +436,7 @@ def _rounds(rows: Mapping[int, PartRow]) -> list[dict[int, PartRow]]:
     return rounds
 
 
-def _columns(rows: Iterable[PartRow]) -> dict[str, object]:
+def _build_columns(rows: Iterable[PartRow]) -> dict[str, object]:
     """Return the parts and their entries column by column."""
     rows = list(rows)
     executions = [execution_columns(row.part.execution) for row in rows]
@@ -453,5 +472,5 @@ def _columns(rows: Iterable[PartRow]) -> dict[str, object]:
     }
 
 
-def _notice(change: Change, names: Iterable[str]) -> str:
+def _build_notice(change: Change, names: Iterable[str]) -> str:
     return " ".join((change.value, *names))

@@ -203,4 +203,4 @@ async def test_an_id_of_another_tenant_is_refused(postgres_url: str, tmp_path: P
         twin = HandWrittenLog(store=one.store, execution=replace(log.execution, tenant="globex"))
         with pytest.raises(InternalError):
             await twin.create()
-        assert list((await one.store.kept(*log.name)).records) == []
+        assert list((await one.store.read_checkpoint(*log.name)).records) == []

@@ -10,7 +10,7 @@ import pytest
 
 from reasond_server.errors import SettingsError, StoreFullError
 from reasond_server.logs.store import Lease
-from reasond_server.logs.stored.sqlite import SqliteExecutionStore
+from reasond_server.logs.stored.sqlite_store import SqliteExecutionStore
 from reasond_server.storage.sqlite_file import SqliteFile
 from reasond_server.stores import open_stores
 from tests.stores.conformance import ExecutionStoreConformance

@@ -1,16 +1,17 @@
-"""What every store checks before it takes entries, and how it refuses; the stores differ in where they keep them."""
+"""What every store does alike: checks what it takes, refuses in the same words, tells its watchers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError, StoreFullError, shown
-from reasond_server.logs.store import LeaseLostError
+from reasond_server.logs.store import Change, LeaseLostError
 from reasond_server.types import ExecutionState, LoggedEvent, Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from reasond_server.errors import ReasondError
     from reasond_server.logs.store import Append
@@ -39,21 +40,16 @@ def events_of(part: Append) -> list[LoggedEvent]:
     return [entry for entry in part.entries if isinstance(entry, LoggedEvent)]
 
 
-def ends(part: Append) -> bool:
-    """Return whether a Result is among the entries."""
-    return any(isinstance(event.event, Result) for event in events_of(part))
-
-
 def may_repeat(part: Append, head: Head) -> bool:
     """Return whether `part` can be what was appended last, so that its contents have to be compared."""
     return part.fence == head.fence and part.version + len(part.entries) == head.version and bool(part.entries)
 
 
-def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> ReasondError | None:
+def find_refusal(part: Append, head: Head | None, *, size: int, largest: int) -> ReasondError | None:
     """Return why the log does not take `part`, which has `size` bytes; None if it does."""
     execution_id = part.execution.execution_id
     if (head is None) is (part.creation is None):
-        return not_found(execution_id) if head is None else id_taken(execution_id)
+        return build_not_found_error(execution_id) if head is None else build_id_taken_error(execution_id)
     head = head or _BEGINNING
     if part.fence != head.fence or head.state is ExecutionState.SUSPENDED:
         state = head.state.value
@@ -66,7 +62,7 @@ def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> Reas
     events = events_of(part)
     # One that is followed by other events is no end, and a gap.
     has_result = bool(events) and isinstance(events[-1].event, Result)
-    if wrong := _first_gap(part, events, head.last_sequence, has_result=has_result):
+    if wrong := _find_gap(part, events, head.last_sequence, has_result=has_result):
         return InternalError(f"{wrong} does not continue the log of {execution_id}")
     if head.size + size > largest and not has_result:
         return StoreFullError(
@@ -77,12 +73,12 @@ def refusal(part: Append, head: Head | None, *, size: int, largest: int) -> Reas
     return None
 
 
-def id_taken(execution_id: str) -> InternalError:
+def build_id_taken_error(execution_id: str) -> InternalError:
     """Make the error of a creation whose id stands for another execution."""
     return InternalError(f"there is another execution {execution_id} already")
 
 
-def not_found(execution_id: str) -> ExecutionNotFoundError:
+def build_not_found_error(execution_id: str) -> ExecutionNotFoundError:
     """Make the error of an execution that its caller does not have."""
     return ExecutionNotFoundError(
         f"Execution not found: {shown(execution_id)}",
@@ -90,7 +86,7 @@ def not_found(execution_id: str) -> ExecutionNotFoundError:
     )
 
 
-def no_longer_kept(execution_id: str) -> CursorExpiredError:
+def build_expired_error(execution_id: str) -> CursorExpiredError:
     """Make the error of an execution that is past its time."""
     return CursorExpiredError(
         f"Execution {shown(execution_id)} is no longer kept",
@@ -98,7 +94,54 @@ def no_longer_kept(execution_id: str) -> CursorExpiredError:
     )
 
 
-def _first_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_result: bool) -> str:
+class Watchers:
+    """Calls back on the event loop; belongs to one loop and is used on it only."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, list[Callable[[Change], None]]] = {}
+
+    def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:
+        """Call `notify` for each change of the execution while the context lasts."""
+        return _Watch(self._callbacks, execution_id, notify)
+
+    def has_watcher(self, execution_id: str) -> bool:
+        """Whether anybody wants to know of the execution."""
+        return execution_id in self._callbacks
+
+    def notify(self, execution_ids: Iterable[str], change: Change) -> None:
+        """Tell those who watch one of the executions."""
+        for execution_id in execution_ids:
+            for notify in tuple(self._callbacks.get(execution_id, ())):
+                notify(change)
+
+    def notify_all(self) -> None:
+        """Tell everybody that their execution may have grown."""
+        self.notify(tuple(self._callbacks), Change.GREW)
+
+
+class _Watch:
+    """One who watches. No generator: every run is watched, and most are over in a moment."""
+
+    __slots__ = ("_callbacks", "_id", "_notify")
+
+    def __init__(
+        self, callbacks: dict[str, list[Callable[[Change], None]]], execution_id: str, notify: Callable[[Change], None]
+    ) -> None:
+        self._callbacks = callbacks
+        self._id = execution_id
+        self._notify = notify
+
+    def __enter__(self) -> None:
+        self._callbacks.setdefault(self._id, []).append(self._notify)
+
+    def __exit__(self, *_: object) -> None:
+        callbacks = self._callbacks[self._id]
+        callbacks.remove(self._notify)
+        if not callbacks:
+            del self._callbacks[self._id]
+
+
+def _find_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_result: bool) -> str:
     """Return what does not fit about the `events` of `part` after event `last`; empty if all does."""
     for event in events:
         last += 1

@@ -8,25 +8,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors import InternalError, ReasondError, StoreFullError
-from reasond_server.logs.appending import LARGEST_LOG_BYTES, events_of, id_taken, may_repeat, refusal
+from reasond_server.logs.contract import (
+    LARGEST_LOG_BYTES,
+    Watchers,
+    build_id_taken_error,
+    events_of,
+    find_refusal,
+    may_repeat,
+)
 from reasond_server.logs.store import Change, Claim, Renewal
-from reasond_server.logs.stored import statements as sql
-from reasond_server.logs.stored.base import FORGOTTEN_KEPT_S, SqlExecutionStore
+from reasond_server.logs.stored import sql_store as sql
 from reasond_server.logs.stored.codec import encode_execution
 from reasond_server.logs.stored.rows import (
     HEAD_COLUMNS,
     TAKEN_COLUMNS,
     StoredHead,
-    awake,
+    build_recovery,
     creation_columns,
-    encoded,
+    encode_part,
     execution_columns,
     head_of,
     owner_after,
-    recovered,
     require_storable,
     taken_of,
+    wake_text,
 )
+from reasond_server.logs.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -89,6 +96,32 @@ class _Outcome:
     grown: dict[str, None]
 
 
+class _FileDatabase:
+    """The statements of `SqlExecutionStore` on a file."""
+
+    def __init__(self, file: SqliteFile, watchers: Watchers) -> None:
+        self._file = file
+        self._watchers = watchers
+
+    async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+        """See Database."""
+        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
+
+    async def change(
+        self, statement: str, values: Mapping[str, object], change: Change | None = None
+    ) -> Sequence[Sequence[Any]]:
+        """See Database."""
+
+        def job(connection: Connection) -> Sequence[Sequence[Any]]:
+            return connection.execute(statement, dict(values)).fetchall()
+
+        def tell(rows: Sequence[Sequence[Any]]) -> None:
+            if change is not None:
+                self._watchers.notify([name for (name,) in rows], change)
+
+        return await self._file.write(job, then=tell)
+
+
 class SqliteExecutionStore(SqlExecutionStore):
     """An ExecutionStore in a `SqliteFile`; `monotonic` (seconds) measures leases.
 
@@ -107,14 +140,16 @@ class SqliteExecutionStore(SqlExecutionStore):
         monotonic: Callable[[], float],
         largest_log_bytes: int = LARGEST_LOG_BYTES,
     ) -> None:
-        super().__init__(now=now, largest_log_bytes=largest_log_bytes)
+        watchers = Watchers()
+        database = _FileDatabase(file, watchers)
+        super().__init__(database=database, watchers=watchers, now=now, largest_log_bytes=largest_log_bytes)
         self._file = file
         self._monotonic = monotonic
 
     async def expire_leases(self) -> None:
         """Let every lease run out, because whoever held one is gone; called once, at the start."""
         statement = "UPDATE executions SET lease_until = -1e300 WHERE state = 'running'"
-        await self._file.write(lambda connection: connection.execute(statement).close(), then=_nothing)
+        await self._file.write(lambda connection: connection.execute(statement).close(), then=_do_nothing)
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
         """See ExecutionStore."""
@@ -130,26 +165,26 @@ class SqliteExecutionStore(SqlExecutionStore):
             "plan": plan,
         }
         try:
-            return await self._file.write(lambda connection: _created(connection, values), then=_nothing)
+            return await self._file.write(lambda connection: _create_one(connection, values), then=_do_nothing)
         except StoreFullError:
             if not await self.forget(limit=1000):
                 raise
-            return await self._file.write(lambda connection: _created(connection, values), then=_nothing)
+            return await self._file.write(lambda connection: _create_one(connection, values), then=_do_nothing)
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
         rows: list[PartRow | ReasondError] = []
         for part in batch:
             try:
-                rows.append(encoded(part))
+                rows.append(encode_part(part))
             except InternalError as error:
                 rows.append(error)
         now_s = self._monotonic()
 
         async def write() -> Sequence[ReasondError | None]:
             outcome = await self._file.write(
-                lambda connection: _appended(connection, rows, self._largest, now_s),
-                then=lambda outcome: self._watchers.tell(outcome.grown, Change.GREW),
+                lambda connection: _append_all(connection, rows, self._largest, now_s),
+                then=lambda outcome: self._watchers.notify(outcome.grown, Change.GREW),
             )
             return outcome.refusals
 
@@ -173,11 +208,11 @@ class SqliteExecutionStore(SqlExecutionStore):
                     held[name] = (bool(row[0]), bool(row[1]))
             return held
 
-        held = await self._file.write(job, then=_nothing)
+        held = await self._file.write(job, then=_do_nothing)
         return Renewal(
             lost=[name for name in fences if name not in held],
-            cancelled=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
-            kept=[name for name, (_, is_kept) in held.items() if is_kept],
+            cancel_requested=[name for name, (is_cancelled, _) in held.items() if is_cancelled],
+            keep_requested=[name for name, (_, is_kept) in held.items() if is_kept],
         )
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
@@ -188,7 +223,7 @@ class SqliteExecutionStore(SqlExecutionStore):
         def job(connection: Connection) -> list[Recovery]:
             free = connection.execute(_FREE, wanted | {"limit": limit}).fetchall()
             taken = [
-                _taken(connection, tenant, name, lease, now_s=now_s, was_suspended=bool(was_suspended))
+                _take_over(connection, tenant, name, lease, now_s=now_s, was_suspended=bool(was_suspended))
                 for tenant, name, was_suspended in free
             ]
             return [one for one in taken if one is not None]
@@ -196,7 +231,7 @@ class SqliteExecutionStore(SqlExecutionStore):
         # Reading first: a look that finds nothing must not wait for the writer, nor keep it busy.
         if not await self._file.read(lambda connection: connection.execute(_FREE, wanted | {"limit": 1}).fetchall()):
             return []
-        return await self._file.write(job, then=_nothing)
+        return await self._file.write(job, then=_do_nothing)
 
     async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
         """See ExecutionStore."""
@@ -204,14 +239,14 @@ class SqliteExecutionStore(SqlExecutionStore):
             return None
         now_s = self._monotonic()
         return await self._file.write(
-            lambda connection: _taken(connection, tenant, execution_id, lease, now_s=now_s, was_suspended=True),
-            then=_nothing,
+            lambda connection: _take_over(connection, tenant, execution_id, lease, now_s=now_s, was_suspended=True),
+            then=_do_nothing,
         )
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""
-        if await self._exists(tenant, execution_id):
-            self._watchers.tell((execution_id,), Change.FOLLOWED)
+        if await self._rows.exists(tenant, execution_id):
+            self._watchers.notify((execution_id,), Change.FOLLOWED)
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore. Afterwards the content is in no file: pages are overwritten and the log is emptied."""
@@ -221,11 +256,11 @@ class SqliteExecutionStore(SqlExecutionStore):
     async def forget(self, *, limit: int) -> int:
         """See ExecutionStore."""
         now = self._now().timestamp()
-        if not await self._file.read(lambda connection: _expired(connection, now, 1)):
+        if not await self._file.read(lambda connection: _find_expired(connection, now, 1)):
             return 0
 
         def job(connection: Connection) -> int:
-            names = [tuple(row) for row in _expired(connection, now, limit)]
+            names = [tuple(row) for row in _find_expired(connection, now, limit)]
             connection.execute("DELETE FROM forgotten WHERE forget_time < ?", (now - FORGOTTEN_KEPT_S,))
             if names:
                 passed = [(*name, now) for name in names]
@@ -233,7 +268,7 @@ class SqliteExecutionStore(SqlExecutionStore):
                 connection.executemany("DELETE FROM executions WHERE tenant = ? AND execution_id = ?", names)
             return len(names)
 
-        removed = await self._file.write(job, then=_nothing)
+        removed = await self._file.write(job, then=_do_nothing)
         await self._file.erase()
         return removed
 
@@ -241,23 +276,8 @@ class SqliteExecutionStore(SqlExecutionStore):
         """See ExecutionStore."""
         await self._file.aclose()
 
-    async def _select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        return await self._file.read(lambda connection: connection.execute(statement, dict(values)).fetchall())
 
-    async def _change(
-        self, statement: str, values: Mapping[str, object], change: Change | None = None
-    ) -> Sequence[Sequence[Any]]:
-        def job(connection: Connection) -> Sequence[Sequence[Any]]:
-            return connection.execute(statement, dict(values)).fetchall()
-
-        def tell(rows: Sequence[Sequence[Any]]) -> None:
-            if change is not None:
-                self._watchers.tell([name for (name,) in rows], change)
-
-        return await self._file.write(job, then=tell)
-
-
-def _taken(
+def _take_over(
     connection: Connection, tenant: str, execution_id: str, lease: Lease, *, now_s: float, was_suspended: bool
 ) -> Recovery | None:
     """Give a log to the owner of `lease`; None where somebody else has it by now, or a later release must have it."""
@@ -268,12 +288,12 @@ def _taken(
     if head is None:
         return None
     if was_suspended:
-        connection.execute(sql.SET_BODY, name | {"body": awake(head[0])})
+        connection.execute(sql.SET_BODY, name | {"body": wake_text(head[0])})
     log = connection.execute(sql.LOG, name).fetchall()
-    return recovered(taken_of(tenant, execution_id, head, log, was_suspended=was_suspended))
+    return build_recovery(taken_of(tenant, execution_id, head, log, was_suspended=was_suspended))
 
 
-def _created(connection: Connection, values: dict[str, Any]) -> Claim:
+def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
     """Keep a new execution, or return who holds its request id."""
     inherits = bool(values["inherits"])
     if inherits and not connection.execute(sql.IS_CANCELLED, values).fetchone():
@@ -301,10 +321,10 @@ def _claims(connection: Connection, values: dict[str, Any]) -> bool:
     return connection.execute(sql.CLAIM, values).fetchone() is not None
 
 
-def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, now_s: float) -> _Outcome:
+def _append_all(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, now_s: float) -> _Outcome:
     """Check every part against its log as the parts before left it, and write what is taken."""
     parts = [row for row in rows if not isinstance(row, ReasondError)]
-    heads = _heads(connection, parts)
+    heads = _read_heads(connection, parts)
     taken_ids = {name for _, name in heads}
     outcome, taken = _Outcome(refusals=[], grown={}), []
     for row in rows:
@@ -313,29 +333,29 @@ def _appended(connection: Connection, rows: Sequence[PartRow | ReasondError], la
             continue
         name = (row.part.execution.tenant, row.part.execution.execution_id)
         head = heads.get(name)
-        if head is not None and _repeats(connection, row, head):
+        if head is not None and _is_repeated(connection, row, head):
             outcome.refusals.append(None)
             continue
-        refused = refusal(row.part, head.head if head else None, size=row.size, largest=largest)
+        refused = find_refusal(row.part, head.head if head else None, size=row.size, largest=largest)
         if refused is None and head is None and name[1] in taken_ids:
-            refused = id_taken(name[1])
+            refused = build_id_taken_error(name[1])
         outcome.refusals.append(refused)
         if refused is None:
-            heads[name] = _after(row, head)
+            heads[name] = _head_after(row, head)
             taken.append(row)
-    _create(connection, [row for row in taken if row.part.creation is not None], now_s)
-    _write(connection, taken)
+    _create_all(connection, [row for row in taken if row.part.creation is not None], now_s)
+    _write_parts(connection, taken)
     outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if events_of(row.part))
     return outcome
 
 
-def _heads(connection: Connection, rows: Sequence[PartRow]) -> dict[tuple[str, str], StoredHead]:
+def _read_heads(connection: Connection, rows: Sequence[PartRow]) -> dict[tuple[str, str], StoredHead]:
     names = json.dumps([row.part.execution.execution_id for row in rows])
     found = connection.execute(_HEADS, (names,)).fetchall()
     return {(row[0], row[1]): head_of(row[2:]) for row in found}
 
 
-def _after(row: PartRow, before: StoredHead | None) -> StoredHead:
+def _head_after(row: PartRow, before: StoredHead | None) -> StoredHead:
     """Return the head of a log that has taken `row`."""
     execution = row.part.execution
     state = execution.state.value
@@ -343,7 +363,7 @@ def _after(row: PartRow, before: StoredHead | None) -> StoredHead:
     return head_of((version, row.part.fence, execution.last_sequence, size, state, row.body))
 
 
-def _repeats(connection: Connection, row: PartRow, head: StoredHead) -> bool:
+def _is_repeated(connection: Connection, row: PartRow, head: StoredHead) -> bool:
     """Return whether the log holds `row` already, as what was appended last."""
     if not may_repeat(row.part, head.head) or row.body != head.body:
         return False
@@ -353,7 +373,7 @@ def _repeats(connection: Connection, row: PartRow, head: StoredHead) -> bool:
     return kept == {entry.position: entry.body for entry in row.entries}
 
 
-def _create(connection: Connection, rows: Sequence[PartRow], now_s: float) -> None:
+def _create_all(connection: Connection, rows: Sequence[PartRow], now_s: float) -> None:
     """Write the executions of parts that make their logs, as they are after the entries."""
     values = [
         creation_columns(row) | {"owner": owner_after(row), "until": now_s + creation.lease.seconds}
@@ -364,7 +384,7 @@ def _create(connection: Connection, rows: Sequence[PartRow], now_s: float) -> No
         connection.executemany(_CREATE, values)
 
 
-def _write(connection: Connection, rows: Sequence[PartRow]) -> None:
+def _write_parts(connection: Connection, rows: Sequence[PartRow]) -> None:
     """Write parts that were checked."""
     updates, entries, dropping = [], [], []
     for row in rows:
@@ -385,10 +405,10 @@ def _write(connection: Connection, rows: Sequence[PartRow]) -> None:
             connection.executemany(statement, values)
 
 
-def _expired(connection: Connection, now: float, limit: int) -> Sequence[Sequence[Any]]:
+def _find_expired(connection: Connection, now: float, limit: int) -> Sequence[Sequence[Any]]:
     statement = "SELECT tenant, execution_id FROM executions WHERE expire_time <= ? ORDER BY expire_time LIMIT ?"
     return connection.execute(statement, (now, limit)).fetchall()
 
 
-def _nothing(_result: object) -> None:
+def _do_nothing(_result: object) -> None:
     """Tell nobody."""

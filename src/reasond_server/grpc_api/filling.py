@@ -1,0 +1,232 @@
+"""Writes values of declared kinds into their messages: a function for each class, compiled from both declarations.
+
+Every event passes here. What is compiled is what one would write by hand: a field after the other, nested messages in
+place, which takes a quarter of building and copying them. What is nothing says the same unwritten, and a field takes
+longer to write than to look at. A field of a message is written from the field or property of the class that has its
+name (`types.kinds` says how lengths of time and JSON are named), a oneof from the field of a family.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.grpc_api.structs import fill_struct
+from reasond_server.grpc_api.times import fill_duration, fill_timestamp
+from reasond_server.types.kinds import Field, KindFamily, fields_of
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
+
+Filler = Callable[[Any, Any, bool], None]
+"""Writes a value (second) into a message (first); with the third off, without content."""
+
+_FILLED_BY_SERVICES: Final = frozenset({"reasond.v1.Reasoning.trace"})
+_DURATION: Final = "google.protobuf.Duration"
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_STRUCT: Final = "google.protobuf.Struct"
+
+
+def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    """Return compact JSON text with sorted keys."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+class Fillers(dict[type, Filler]):
+    """What writes each of some classes into its empty message; compiled when it is needed.
+
+    Looking one up raises TypeError where the message has a field for which the class has nothing.
+    """
+
+    def __init__(self, messages: Mapping[type, Descriptor]) -> None:
+        super().__init__()
+        self._messages = messages
+
+    def __missing__(self, cls: type) -> Filler:
+        source = _Source()
+        source.write_fields(cls, self._messages[cls], "message", "value", is_shown=False)
+        found = self[cls] = source.compile(cls.__name__)
+        return found
+
+
+class Alternatives(dict[type, Filler]):
+    """What writes each kind of a family into the message that has a oneof of their tags; compiled when it is needed."""
+
+    def __init__(self, family: KindFamily, oneof: OneofDescriptor) -> None:
+        super().__init__()
+        self._family = family
+        self._fields = {field.name: field for field in oneof.fields}
+
+    def __missing__(self, cls: type) -> Filler:
+        kind = self._family.kinds.get(cls)
+        if kind is None:
+            raise TypeError(f"{cls.__name__} is no kind of {self._family.noun}")
+        source = _Source()
+        source.add(f"part = message.{kind.wire_tag}")
+        if kind.body:
+            source.add("part.SetInParent()")
+            source.add(f"if has_content: fill_struct(part, value.{kind.body})")
+        else:
+            source.write_fields(cls, _message_of(self._fields[kind.wire_tag]), "part", "value", is_shown=True)
+        found = self[cls] = source.compile(cls.__name__)
+        return found
+
+
+class _Words(dict[str, int]):
+    """The numbers of an enumeration by their words; what it does not know counts as INTERNAL, if it has that."""
+
+    def __missing__(self, word: str) -> int:
+        return self.get("INTERNAL", 0)
+
+
+class _Source:
+    """The lines of a function that are being put together, and what they refer to."""
+
+    def __init__(self) -> None:
+        self._lines = ["def fill(message, value, has_content):"]
+        self._indent = "    "
+        self._names: dict[str, object] = {
+            "fill_duration": fill_duration,
+            "fill_timestamp": fill_timestamp,
+            "fill_struct": fill_struct,
+            "json_text": json_text,
+        }
+        self._parts = 0
+
+    def add(self, line: str) -> None:
+        """Add a line."""
+        self._lines.append(self._indent + line)
+
+    def compile(self, name: str) -> Filler:
+        """Return the function."""
+        code = compile("\n".join([*self._lines, "    return"]), f"<filler of {name}>", "exec")
+        exec(code, self._names)  # noqa: S102 - no text from outside: as dataclasses make their methods
+        filler: Filler = self._names["fill"]  # type: ignore[assignment]  # the line that defines it is above
+        return filler
+
+    def write_fields(self, cls: type, descriptor: Descriptor, target: str, value: str, *, is_shown: bool) -> None:
+        """Add the lines that write `value` into `target`; where `is_shown`, it is there even if nothing is in it."""
+        known = {field.wire_name: field for field in fields_of(cls)}
+        if is_shown and not self._shows_itself(descriptor, known):
+            self.add(f"{target}.SetInParent()")
+            is_shown = False
+        for oneof in descriptor.oneofs:
+            if field := known.get(oneof.name):
+                self._write_alternative(field, oneof, target, f"{value}.{field.name}")
+        for each in descriptor.fields:
+            if each.full_name in _FILLED_BY_SERVICES or (each.containing_oneof and each.containing_oneof.name in known):
+                continue
+            name, field = _source_of(cls, each, known)
+            is_written = self._write_field(each, field, f"{target}.{each.name}", f"{value}.{name}", is_shown=is_shown)
+            is_shown = is_shown and not is_written
+
+    def _shows_itself(self, descriptor: Descriptor, known: Mapping[str, Field]) -> bool:
+        """Return whether the first field that is written may be nothing: writing that makes its message be there."""
+        first = descriptor.fields[0] if descriptor.fields else None
+        field = known.get(first.name) if first is not None else None
+        return field is not None and first is not None and first.message_type is None and not _is_absent(field)
+
+    def _write_field(
+        self, each: FieldDescriptor, field: Field | None, target: str, value: str, *, is_shown: bool
+    ) -> bool:
+        """Add the lines of one field; return whether it is written whatever its value is."""
+        if each.message_type is not None:
+            self._write_message(each, field, target, value)
+            return False
+        return self._write_scalar(each, field, target, value, is_shown=is_shown)
+
+    def _write_scalar(
+        self, each: FieldDescriptor, field: Field | None, target: str, value: str, *, is_shown: bool
+    ) -> bool:
+        is_content = field is not None and field.is_content
+        if field is not None and field.is_sequence:
+            self.add(f"if {'has_content and ' if is_content else ''}{value}: {target}.extend({value})")
+            return False
+        if each.enum_type is not None:
+            numbers = self._name(_numbers(each.enum_type, field))
+            self.add(f"{target} = {numbers}[{value}]")
+            return True
+        if field is not None and field.type is Mapping:
+            self.add(f"{target} = json_text({value})" + (" if has_content else ''" if is_content else ""))
+            return True
+        if field is not None and field.is_optional:
+            self.add(f"if (found := {value}) is not None: {target} = found")
+            return False
+        if is_shown or each.type == each.TYPE_DOUBLE:
+            self.add(f"{target} = {value}" + (" if has_content else ''" if is_content else ""))
+            return True
+        self.add(f"if {'has_content and ' if is_content else ''}(found := {value}): {target} = found")
+        return False
+
+    def _write_message(self, each: FieldDescriptor, field: Field | None, target: str, value: str) -> None:
+        if field is None:
+            raise TypeError(f"{each.full_name} is computed, which messages cannot be")
+        if field.is_sequence:
+            part, one = self._part(), self._part()
+            self.add(f"for {one} in {value}:")
+            self._indent += "    "
+            self.add(f"{part} = {target}.add()")
+            self.write_fields(field.type, _message_of(each), part, one, is_shown=False)
+            self._indent = self._indent[4:]
+            return
+        guard = f"if {value} is not None: " if field.is_optional else ""
+        known = {_DURATION: "fill_duration", _TIMESTAMP: "fill_timestamp", _STRUCT: "fill_struct"}
+        if fill := known.get(_message_of(each).full_name):
+            self.add(f"{guard}{fill}({target}, {value})")
+            return
+        part, inner = self._part(), self._part()
+        self.add(f"{inner} = {value}")
+        if field.is_optional:
+            self.add(f"if {inner} is not None:")
+            self._indent += "    "
+        self.add(f"{part} = {target}")
+        self.write_fields(field.type, _message_of(each), part, inner, is_shown=True)
+        if field.is_optional:
+            self._indent = self._indent[4:]
+
+    def _write_alternative(self, field: Field, oneof: OneofDescriptor, target: str, value: str) -> None:
+        if field.family is None:
+            raise TypeError(f"{oneof.full_name} needs a kind of a family")
+        fillers = self._name(Alternatives(field.family, oneof))
+        guard = f"if {value} is not None: " if field.is_optional else ""
+        self.add(f"{guard}{fillers}[{value}.__class__]({target}, {value}, has_content)")
+
+    def _part(self) -> str:
+        self._parts += 1
+        return f"part_{self._parts}"
+
+    def _name(self, value: object) -> str:
+        name = f"{type(value).__name__}_{len(self._names)}"
+        self._names[name] = value
+        return name
+
+
+def _source_of(cls: type, each: FieldDescriptor, known: Mapping[str, Field]) -> tuple[str, Field | None]:
+    """Return the name of what a field of a message is written from, and its field; None if it is a property."""
+    for name in (each.name, f"{each.name}_s", each.name.removesuffix("_json")):
+        if field := known.get(name):
+            return field.name, field
+    if isinstance(getattr(cls, each.name, None), property):
+        return each.name, None
+    raise TypeError(f"{cls.__name__} has nothing for {each.full_name}")
+
+
+def _message_of(each: FieldDescriptor) -> Descriptor:
+    if each.message_type is None:
+        raise TypeError(f"{each.full_name} is no message")
+    return each.message_type
+
+
+def _is_absent(field: Field) -> bool:
+    return field.is_optional or field.is_sequence or is_dataclass(field.type) or field.family is not None
+
+
+def _numbers(enum: EnumDescriptor, field: Field | None) -> dict[Any, int]:
+    """Return the number of each member, or of each word where the class has texts; of None the first one."""
+    prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
+    if field is None or not issubclass(field.type, Enum):
+        return _Words({each.name.removeprefix(prefix): each.number for each in enum.values})
+    return {None: 0} | {each: enum.values_by_name[f"{prefix}{each.name}"].number for each in field.type}

@@ -1,0 +1,209 @@
+"""What a kind of step, of metrics or of event declares beside its type; codec, redaction and both wires derive from it.
+
+A kind is a dataclass. Its fields are texts, numbers, enumerations, times, free JSON (`Json`), other dataclasses,
+sequences of those, and at most one value of another family. Every text and all free JSON is content, which is not
+kept where the server keeps none: a field that is none says so in its annotation (`Word`, or `NOT_CONTENT` for JSON).
+
+The wires name a field as the class does, except that a length of time `x_s` is `x` in protobuf and `x_ms` in JSON, and
+that free JSON `x` is JSON text `x_json` in protobuf.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar
+
+ClassT = TypeVar("ClassT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treatment:
+    """What the annotation of a field says: whether it is content, what is kept instead, its name on the wires."""
+
+    is_content: bool = True
+    instead: Any = None
+    wire_name: str = ""
+
+
+NOT_CONTENT: Final = Treatment(is_content=False)
+Word = Annotated[str, NOT_CONTENT]
+"""A text of ours, or an identifier: it may be kept and shown where content may not."""
+
+JsonText = Annotated[str, Treatment(instead="{}")]
+"""JSON as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a class declares.
+
+    Attributes:
+        tag: Names it in stores, and in a oneof of the proto and in JSON if `wire_tag` does not.
+        wire_tag: Names it on the wires.
+        keys: The names that JSON shows, in its order, computed ones included; empty for the fields.
+        body: The field of free JSON that the whole kind is on the wires, if there is one.
+        headline: The field that says in one text what a step did.
+        trace_type: The type of its item in a trace.
+        is_logged: Whether the event is one of the log; the others are only streamed.
+    """
+
+    tag: str
+    wire_tag: str = ""
+    keys: Sequence[str] = ()
+    body: str = ""
+    headline: str = ""
+    trace_type: str = ""
+    is_logged: bool = True
+
+
+class KindFamily:
+    """Kinds of which a log or another kind holds one: `classes` by tag, and `kinds`, what each class declares."""
+
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
+        self.classes: dict[str, type] = {}
+        self.kinds: dict[type, Kind] = {}
+        self.types: tuple[type, ...] = ()
+
+    def declare(
+        self,
+        tag: str,
+        *,
+        wire_tag: str = "",
+        keys: Sequence[str] = (),
+        body: str = "",
+        headline: str = "",
+        trace_type: str = "",
+        is_logged: bool = True,
+    ) -> Callable[[type[ClassT]], type[ClassT]]:
+        """Return a decorator that makes a dataclass a kind of this family; `Kind` explains the arguments.
+
+        Raises:
+            ValueError: the family has that tag already.
+        """
+        if tag in self.classes:
+            raise ValueError(f"there are two kinds of {self.noun} with the tag {tag!r}")
+        kind = Kind(
+            tag=tag,
+            wire_tag=wire_tag or tag,
+            keys=keys,
+            body=body,
+            headline=headline,
+            trace_type=trace_type or tag,
+            is_logged=is_logged,
+        )
+
+        def add(cls: type[ClassT]) -> type[ClassT]:
+            self.classes[tag] = cls
+            self.kinds[cls] = kind
+            self.types = tuple(self.kinds)
+            return cls
+
+        return add
+
+    def withdraw(self, tag: str) -> None:
+        """Take a kind out again: for tests that declare one."""
+        del self.kinds[self.classes.pop(tag)]
+        self.types = tuple(self.kinds)
+
+
+STEPS: Final = KindFamily("step")
+"""What a step shows."""
+
+METRICS: Final = KindFamily("metrics")
+"""What only one strategy reports."""
+
+EVENTS: Final = KindFamily("event")
+"""What a log holds, and what streams carry beside it; each kind of execution brings its own."""
+
+_FAMILIES: Final = (STEPS, METRICS, EVENTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of a kind, or of a dataclass within one.
+
+    `type` is the class of the value, or of each item of a sequence: for JSON `Mapping`, for kinds of a family any of
+    them. `is_bulky` tells whether its type does not bound its size: texts, JSON and sequences, at any depth.
+    """
+
+    name: str
+    type: type
+    family: KindFamily | None
+    is_optional: bool
+    is_sequence: bool
+    is_content: bool
+    is_bulky: bool
+    instead: Any
+    wire_name: str
+
+
+@cache
+def fields_of(cls: type) -> tuple[Field, ...]:
+    """Return the fields of a dataclass as they are declared.
+
+    Raises:
+        TypeError: a field is of none of the types that a kind may hold.
+    """
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return tuple(_field(cls, each.name, hints[each.name]) for each in fields(cls))
+
+
+def _field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annotation is any object
+    treatment = Treatment()
+    hint, treatment = _without_treatment(hint, treatment)
+    members = [each for each in _members(hint) if each is not types.NoneType]
+    is_optional = len(members) < len(_members(hint))
+    family = _family_of(members)
+    if family is None:
+        hint, treatment = _without_treatment(members[0], treatment)
+    is_sequence = typing.get_origin(hint) is Sequence
+    if is_sequence:
+        hint, treatment = _without_treatment(typing.get_args(hint)[0], treatment)
+    found = members[0] if family is not None else Mapping if typing.get_origin(hint) is Mapping else hint
+    is_text = found in {str, Mapping}
+    nested = fields_of(found) if family is None and is_dataclass(found) else None
+    # Whatever else there may be could hold content that nothing would take out.
+    if not (family or is_text or nested is not None or _is_plain(found)) or (family is None and len(members) > 1):
+        raise TypeError(f"{cls.__name__}.{name} is of a type that no kind may hold")
+    is_content = is_text and treatment.is_content
+    return Field(
+        name=name,
+        type=found,
+        family=family,
+        is_optional=is_optional,
+        is_sequence=is_sequence,
+        is_content=is_content or family is not None or any(each.is_content for each in nested or ()),
+        is_bulky=is_text or is_sequence or family is not None or any(each.is_bulky for each in nested or ()),
+        instead=treatment.instead,
+        wire_name=treatment.wire_name or name,
+    )
+
+
+def _is_plain(found: object) -> bool:
+    """Return whether values of this type hold no text of anybody: numbers, times, members of enumerations."""
+    return found in {int, float, bool, datetime} or (isinstance(found, type) and issubclass(found, Enum))
+
+
+def _without_treatment(hint: Any, known: Treatment) -> tuple[Any, Treatment]:  # noqa: ANN401 - an annotation is any object
+    """Return `hint` without what it says about content, and that; `known` where it says nothing."""
+    if typing.get_origin(hint) is not Annotated:
+        return hint, known
+    bare, *said = typing.get_args(hint)
+    return bare, next((each for each in said if isinstance(each, Treatment)), known)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation is any object
+    """Return the alternatives of a union; of anything else, that alone."""
+    return typing.get_args(hint) if typing.get_origin(hint) in {types.UnionType, typing.Union} else (hint,)
+
+
+def _family_of(members: Sequence[Any]) -> KindFamily | None:
+    """Return the family whose kinds the members of a union are."""
+    return next((one for one in _FAMILIES if members and all(each in one.classes.values() for each in members)), None)

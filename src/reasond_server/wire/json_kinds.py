@@ -1,0 +1,82 @@
+"""Declared kinds as JSON: their fields by name, in the order that they declare.
+
+Enumerations are their lower-case words, lengths of time whole milliseconds (`_ms`), and what is not known is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final
+
+from reasond_server.types.kinds import METRICS, STEPS, Field, fields_of
+
+JsonObject = dict[str, Any]
+
+
+class _Writers(dict[type, Callable[[Any], JsonObject]]):
+    """The function of each class, made when it is first needed."""
+
+    def __missing__(self, cls: type) -> Callable[[Any], JsonObject]:
+        found = self[cls] = _compile(cls)
+        return found
+
+
+WRITERS: Final = _Writers()
+"""What makes JSON of the values of a class; where every call passes, it is looked up without `kind_json`."""
+
+
+def kind_json(value: object) -> JsonObject:
+    """Return a value of a declared kind, or of a dataclass within one, as JSON."""
+    return WRITERS[value.__class__](value)
+
+
+def timestamp(moment: datetime) -> str:
+    """Return `moment` by RFC 3339, in UTC with the suffix Z."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def milliseconds(seconds: float) -> int:
+    """Return `seconds` in whole milliseconds, rounded."""
+    return round(seconds * 1000)
+
+
+def _compile(cls: type) -> Callable[[Any], JsonObject]:
+    """Return a function that is what one would write by hand: the names are those of our own classes."""
+    made: Callable[[Any], JsonObject] = eval(f"lambda value: {_object(cls, 'value')}", {})  # noqa: S307 - no text from outside: as dataclasses make their methods
+    return made
+
+
+def _object(cls: type, value: str) -> str:
+    """Return the source of the JSON object of the `cls` that the source `value` gives."""
+    kind = STEPS.kinds.get(cls) or METRICS.kinds.get(cls)
+    if kind is not None and kind.body:
+        return f"dict({value}.{kind.body})"
+    fields = {field.name: field for field in fields_of(cls)}
+    names = kind.keys if kind is not None and kind.keys else tuple(fields)
+    if missing := fields.keys() - set(names):
+        raise TypeError(f"{cls.__name__} declares keys without {sorted(missing)}")
+    return "{" + ", ".join(_member(name, fields.get(name), f"{value}.{name}") for name in names) + "}"
+
+
+def _member(name: str, field: Field | None, value: str) -> str:
+    """Return the source of a key with its value; a computed one, which is no field, is shown as it is."""
+    if field is None:
+        return f"{name!r}: {value}"
+    if field.type is float and name.endswith("_s"):
+        return f"{name.removesuffix('_s') + '_ms'!r}: round({value} * 1000)"
+    if field.is_sequence:
+        return f"{field.wire_name!r}: [{_one(f'each_{name}', field.type)} for each_{name} in {value}]"
+    shown = _one(value, field.type)
+    shown = f"None if {value} is None else {shown}" if field.is_optional and shown != value else shown
+    return f"{field.wire_name!r}: {shown}"
+
+
+def _one(value: str, kind: type) -> str:
+    if is_dataclass(kind):
+        return _object(kind, value)
+    if issubclass(kind, Enum):
+        return f"{value}.value"
+    return f"dict({value})" if kind is Mapping else value
