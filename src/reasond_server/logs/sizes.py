@@ -24,22 +24,26 @@ def size_of(entry: Entry) -> int:
     """Return the approximate size of an entry in memory, in bytes."""
     if isinstance(entry, Record):
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
-    return _BYTES_PER_ENTRY + _content(entry.event)
+    event = entry.event
+    kind: type = type(event)
+    return _BYTES_PER_ENTRY + _texts(event, _content_names(kind))
 
 
 def _content(value: object) -> int:
     """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
     kind: type = type(value)
     names = _names(kind)
-    if not names:
-        return _plain_content(value)
+    return _plain_content(value) if names is None else _texts(value, names)
+
+
+def _texts(value: object, names: Sequence[str]) -> int:
     size = 0
     for name in names:
         found = getattr(value, name)
         # Most fields are texts: not called for again, that takes half as long.
         if type(found) is str:
             size += len(found) * 4
-        elif found is not None and type(found) not in _NUMBERS:
+        elif found and type(found) not in _NUMBERS:
             size += _content(found)
     return size
 
@@ -48,11 +52,25 @@ def _plain_content(value: object) -> int:
     if isinstance(value, str):
         return len(value) * 4
     if isinstance(value, Mapping):
-        return sum(2 * _BYTES_PER_VALUE + _content(key) + _content(each) for key, each in value.items())
+        size = 2 * _BYTES_PER_VALUE * len(value)
+        # As above: the configuration of every run passes here.
+        for key, each in value.items():
+            size += len(key) * 4
+            if type(each) is str:
+                size += len(each) * 4
+            elif each is not None and type(each) not in _NUMBERS:
+                size += _content(each)
+        return size
     return sum(_BYTES_PER_VALUE + _content(each) for each in value) if isinstance(value, Sequence) else 0
 
 
 @cache
-def _names(kind: type) -> Sequence[str]:
-    """Return the names of a dataclass's fields that its type does not bound; of other classes none."""
-    return tuple(field.name for field in fields_of(kind) if field.is_bulky) if is_dataclass(kind) else ()
+def _names(kind: type) -> Sequence[str] | None:
+    """Return the names of a dataclass's fields whose size its type does not bound; None for other classes."""
+    return tuple(field.name for field in fields_of(kind) if field.is_bulky) if is_dataclass(kind) else None
+
+
+@cache
+def _content_names(kind: type) -> Sequence[str]:
+    """Return the names of an event's fields with content: what else it says is short."""
+    return tuple(field.name for field in fields_of(kind) if field.is_content)

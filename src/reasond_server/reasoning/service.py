@@ -216,7 +216,7 @@ class ReasoningService:
         subscriber = SilentSubscriber()
         run.subscribers.attach(subscriber)
         try:
-            result = await run.wait_for_result()
+            result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with no other
             if result is None:
                 raise _why_gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""))
