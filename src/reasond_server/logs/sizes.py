@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from reasond_server.logs.store import Record
+from reasond_server.types import Event
 from reasond_server.types.kinds import fields_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _content(value: object) -> int:
     """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
     kind: type = type(value)
     names = _names(kind)
-    if not names:
+    if names is None:
         return _plain_content(value)
     size = 0
     for name in names:
@@ -39,7 +40,7 @@ def _content(value: object) -> int:
         # Most fields are texts: not called for again, that takes half as long.
         if type(found) is str:
             size += len(found) * 4
-        elif found is not None and type(found) not in _NUMBERS:
+        elif found and type(found) not in _NUMBERS:
             size += _content(found)
     return size
 
@@ -53,6 +54,12 @@ def _plain_content(value: object) -> int:
 
 
 @cache
-def _names(kind: type) -> Sequence[str]:
-    """Return the names of a dataclass's fields that its type does not bound; of other classes none."""
-    return tuple(field.name for field in fields_of(kind) if field.is_bulky) if is_dataclass(kind) else ()
+def _names(kind: type) -> Sequence[str] | None:
+    """Return the names of a dataclass's fields that its type does not bound; None for other classes.
+
+    Of an event only those with content: the others are the server's own and short.
+    """
+    if not is_dataclass(kind):
+        return None
+    is_event = issubclass(kind, Event)
+    return tuple(field.name for field in fields_of(kind) if (field.is_content if is_event else field.is_bulky))
