@@ -24,7 +24,8 @@ from scripts.stages import Lane, Stage, preparation, working_lanes
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80
-FOREIGN_SETTINGS = ("REASOND", "OPENAI_")
+# The last one would have each of a thousand processes compile all that it imports.
+FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

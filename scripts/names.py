@@ -30,10 +30,8 @@ REASON_OF_PARTICIPLE = "# named so: "
 SHARED_MODULES: dict[str, str] = {
     "config": "the parameters of a strategy; each package of a strategy has one",
     "errors": "the exception tree, in the server and in the client",
-    "metrics": "the metrics of strategies, as values and as protobuf",
     "prompts": "the prompts of a strategy; each package of a strategy has them",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
-    "steps": "the details of steps, as values and as protobuf",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
 }
 IRREGULAR_PARTICIPLES = """

@@ -86,13 +86,13 @@ class Round:
     async def resume(self) -> None:
         most = self.rng.choice([1, 1000])
         await self.turns()
-        await self.watch(self.service.resume(CALLER, self.execution_id, after_sequence=1), after=1, most=most)
+        await self.watch(self.service.desk.resume(CALLER, self.execution_id, after_sequence=1), after=1, most=most)
 
     async def cancel(self) -> None:
         await self.turns()
         self.was_cancelled = True
         try:
-            assert (await self.service.cancel(CALLER, self.execution_id)).state is not ExecutionState.RUNNING
+            assert (await self.service.desk.cancel(CALLER, self.execution_id)).state is not ExecutionState.RUNNING
         except GONE:
             assert self.was_deleted
 
@@ -100,7 +100,7 @@ class Round:
         await self.turns()
         self.was_deleted = True
         with suppress(*GONE):
-            await self.service.delete(CALLER, self.execution_id)
+            await self.service.desk.delete(CALLER, self.execution_id)
 
     async def play(self) -> None:
         """Start, and once there is something to fight over, let everybody at it."""
@@ -119,10 +119,10 @@ class Round:
 async def settled(service: ReasoningService, execution_id: str) -> None:
     """Check the log of an execution that nobody follows any more."""
     try:
-        execution = await service.cancel(CALLER, execution_id)
+        execution = await service.desk.cancel(CALLER, execution_id)
     except GONE:
         return
-    async with aclosing(service.resume(CALLER, execution_id, after_sequence=0)) as stream:
+    async with aclosing(service.desk.resume(CALLER, execution_id, after_sequence=0)) as stream:
         events = [event async for event in stream]
     assert [event.sequence for event in events] == list(range(1, execution.last_sequence + 1))
     assert [isinstance(event.event, Result) for event in events] == [False] * (len(events) - 1) + [True]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from reasond_server.errors import InvalidConfigError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
-from reasond_server.testing import FunctionModel
+from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import BoundedContextMetrics, BoundedContextStep, CarryoverMode, Task
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ REPLIES = st.sampled_from([
     "</notes>\n<question>\n", "\uff1canswer>", "<answer>42</answer>", "<continue>n</continue>",
 ])  # fmt: skip
 COUNTERS = st.sampled_from([WordPieceCounter(), ByteCounter()])
+PIECE = 512
+"""Units in a delta of a long reply."""
 SLOW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
@@ -61,10 +63,12 @@ def work(
     """Run with a model that always writes as much as it may, in turn of each of `replies`."""
     turns = itertools.cycle(replies)
 
-    def reply(request: ChatRequest) -> str:
+    def reply(request: ChatRequest) -> Reply:
         unit = next(turns)
         is_marked = unit.endswith(("</answer>", "</continue>"))
-        return unit if is_marked or not unit else unit * (request.max_tokens * 16 // len(unit) + 1)
+        times = 1 if is_marked or not unit else request.max_tokens * 16 // len(unit) + 1
+        # Long pieces: each delta costs the same, whatever its length, and how text is cut is tested elsewhere.
+        return Reply(pieces=(unit * PIECE,) * (times // PIECE) + (unit * (times % PIECE),))
 
     model = FunctionModel(reply, counter=counter)
     strategy = BoundedContext()
@@ -125,6 +129,14 @@ LEGAL = st.integers(1024, 32_768).flatmap(
 )
 
 
+class RememberingCounter(WordPieceCounter):
+    """Counts each text once: the strategy, the model and the test ask about the same ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count_text = lru_cache(maxsize=4096)(super().count_text)  # type: ignore[method-assign]  # the same, faster
+
+
 def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) -> str:
     """A text of the greatest size allowed: the units again and again, whole characters only."""
     once = "".join(unit * times for unit, times in units) or "x"
@@ -132,8 +144,6 @@ def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) 
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
 
 
-# Megabytes are counted: a minute is not enough where others use the processors, too.
-@pytest.mark.timeout(300)
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
     query=st.lists(st.tuples(UNITS, st.integers(1, 400)), min_size=1, max_size=4),
@@ -149,7 +159,7 @@ def test_the_largest_query_and_material_keep_to_any_legal_configuration(
     config: BoundedContextConfig,
     replies: list[str],
 ) -> None:
-    counter = WordPieceCounter()
+    counter = RememberingCounter()
     task = Task(
         query=fill(query, characters=100_000, most_bytes=400_000),
         material=fill(material, characters=characters, most_bytes=2_000_000),

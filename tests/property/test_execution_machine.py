@@ -207,7 +207,7 @@ class Executions(RuleBasedStateMachine):
         if known.is_deleted:
             return
         after = data.draw(st.integers(0, known.events))
-        events = self.service.resume(ANN, name, after_sequence=after, keep_running=keep_running)
+        events = self.service.desk.resume(ANN, name, after_sequence=after, keep_running=keep_running)
         stream = self.follow(events, after=after)
         stream.of = name
         if known.state is ExecutionState.RUNNING:
@@ -250,7 +250,7 @@ class Executions(RuleBasedStateMachine):
         """Cancel an execution, whether it runs or not."""
         name = data.draw(st.sampled_from(sorted(self.expected)))
         if not self.expected[name].is_deleted:
-            self.do(self.service.cancel(ANN, name))
+            self.do(self.service.desk.cancel(ANN, name))
             self.settle()
             self.expected[name].cancelled()
 
@@ -263,7 +263,7 @@ class Executions(RuleBasedStateMachine):
         if known.is_deleted:
             return
         self.streams = [stream for stream in self.streams if stream.of != name]
-        self.do(self.service.delete(ANN, name))
+        self.do(self.service.desk.delete(ANN, name))
         self.settle()
         known.cancelled()
         known.is_deleted = True

@@ -79,9 +79,9 @@ class Client:
         elif throw < 0.75:
             await self._resume(process)
         elif throw < 0.82:
-            await self._ask(process, lambda service: service.cancel(CALLER, self._execution_id))
+            await self._ask(process, lambda service: service.desk.cancel(CALLER, self._execution_id))
         elif throw < 0.86:
-            await self._ask(process, lambda service: service.delete(CALLER, self._execution_id))
+            await self._ask(process, lambda service: service.desk.delete(CALLER, self._execution_id))
         else:
             await self._get(process)
 
@@ -116,7 +116,7 @@ class Client:
         keep_running = self._chance.random() < 0.3
 
         def resume(service: ReasoningService) -> AsyncGenerator[StreamEvent, None]:
-            return service.resume(CALLER, known[0], after_sequence=after, keep_running=keep_running)
+            return service.desk.resume(CALLER, known[0], after_sequence=after, keep_running=keep_running)
 
         self._last = after
         try:

@@ -13,7 +13,7 @@ from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, In
 from reasond_server.logs.store import Change, ExecutionFilter, Lease, LeaseLostError, Record
 from reasond_server.types import FinishReason
 from tests.stores.creations import CreationChecks
-from tests.stores.expectations import StoreContractError, nothing, raises, refused, same
+from tests.stores.expectations import StoreContractError, expect_refusal, nothing, raises, same
 from tests.stores.logs import KEPT_S, LEASE_S, HandWrittenLog, started, step
 from tests.stores.suspensions import SuspensionChecks
 
@@ -79,7 +79,7 @@ class ExecutionStoreConformance:
         pass_time: Callable[[float], Awaitable[None]],
         races: int = 20,
         largest_log_bytes: int = 64 * 1024 * 1024,
-        timeout_s: float = 30.0,
+        timeout_s: float = 180.0,
     ) -> None:
         self._store = store
         self._pass_time = pass_time
@@ -108,7 +108,7 @@ class ExecutionStoreConformance:
             raise StoreContractError(f"{name} took longer than {self._timeout_s} s") from None
 
     async def _keeps_what_was_appended(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         nothing(await log.write(step("a"), Record(key="k", body='{"b":1}'), step("b")))
         nothing(await log.write(log.result()))
         same(await self._sequences(log), [1, 2, 3, 4])
@@ -117,56 +117,56 @@ class ExecutionStoreConformance:
         same(await self._store.find(*log.name), log.execution)
 
     async def _refuses_gaps_and_what_follows_the_end(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         gap = log.part(step(), step())
-        refused(InternalError, (await self._store.append([replace(gap, entries=gap.entries[1:])]))[0])
+        expect_refusal(InternalError, (await self._store.append([replace(gap, entries=gap.entries[1:])]))[0])
         wrong = replace(gap, execution=log.execution)
-        refused(InternalError, (await self._store.append([wrong]))[0])
+        expect_refusal(InternalError, (await self._store.append([wrong]))[0])
         after_end = log.part(log.result(), step())
-        refused(InternalError, (await self._store.append([after_end]))[0])
+        expect_refusal(InternalError, (await self._store.append([after_end]))[0])
         same(await self._sequences(log), [1])
-        ended = await self._ended()
-        refused(InternalError, await ended.write(step()))
-        ended_running = await self._begun()
+        ended = await self._end_log()
+        expect_refusal(InternalError, await ended.write(step()))
+        ended_running = await self._begin_log()
         part = ended_running.part(ended_running.result())
         still_running = ended_running.part(step()).execution
-        refused(InternalError, (await self._store.append([replace(part, execution=still_running)]))[0])
+        expect_refusal(InternalError, (await self._store.append([replace(part, execution=still_running)]))[0])
         same(await self._sequences(ended_running), [1])
 
     async def _refuses_another_version(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         log.version -= 1
-        refused(InternalError, await log.write(step("behind")))
+        expect_refusal(InternalError, await log.write(step("behind")))
         log.version += 2
-        refused(InternalError, await log.write(step("ahead")))
+        expect_refusal(InternalError, await log.write(step("ahead")))
         same(await self._sequences(log), [1])
 
     async def _refuses_a_lost_lease(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         await self._pass_time(LEASE_S + 1)
         # Run out but not taken: the writer is alive after all.
         nothing(await log.write(step("late")))
-        taken = await self._recovered(log, owner="two")
-        refused(LeaseLostError, await log.write(step("too late")))
+        taken = await self._recover_one(log, owner="two")
+        expect_refusal(LeaseLostError, await log.write(step("too late")))
         log.fence = taken.fence
         nothing(await log.write(step("of two")))
         same(await self._sequences(log), [1, 2, 3])
 
     async def _takes_the_rest_of_a_batch(self) -> None:
-        first, wrong, gone, last = [await self._begun() for _ in range(4)]
+        first, wrong, gone, last = [await self._begin_log() for _ in range(4)]
         await self._store.delete(*gone.name)
         wrong.fence += 1
         outcomes = await self._store.append([log.part(step()) for log in (first, wrong, gone, last)])
         nothing(outcomes[0])
-        refused(LeaseLostError, outcomes[1])
-        refused(ExecutionNotFoundError, outcomes[2])
+        expect_refusal(LeaseLostError, outcomes[1])
+        expect_refusal(ExecutionNotFoundError, outcomes[2])
         nothing(outcomes[3])
         for log, expected in ((first, [1, 2]), (wrong, [1]), (last, [1, 2])):
             same(await self._sequences(log), expected)
         same(list(await self._store.append([])), [])
 
     async def _takes_several_parts_of_one_log(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         first = log.part(step("a"))
         log.took(first)
         second = log.part(Record(key="k", body="{}"), step("b"))
@@ -177,21 +177,21 @@ class ExecutionStoreConformance:
         same(await self._store.find(*log.name), last.execution)
 
     async def _takes_a_repeated_append_once(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         for bodies in ([step("a"), Record(key="k", body="{}")], [Record(key="l", body="{}")], [log.result()]):
             part = log.part(*bodies)
             same([*await self._store.append([part]), *await self._store.append([part])], [None, None])
             log.took(part)
         same(await self._sequences(log), [1, 2, 3])
-        unlike = await self._begun()
+        unlike = await self._begin_log()
         part = unlike.part(step("a"))
         nothing((await self._store.append([part]))[0])
-        refused(InternalError, (await self._store.append([unlike.part(step("b"))]))[0])
+        expect_refusal(InternalError, (await self._store.append([unlike.part(step("b"))]))[0])
         created = self._log(request_id=uuid.uuid4().hex)
         same(await created.create(), await created.create())
 
     async def _lets_one_of_two_writers_win(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         for race in range(self._races):
             parts = [log.part(step(f"{race} by {writer}")) for writer in "ab"]
             outcomes = await asyncio.gather(*(self._store.append([part]) for part in parts))
@@ -202,13 +202,13 @@ class ExecutionStoreConformance:
         same(await self._sequences(log), list(range(1, self._races + 2)))
 
     async def _bounds_a_log_that_can_still_end(self) -> None:
-        log = await self._begun()
-        refused(StoreFullError, await log.write(step("x" * self._largest)))
+        log = await self._begin_log()
+        expect_refusal(StoreFullError, await log.write(step("x" * self._largest)))
         nothing(await log.write(log.result()))
         same(await self._sequences(log), [1, 2])
 
     async def _keeps_tenants_apart(self) -> None:
-        log = await self._begun(request_id="same")
+        log = await self._begin_log(request_id="same")
         stranger = (uuid.uuid4().hex, log.execution.execution_id)
         for call in self._calls():
             await raises(ExecutionNotFoundError, call(*stranger))
@@ -219,11 +219,11 @@ class ExecutionStoreConformance:
         same((await other.create()).execution_id, other.execution.execution_id)
         part = log.part(step())
         (outcome,) = await self._store.append([replace(part, execution=replace(part.execution, tenant=stranger[0]))])
-        refused(ExecutionNotFoundError, outcome)
+        expect_refusal(ExecutionNotFoundError, outcome)
         same(await self._store.find(*log.name), log.execution)
 
     async def _answers_hostile_names(self) -> None:
-        await self._begun()
+        await self._begin_log()
         for name in _HOSTILE:
             for call in self._calls():
                 await raises(ExecutionNotFoundError, call(self._tenant, name))
@@ -253,7 +253,7 @@ class ExecutionStoreConformance:
         same([one.execution_id for one in page], [claims[0].execution_id])
 
     async def _gives_a_request_id_up(self) -> None:
-        first, second = await self._begun(request_id="r"), self._log(request_id="r")
+        first, second = await self._begin_log(request_id="r"), self._log(request_id="r")
         await self._store.release(*first.name)
         nothing(await self._store.find_claim(self._tenant, "r"))
         same((await second.create()).execution_id, second.execution.execution_id)
@@ -264,7 +264,7 @@ class ExecutionStoreConformance:
 
     async def _lets_a_cancelled_run_be_inherited(self) -> None:
         records = [Record(key="a", body='{"x":1}'), Record(key="b", body="{}")]
-        parent = await self._begun(request_id="r", plan='{"p":1}')
+        parent = await self._begin_log(request_id="r", plan='{"p":1}')
         nothing(await parent.write(records[0], step(), records[1]))
         nothing(await parent.write(parent.result(FinishReason.CANCELLED), keeps_records=True))
         kept = await self._store.read_checkpoint(*parent.name)
@@ -277,7 +277,7 @@ class ExecutionStoreConformance:
         child.version = len(records)
         nothing(await child.write(started()))
         await self._pass_time(LEASE_S + 1)
-        recovery = await self._recovered(child)
+        recovery = await self._recover_one(child)
         same((list(recovery.records), recovery.version, recovery.fence), (records, 3, 2))
         await self._store.delete(*parent.name)
         same((await self._store.find_claim(self._tenant, "r")), claim)
@@ -288,22 +288,22 @@ class ExecutionStoreConformance:
         nothing(await orphan.write(started()))
 
     async def _inherits_from_cancelled_runs_only(self) -> None:
-        running = await self._begun(request_id="r")
+        running = await self._begin_log(request_id="r")
         nothing(await running.write(Record(key="a", body="{}")))
         claim = await self._log(request_id="r").create(inherits=running.execution.execution_id)
         same(claim.execution_id, running.execution.execution_id)
-        cancelled = await self._begun(request_id="q")
+        cancelled = await self._begin_log(request_id="q")
         nothing(await cancelled.write(Record(key="a", body="{}")))
         nothing(await cancelled.write(cancelled.result(FinishReason.CANCELLED), keeps_records=True))
         stranger = HandWrittenLog.new(self._store, tenant=uuid.uuid4().hex, request_id="q")
         await stranger.create(inherits=cancelled.execution.execution_id)
         same(list((await self._store.read_checkpoint(*stranger.name)).records), [])
-        held = await self._begun(request_id="held")
+        held = await self._begin_log(request_id="held")
         claim = await self._log(request_id="held").create(inherits=cancelled.execution.execution_id)
         same(claim.execution_id, held.execution.execution_id)
 
     async def _drops_records_at_the_end(self) -> None:
-        log = await self._begun(plan='{"p":1}')
+        log = await self._begin_log(plan='{"p":1}')
         nothing(await log.write(Record(key="a", body="{}"), step()))
         same([record.key for record in (await self._store.read_checkpoint(*log.name)).records], ["a"])
         nothing(await log.write(Record(key="b", body="{}"), log.result()))
@@ -335,7 +335,7 @@ class ExecutionStoreConformance:
             same(list(page), [log.execution for log in found])
 
     async def _reads_in_pages(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         for index in range(5):
             nothing(await log.write(Record(key="k", body="{}"), step(str(index), index=index)))
         same(await self._sequences(log, after=2), [3, 4, 5, 6])
@@ -345,11 +345,11 @@ class ExecutionStoreConformance:
         same(await self._sequences(log, limit=0), [])
 
     async def _recovers_orphans_once(self) -> None:
-        logs = [await self._begun(plan=f'{{"n":{index}}}') for index in range(10)]
+        logs = [await self._begin_log(plan=f'{{"n":{index}}}') for index in range(10)]
         for log in logs:
             nothing(await log.write(Record(key="k", body="{}"), step()))
-        ended = await self._ended()
-        alive = await self._begun()
+        ended = await self._end_log()
+        alive = await self._begin_log()
         same(await self._recoveries(), [])
         await self._pass_time(LEASE_S + 1)
         await self._store.renew(Lease(owner="one", seconds=LEASE_S), {alive.execution.execution_id: 1})
@@ -367,7 +367,7 @@ class ExecutionStoreConformance:
         same((await self._store.find(*ended.name)).finish_reason, FinishReason.ANSWERED)
 
     async def _renews_leases(self) -> None:
-        log, ended, taken = await self._begun(), await self._ended(), await self._begun()
+        log, ended, taken = await self._begin_log(), await self._end_log(), await self._begin_log()
         ids = [one.execution.execution_id for one in (log, ended, taken)]
         lease = Lease(owner="one", seconds=LEASE_S)
         renewal = await self._store.renew(lease, {ids[0]: 1, ids[1]: 1, ids[2]: 2, "unknown": 1})
@@ -381,19 +381,19 @@ class ExecutionStoreConformance:
         same(list((await self._store.renew(lease, {})).lost), [])
 
     async def _gives_leases_back(self) -> None:
-        log = await self._begun()
+        log = await self._begin_log()
         await self._store.renew(Lease(owner="one", seconds=0), {log.execution.execution_id: 1})
-        same((await self._recovered(log, owner="two")).fence, 2)
+        same((await self._recover_one(log, owner="two")).fence, 2)
 
     async def _passes_a_cancellation_on(self) -> None:
-        log, other = await self._begun(), await self._begun()
+        log, other = await self._begin_log(), await self._begin_log()
         await self._store.request_cancel(*log.name)
         fences = {one.execution.execution_id: 1 for one in (log, other)}
         renewal = await self._store.renew(Lease(owner="one", seconds=LEASE_S), fences)
         same((list(renewal.lost), list(renewal.cancel_requested)), ([], [log.execution.execution_id]))
 
     async def _passes_a_wish_to_keep_on(self) -> None:
-        log, other = await self._begun(), await self._begun()
+        log, other = await self._begin_log(), await self._begin_log()
         await self._store.request_keep(*log.name)
         fences = {one.execution.execution_id: 1 for one in (log, other)}
         renewal = await self._store.renew(Lease(owner="one", seconds=0), fences)
@@ -402,7 +402,7 @@ class ExecutionStoreConformance:
         same(found, {log.execution.execution_id: True, other.execution.execution_id: False})
 
     async def _tells_watchers(self) -> None:
-        log, other = await self._begun(), await self._begun()
+        log, other = await self._begin_log(), await self._begin_log()
         heard: asyncio.Queue[Change] = asyncio.Queue()
         with ExitStack() as stack:
             for _ in range(2):
@@ -422,17 +422,17 @@ class ExecutionStoreConformance:
         same(heard.empty(), True)
 
     async def _deletes_everything(self) -> None:
-        for log in (await self._begun(request_id="r"), await self._ended(request_id="q")):
+        for log in (await self._begin_log(request_id="r"), await self._end_log(request_id="q")):
             await self._store.delete(*log.name)
             for call in self._calls():
                 await raises(ExecutionNotFoundError, call(*log.name))
             nothing(await self._store.find_claim(self._tenant, log.execution.request_id))
-            refused(ExecutionNotFoundError, await log.write(step()))
+            expect_refusal(ExecutionNotFoundError, await log.write(step()))
         same(list(await self._store.page(self._tenant, _EVERYTHING, size=9, before=None)), [])
 
     async def _forgets_in_batches(self) -> None:
-        running = await self._begun()
-        logs = [await self._ended() for _ in range(5)]
+        running = await self._begin_log()
+        logs = [await self._end_log() for _ in range(5)]
         same(await self._store.forget(limit=9), 0)
         await self._pass_time(KEPT_S + 1)
         await raises(CursorExpiredError, self._store.find(*logs[0].name))
@@ -450,7 +450,7 @@ class ExecutionStoreConformance:
         same(await self._store.find(*running.name), running.execution)
 
     async def _frees_the_request_id_of_what_is_past(self) -> None:
-        await self._ended(request_id="r")
+        await self._end_log(request_id="r")
         await self._pass_time(KEPT_S + 1)
         nothing(await self._store.find_claim(self._tenant, "r"))
         log = self._log(request_id="r")
@@ -471,15 +471,15 @@ class ExecutionStoreConformance:
             self._store, tenant=self._tenant, strategy=strategy, request_id=request_id, minute=minute
         )
 
-    async def _begun(self, *, request_id: str = "", plan: str = "{}") -> HandWrittenLog:
+    async def _begin_log(self, *, request_id: str = "", plan: str = "{}") -> HandWrittenLog:
         """Return a running log with its first event."""
         log = self._log(request_id=request_id)
         await log.create(plan=plan)
         nothing(await log.write(started()))
         return log
 
-    async def _ended(self, *, request_id: str = "") -> HandWrittenLog:
-        log = await self._begun(request_id=request_id)
+    async def _end_log(self, *, request_id: str = "") -> HandWrittenLog:
+        log = await self._begin_log(request_id=request_id)
         nothing(await log.write(log.result()))
         return log
 
@@ -489,7 +489,7 @@ class ExecutionStoreConformance:
     async def _recoveries(self, *, owner: str = "two", limit: int = 100) -> list[Recovery]:
         return list(await self._store.recover(Lease(owner=owner, seconds=LEASE_S), limit=limit))
 
-    async def _recovered(self, log: HandWrittenLog, *, owner: str = "two") -> Recovery:
+    async def _recover_one(self, log: HandWrittenLog, *, owner: str = "two") -> Recovery:
         found = [one for one in await self._recoveries(owner=owner) if one.execution.execution_id == log.name[1]]
         same(len(found), 1)
         return found[0]

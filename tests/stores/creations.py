@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reasond_server.errors import InternalError
 from reasond_server.logs.store import Creation, Lease, Record
-from tests.stores.expectations import nothing, refused, same
+from tests.stores.expectations import expect_refusal, nothing, same
 from tests.stores.logs import LEASE_S, HandWrittenLog, started, step
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ class CreationChecks:
         part = _making(log, started(), step("a"))
         same([*await self._store.append([part]), *await self._store.append([part])], [None, None])
         other = _making(log, started(), step("b"))
-        refused(InternalError, (await self._store.append([other]))[0])
+        expect_refusal(InternalError, (await self._store.append([other]))[0])
         foreign = replace(other, execution=replace(other.execution, tenant=uuid.uuid4().hex))
         beside = self._log()
         outcomes = await self._store.append([foreign, _making(beside, started())])
-        refused(InternalError, outcomes[0])
+        expect_refusal(InternalError, outcomes[0])
         nothing(outcomes[1])
         same([event.event for event in await self._store.read(*log.name)], [started(), step("a")])
 

@@ -21,7 +21,7 @@ def nothing(found: object) -> None:
         raise StoreContractError(f"expected nothing, found {found!r}")
 
 
-def refused(kind: type[ReasondError], found: ReasondError | None) -> None:
+def expect_refusal(kind: type[ReasondError], found: ReasondError | None) -> None:
     """Require a refusal of that kind."""
     if not isinstance(found, kind):
         raise StoreContractError(f"expected to be refused by {kind.__name__}, found {found!r}")

@@ -85,7 +85,7 @@ class HandWrittenLog:
         execution = replace(self.execution, last_sequence=sequence)
         last = bodies[-1] if bodies else None
         if isinstance(last, Result):
-            execution = _ended(execution, last)
+            execution = _end(execution, last)
         return Append(
             execution=execution,
             entries=entries,
@@ -151,7 +151,7 @@ def step(text: str = "step", *, index: int = 0) -> Iteration:
     return Iteration(index=index, answer_found=False, usage=Usage(), elapsed_s=0.25, detail=detail)
 
 
-def _ended(execution: Execution, result: Result) -> Execution:
+def _end(execution: Execution, result: Result) -> Execution:
     is_cancelled = result.finish_reason is FinishReason.CANCELLED
     return replace(
         execution,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from reasond_server.errors import CursorExpiredError, ExecutionNotFoundError, InternalError
 from reasond_server.logs.store import Change, Creation, ExecutionFilter, Lease, LeaseLostError, Record
 from reasond_server.types import ExecutionState, FinishReason
-from tests.stores.expectations import nothing, raises, refused, same
+from tests.stores.expectations import expect_refusal, nothing, raises, same
 from tests.stores.logs import KEPT_S, LEASE_S, START, HandWrittenLog, started, step
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SuspensionChecks:
 
     async def gives_the_lease_up_with_a_suspension(self) -> None:
         """Nobody holds it, nobody recovers it, and what is needed to go on stays."""
-        log = await self._suspended(plan='{"p":1}', wake_time=START + timedelta(seconds=_LONG_S))
+        log = await self._suspend_log(plan='{"p":1}', wake_time=START + timedelta(seconds=_LONG_S))
         same(await self._store.find(*log.name), log.execution)
         same(log.execution.state, ExecutionState.SUSPENDED)
         same([event.sequence for event in await self._store.read(*log.name)], [1, 2])
@@ -61,38 +61,38 @@ class SuspensionChecks:
         same((kept.plan, list(kept.records)), ('{"p":1}', [Record(key="k", body="{}")]))
         same(list((await self._store.renew(Lease(owner="one", seconds=LEASE_S), {log.name[1]: 1})).lost), [log.name[1]])
         await self._let_pass(LEASE_S + 1)
-        same(await self._recovered(), [])
+        same(await self._recover_ids(), [])
 
     async def takes_a_repeated_suspension_once(self) -> None:
         """A suspension whose answer was lost can be repeated, until the execution was woken."""
-        log = await self._begun()
+        log = await self._begin_log()
         part = log.suspension(Record(key="k", body="{}"), step())
         same([*await self._store.append([part]), *await self._store.append([part])], [None, None])
         same((await self._store.find(*log.name)).last_sequence, 2)
         same((await self._wake(log)) is None, False)
-        refused(LeaseLostError, (await self._store.append([part]))[0])
+        expect_refusal(LeaseLostError, (await self._store.append([part]))[0])
 
     async def refuses_what_follows_a_suspension(self) -> None:
         """A suspended log takes nothing, not even its end, from whoever wrote it; a suspension needs an entry."""
-        log = await self._suspended()
+        log = await self._suspend_log()
         running = replace(log.execution, state=ExecutionState.RUNNING, wake_time=None)
         late = replace(log, execution=running)
         for bodies in ([step()], [Record(key="l", body="{}")], [late.result()], []):
-            refused(LeaseLostError, await late.write(*bodies))
-        refused(LeaseLostError, await late.suspend(step()))
-        other = await self._begun()
-        refused(InternalError, await other.suspend())
+            expect_refusal(LeaseLostError, await late.write(*bodies))
+        expect_refusal(LeaseLostError, await late.suspend(step()))
+        other = await self._begin_log()
+        expect_refusal(InternalError, await other.suspend())
         first = other.suspension(step())
         other.took(first)
         other.execution = replace(other.execution, state=ExecutionState.RUNNING)
         outcomes = await self._store.append([first, other.part(step())])
         nothing(outcomes[0])
-        refused(LeaseLostError, outcomes[1])
+        expect_refusal(LeaseLostError, outcomes[1])
         same([event.sequence for event in await self._store.read(*other.name)], [1, 2])
 
     async def lets_one_of_many_wakes_win(self) -> None:
         """Of many calls at once one gets the execution, with all that it needs."""
-        log = await self._suspended(plan='{"p":1}')
+        log = await self._suspend_log(plan='{"p":1}')
         woken = await asyncio.gather(*(self._wake(log, owner=f"owner {n}") for n in range(_WAKERS)))
         winners = [one for one in woken if one is not None]
         same(len(winners), 1)
@@ -109,7 +109,7 @@ class SuspensionChecks:
 
     async def wakes_nothing_else(self) -> None:
         """What runs or has ended is not woken; of what is gone, or another tenant's, the caller is told."""
-        running, ended, deleted, foreign = [await self._begun() for _ in range(4)]
+        running, ended, deleted, foreign = [await self._begin_log() for _ in range(4)]
         nothing(await ended.write(ended.result()))
         for log in (running, ended):
             nothing(await self._wake(log))
@@ -124,11 +124,11 @@ class SuspensionChecks:
 
     async def wakes_at_its_time(self) -> None:
         """Recovery returns it once its time has come, to one caller, and never one that has no time."""
-        await self._suspended()
-        later = [await self._suspended(wake_time=START + timedelta(seconds=_WAIT_S)) for _ in range(6)]
-        orphan = await self._begun()
+        await self._suspend_log()
+        later = [await self._suspend_log(wake_time=START + timedelta(seconds=_WAIT_S)) for _ in range(6)]
+        orphan = await self._begin_log()
         await self._let_pass(_WAIT_S - 1)
-        same(await self._recovered(), [orphan.name[1]])
+        same(await self._recover_ids(), [orphan.name[1]])
         await self._let_pass(1)
         lots = await asyncio.gather(*(self._recover(owner=f"owner {n}", limit=4) for n in range(5)))
         same(max(map(len, lots)) <= 4, True)
@@ -140,7 +140,7 @@ class SuspensionChecks:
 
     async def wakes_what_somebody_wants_stopped(self) -> None:
         """Recovery returns what is to be cancelled at once, whether that was asked before the suspension or after."""
-        after, before, other = await self._suspended(), await self._begun(), await self._suspended()
+        after, before, other = await self._suspend_log(), await self._begin_log(), await self._suspend_log()
         await self._store.request_cancel(*after.name)
         await self._store.request_cancel(*before.name)
         nothing(await before.suspend(step(), wake_time=START + timedelta(seconds=_LONG_S)))
@@ -154,21 +154,21 @@ class SuspensionChecks:
 
     async def recovers_what_its_waker_left(self) -> None:
         """A process that is killed after it woke an execution, or never heard that it did, leaves an orphan."""
-        log = await self._suspended(plan='{"p":1}')
+        log = await self._suspend_log(plan='{"p":1}')
         woken = await self._wake(log)
         nothing(await self._wake(log))
-        same(await self._recovered(), [])
+        same(await self._recover_ids(), [])
         await self._let_pass(LEASE_S + 1)
         (found,) = await self._recover(owner="three")
         same((found.execution.execution_id, found.fence, found.was_suspended), (log.name[1], 3, False))
         same((found.plan, found.version, woken and woken.version), ('{"p":1}', 3, 3))
         log.fence = 2
         log.execution = replace(log.execution, state=ExecutionState.RUNNING)
-        refused(LeaseLostError, await log.write(step()))
+        expect_refusal(LeaseLostError, await log.write(step()))
 
     async def suspends_again_and_again(self) -> None:
         """Each life of an execution has a fence of its own; the wish to keep it outlives all of them."""
-        log = await self._suspended()
+        log = await self._suspend_log()
         await self._store.request_keep(*log.name)
         for life in range(2, 5):
             found = await self._wake(log)
@@ -181,7 +181,7 @@ class SuspensionChecks:
 
     async def lists_and_deletes_what_is_suspended(self) -> None:
         """It is listed, holds its request id, tells its watchers and goes when it is deleted."""
-        log = await self._begun(request_id="r")
+        log = await self._begin_log(request_id="r")
         heard: asyncio.Queue[Change] = asyncio.Queue()
         with self._store.watch(log.name[1], heard.put_nowait):
             nothing(await log.suspend(step()))
@@ -196,18 +196,18 @@ class SuspensionChecks:
         same((claim.execution_id, claim.digest), (log.name[1], "d"))
         await self._store.delete(*log.name)
         same((list(await self._page()), await self._store.find_claim(self._tenant, "r")), ([], None))
-        same(await self._recovered(), [])
+        same(await self._recover_ids(), [])
 
     async def keeps_what_is_suspended_until_it_ends(self) -> None:
         """However long it waits; its retention begins with its end."""
-        log = await self._suspended()
+        log = await self._suspend_log()
         await self._let_pass(_LONG_S)
         await self._store.forget(limit=1000)
         found = await self._wake(log)
         same(found and found.execution.execution_id, log.name[1])
         if found is not None:
             log.go_on(found)
-        expired = await self._begun()
+        expired = await self._begin_log()
         for one in (log, expired):
             part = one.part(one.result())
             expire_time = self._now + timedelta(seconds=KEPT_S)
@@ -231,7 +231,7 @@ class SuspensionChecks:
 
     async def tells_kinds_apart(self) -> None:
         """The kind of work is kept, and lists can ask for it."""
-        turn, reasoning = self._log(), await self._begun()
+        turn, reasoning = self._log(), await self._begin_log()
         turn.execution = replace(turn.execution, kind="turn")
         await turn.create()
         nothing(await turn.suspend(started()))
@@ -243,16 +243,16 @@ class SuspensionChecks:
     def _log(self, *, request_id: str = "") -> HandWrittenLog:
         return HandWrittenLog.new(self._store, tenant=self._tenant, request_id=request_id)
 
-    async def _begun(self, *, request_id: str = "", plan: str = "{}") -> HandWrittenLog:
+    async def _begin_log(self, *, request_id: str = "", plan: str = "{}") -> HandWrittenLog:
         """Return a running log with its first event."""
         log = self._log(request_id=request_id)
         await log.create(plan=plan)
         nothing(await log.write(started()))
         return log
 
-    async def _suspended(self, *, plan: str = "{}", wake_time: datetime | None = None) -> HandWrittenLog:
+    async def _suspend_log(self, *, plan: str = "{}", wake_time: datetime | None = None) -> HandWrittenLog:
         """Return a suspended log with two events and a record."""
-        log = await self._begun(plan=plan)
+        log = await self._begin_log(plan=plan)
         nothing(await log.suspend(Record(key="k", body="{}"), step(), wake_time=wake_time))
         return log
 
@@ -262,7 +262,7 @@ class SuspensionChecks:
     async def _recover(self, *, owner: str = "two", limit: int = 100) -> Sequence[Recovery]:
         return await self._store.recover(Lease(owner=owner, seconds=LEASE_S), limit=limit)
 
-    async def _recovered(self) -> list[str]:
+    async def _recover_ids(self) -> list[str]:
         return [one.execution.execution_id for one in await self._recover()]
 
     async def _page(self, *, kind: str = "") -> Sequence[Execution]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.cli.terminal import columns, one_line, printable
+from reasond_server.types import STEPS
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
@@ -143,7 +144,8 @@ def note_of(step: Iteration, *, votes: int, width: int) -> str:
         parts = (describe_carryover(step.bounded_context), _first_line(step.bounded_context.text))
         text = "; ".join(part for part in parts if part)
     else:
-        text = _first_line(step.thought.text)
+        headline = next((each.headline for each in STEPS.kinds.values() if each.wire_tag == kind), "")
+        text = _first_line(getattr(getattr(step, str(kind)), headline)) if headline else ""
     mark = "answer found; " if step.answer_found else ""
     return one_line(f"{mark}{text}".rstrip("; "), width)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.grpc_api.structs import fill_struct
 from reasond_server.grpc_api.times import fill_duration, fill_timestamp
-from reasond_server.types.kinds import Family, Field, fields_of
+from reasond_server.types.kinds import Field, KindFamily, fields_of
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
@@ -55,7 +55,7 @@ class Fillers(dict[type, Filler]):
 class Alternatives(dict[type, Filler]):
     """What writes each kind of a family into the message that has a oneof of their tags; compiled when it is needed."""
 
-    def __init__(self, family: Family, oneof: OneofDescriptor) -> None:
+    def __init__(self, family: KindFamily, oneof: OneofDescriptor) -> None:
         super().__init__()
         self._family = family
         self._fields = {field.name: field for field in oneof.fields}

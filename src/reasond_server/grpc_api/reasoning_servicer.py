@@ -132,13 +132,13 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         """Cancel an execution and return it."""
         del context
-        execution = await self._service.cancel(current_principal(), _required_id(request.execution_id))
+        execution = await self._service.desk.cancel(current_principal(), _required_id(request.execution_id))
         return pb.CancelExecutionResponse(execution=execution_message(execution))
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         """List the caller's executions, newest first."""
         del context
-        page = await self._service.list_executions(
+        page = await self._service.desk.list(
             current_principal(),
             strategy=request.strategy,
             finish_reason=finish_reason_of(request.finish_reason),
@@ -152,7 +152,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:
         """Forget an execution."""
         del context
-        await self._service.delete(current_principal(), _required_id(request.execution_id))
+        await self._service.desk.delete(current_principal(), _required_id(request.execution_id))
         return pb.DeleteExecutionResponse()
 
     def _events(self, request: pb.ReasonIterationsRequest, context: Context) -> AsyncGenerator[StreamEvent, None]:
@@ -161,7 +161,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         if source == "resume":
             if request.request_id:
                 raise invalid("request_id", "belongs to a task; resume names its execution instead")
-            return self._service.resume(
+            return self._service.desk.resume(
                 current_principal(),
                 _required_id(request.resume.execution_id, field="resume.execution_id"),
                 after_sequence=request.resume.after_sequence,

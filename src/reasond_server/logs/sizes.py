@@ -49,15 +49,23 @@ def _plain_content(value: object) -> int:
     if isinstance(value, str):
         return len(value) * 4
     if isinstance(value, Mapping):
-        return sum(2 * _BYTES_PER_VALUE + _content(key) + _content(each) for key, each in value.items())
+        size = 2 * _BYTES_PER_VALUE * len(value)
+        # As above: the configuration of every run passes here.
+        for key, each in value.items():
+            size += len(key) * 4
+            if type(each) is str:
+                size += len(each) * 4
+            elif each is not None and type(each) not in _NUMBERS:
+                size += _content(each)
+        return size
     return sum(_BYTES_PER_VALUE + _content(each) for each in value) if isinstance(value, Sequence) else 0
 
 
 @cache
 def _names(kind: type) -> Sequence[str] | None:
-    """Return the names of a dataclass's fields that its type does not bound; None for other classes.
+    """Return the names of a dataclass's fields whose size its type does not bound; None for other classes.
 
-    Of an event only those with content: the others are the server's own and short.
+    Of an event only those with content: what else it says is short.
     """
     if not is_dataclass(kind):
         return None

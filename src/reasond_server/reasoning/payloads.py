@@ -5,42 +5,20 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import NoneType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.errors import InternalError
 from reasond_server.reasoning.shapes import ShapeError, is_unicode, settled
-from reasond_server.types import (
-    BoundedContextMetrics,
-    BoundedContextStep,
-    ChainOfThoughtMetrics,
-    CustomMetrics,
-    CustomStep,
-    FinishReason,
-    ReactMetrics,
-    ReactStep,
-    Sample,
-    SelfConsistencyMetrics,
-    Thought,
-    TreeOfThoughtMetrics,
-    TreeStep,
-)
+from reasond_server.types import CustomMetrics, CustomStep, FinishReason
+from reasond_server.types.kinds import METRICS, STEPS
 
 if TYPE_CHECKING:
     from reasond_server.strategies.strategy import Outcome, Step, Wrote
     from reasond_server.types import StepDetail, StrategyMetrics
 
 MAX_DEPTH = 16
-_DETAILS: Final = (Thought, BoundedContextStep, ReactStep, TreeStep, Sample, CustomStep)
 _CUSTOM: Final = (CustomStep, CustomMetrics)
-_METRICS: Final = (
-    ChainOfThoughtMetrics,
-    BoundedContextMetrics,
-    ReactMetrics,
-    TreeOfThoughtMetrics,
-    SelfConsistencyMetrics,
-    CustomMetrics,
-    type(None),
-)
 _NOT_ITS_OWN: Final = (FinishReason.FAILED, FinishReason.CANCELLED)
 
 _PLAIN_INT: Final = 2**63
@@ -82,7 +60,7 @@ def require_step(
     Raises:
         InternalError: its kind, its JSON or one of its values is none that a transport can carry; names the strategy.
     """
-    if not (_is_one_of(step.detail, _DETAILS) and _is_one_of(step.metrics, _METRICS)):
+    if not (_is_one_of(step.detail, STEPS.types) and _is_one_of(step.metrics, (*METRICS.types, NoneType))):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose detail or metrics are of no known kind")
     if not isinstance(step.answer_found, bool):
         raise InternalError(f"strategy {strategy!r} yielded a Step whose answer_found is neither True nor False")
@@ -98,7 +76,7 @@ def require_outcome(outcome: Outcome, *, strategy: str, before: StrategyMetrics 
         raise InternalError(f"strategy {strategy!r} ended with an answer or warnings that are no text in valid Unicode")
     if not _is_one_of(outcome.finish_reason, (FinishReason,)) or outcome.finish_reason in _NOT_ITS_OWN:
         raise InternalError(f"strategy {strategy!r} ended with a finish reason that no strategy may give")
-    if not _is_one_of(outcome.metrics, _METRICS):
+    if not _is_one_of(outcome.metrics, (*METRICS.types, NoneType)):
         raise InternalError(f"strategy {strategy!r} ended with metrics of no known kind")
     metrics = _kept(outcome.metrics, strategy, before)
     return outcome if metrics is outcome.metrics else replace(outcome, metrics=metrics)

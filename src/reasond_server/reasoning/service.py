@@ -1,33 +1,29 @@
-"""The front door of the core: both transports call this object and nothing behind it."""
+"""The front door of reasoning: chooses a strategy for a task, starts its execution, and tells the result."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reasond_server.access import audit
+from reasond_server.desk import ExecutionDesk, link_rpc_to, note_concerned
 from reasond_server.errors import (
     ExecutionNotFoundError,
     InternalError,
-    InvalidRequestError,
     ReasondError,
     StoreUnavailableError,
-    Violation,
 )
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.logs.mailbox import SilentSubscriber
-from reasond_server.logs.store import ExecutionFilter
 from reasond_server.reasoning.choosing import Chooser
-from reasond_server.reasoning.paging import place_of, token_after
 from reasond_server.reasoning.requests import check_task, digest_of
 from reasond_server.reasoning.strategy_work import Assignment
-from reasond_server.reasoning.views import ExecutionPage, ExecutionView, StrategyInfo, view_of
+from reasond_server.reasoning.views import ExecutionView, StrategyInfo, view_of
 from reasond_server.runs.following import Follower
 from reasond_server.runs.work import ABANDONED, WorkRequest, ending_of_error, failure_of
-from reasond_server.telemetry.scope import current_trace, note_execution, note_result
-from reasond_server.types import ExecutionState, Result
+from reasond_server.telemetry.scope import current_trace, note_result
+from reasond_server.types import Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -45,14 +41,13 @@ if TYPE_CHECKING:
     from reasond_server.runs.runner import Runner
     from reasond_server.types import (
         Execution,
-        FinishReason,
         LoggedEvent,
         Principal,
         StreamEvent,
         Task,
     )
 
-__all__ = ["ExecutionPage", "ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
+__all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
@@ -86,7 +81,10 @@ class Policy:
 
 
 class ReasoningService:
-    """Starts, follows, looks up, cancels and forgets executions on behalf of a verified caller."""
+    """Works tasks out on behalf of a verified caller.
+
+    `desk` reads, follows, lists, cancels and forgets what was started here.
+    """
 
     def __init__(
         self,
@@ -119,13 +117,14 @@ class ReasoningService:
             default_strategy=policy.default_strategy,
             within_s=policy.selection_timeout_s,
         )
-        self._follower = Follower(
+        follower = Follower(
             store=store,
             runner=runner,
             clock=clock,
             heartbeat_interval_s=policy.heartbeat_interval_s,
             flush_interval_s=policy.flush_interval_s,
         )
+        self.desk = ExecutionDesk(store=store, runner=runner, follower=follower)
 
     @property
     def model_name(self) -> str:
@@ -167,11 +166,11 @@ class ReasoningService:
                 be read with `get`.
         """
         if not request_id:
-            return await self._execute_unseen(caller, task, deadline_s)
+            return await self._execute_unresumable(caller, task, deadline_s)
         wanted = _Wanted(request_id=request_id, deadline_s=deadline_s, is_unary=True)
         while True:
-            execution = await self._begun(caller, task, wanted)
-            result = await self._result(execution)
+            execution = await self._start_once(caller, task, wanted)
+            result = await self._wait_for_result(execution)
             # Another process may give a run up at the very moment at which its caller asks again here.
             if ABANDONED not in result.warnings:
                 break
@@ -196,110 +195,18 @@ class ReasoningService:
         cancels the run, unless somebody else follows it or `keep_running` is set.
         """
         wanted = _Wanted(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
-        execution = await self._begun(caller, task, wanted)
-        if keep_running:
-            await self._keep(execution)
-        events = self._follower.follow(execution, after=0, include_deltas=include_deltas)
-        async with aclosing(events):
-            async for event in events:
-                yield event
-
-    async def resume(
-        self,
-        caller: Principal,
-        execution_id: str,
-        *,
-        after_sequence: int,
-        include_deltas: bool = False,
-        keep_running: bool = False,
-    ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events of an execution above `after_sequence`, those to come included.
-
-        `keep_running` lets the execution go on when this stream is cut, whichever process works on it and takes it
-        over later; it is in force before the first event comes, and cannot be taken back.
-
-        Raises:
-            ExecutionNotFoundError: there is none for this caller.
-            CursorExpiredError: its log is no longer kept.
-            InvalidRequestError: the log never was that long.
-        """
-        execution = await self._find(caller, execution_id)
-        _link_to(self._runner.find_live(execution_id))
-        if not 0 <= after_sequence <= execution.last_sequence:
-            text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
-            raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
-        if keep_running:
-            await self._keep(execution)
-        events = self._follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
+        execution = await self._start_once(caller, task, wanted)
+        events = self.desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
             async for event in events:
                 yield event
 
     async def get(self, caller: Principal, execution_id: str) -> ExecutionView:
-        """Return the execution with its result so far. Raises as `resume`."""
-        execution = await self._find(caller, execution_id)
-        return view_of(execution, await self._readable(execution))
+        """Return the execution with its result so far. Raises as `ExecutionDesk.read`."""
+        log = await self.desk.read(caller, execution_id)
+        return view_of(log.execution, log.events)
 
-    async def cancel(self, caller: Principal, execution_id: str) -> Execution:
-        """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
-
-        One that is at work in another process, or in none, is returned as it is after 10 seconds at most.
-        """
-        return await self._stop(await self._find(caller, execution_id))
-
-    async def list_executions(
-        self,
-        caller: Principal,
-        *,
-        strategy: str = "",
-        finish_reason: FinishReason | None = None,
-        page_size: int = 0,
-        page_token: str = "",
-    ) -> ExecutionPage:
-        """Return a page of the caller's executions, newest first.
-
-        Raises:
-            InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
-        """
-        if page_size < 0:
-            text = f"must be at least 0, got {page_size}"
-            raise InvalidRequestError.of(Violation(field="page_size", description=text))
-        size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
-        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason)
-        before = place_of(page_token, wanted) if page_token else None
-        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
-        found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
-        token = token_after(found[size - 1], wanted) if len(found) > size else ""
-        return ExecutionPage(executions=found[:size], next_page_token=token)
-
-    async def delete(self, caller: Principal, execution_id: str) -> None:
-        """Stop the execution if it runs, and forget it. Raises as `resume`."""
-        await self._stop(await self._find(caller, execution_id))
-        await self._store.delete(caller.tenant, execution_id)
-
-    async def _readable(self, execution: Execution) -> Sequence[LoggedEvent]:
-        """Return the log, of a damaged one what comes before the damage, and the end."""
-        tenant, name = execution.tenant, execution.execution_id
-        try:
-            events = await self._store.read(tenant, name)
-        except InternalError:
-            events = ()
-        if execution.state is ExecutionState.RUNNING or (events and events[-1].sequence >= execution.last_sequence):
-            return events
-        return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
-
-    async def _find(self, caller: Principal, execution_id: str) -> Execution:
-        """Return the caller's execution."""
-        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
-        try:
-            execution = await self._store.find(caller.tenant, execution_id)
-        except ReasondError as error:
-            audit.refuse(error, execution_id)
-            raise
-        _concerns(execution_id)
-        return execution
-
-    async def _execute_unseen(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
+    async def _execute_unresumable(self, caller: Principal, task: Task, deadline_s: float | None) -> ExecutionView:
         """Work `task` out for a caller that could not come back for it; the result may not be committed yet."""
         check_task(task)
         execution = await self._start(caller, task, _Wanted(deadline_s=deadline_s, is_unary=True))
@@ -309,20 +216,20 @@ class ReasoningService:
         subscriber = SilentSubscriber()
         run.subscribers.attach(subscriber)
         try:
-            result = await run.wait_for_result()
+            result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with no other
             if result is None:
-                raise _gone(run)
+                raise _why_gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""))
             if result.error is not None:
                 raise failure_of(result.error, result.execution_id, error=run.error)
-            events = await self._events(run)
+            events = await self._read_events(run)
             if events and events[0].sequence > 1:
                 result = replace(result, warnings=(*result.warnings, _LEFT_OUT))
             return view_of(run.log.execution, events, result=result)
         finally:
             run.subscribers.detach(subscriber)
 
-    async def _events(self, run: Run) -> Sequence[LoggedEvent]:
+    async def _read_events(self, run: Run) -> Sequence[LoggedEvent]:
         """Return the events of a run that has its answer; only the last ones where the store does not tell the rest."""
         events = run.log.events.read_all()
         if events is not None:
@@ -334,7 +241,7 @@ class ReasoningService:
         except (TimeoutError, ReasondError):
             return run.log.events.read_recent()
 
-    async def _begun(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
+    async def _start_once(self, caller: Principal, task: Task, wanted: _Wanted) -> Execution:
         """Return the execution that the request id stands for, or start one."""
         check_task(task, request_id=wanted.request_id)
         digest = digest_of(task) if wanted.request_id else ""
@@ -342,16 +249,16 @@ class ReasoningService:
             known = await self._runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
             if known is None:
                 return await self._start(caller, task, replace(wanted, digest=digest))
-            _link_to(self._runner.find_live(known.execution_id))
-            _concerns(known.execution_id)
+            link_rpc_to(self._runner.find_live(known.execution_id))
+            note_concerned(known.execution_id)
             return known
 
-    async def _result(self, execution: Execution) -> Result:
+    async def _wait_for_result(self, execution: Execution) -> Result:
         """Follow an execution to its end for a caller that may ask again."""
         run = self._runner.find_live(execution.execution_id)
         if run is not None:
             run.subscribers.finishes_open_calls = True
-        async with aclosing(self._follower.follow(execution, after=0, include_deltas=False)) as events:
+        async with aclosing(self.desk.follow(execution, include_deltas=False)) as events:
             async for event in events:
                 if isinstance(event.event, Result):
                     result = event.event
@@ -389,56 +296,11 @@ class ReasoningService:
                 budget=task.budget,
             )
             execution = await self._runner.start(self._kind.create(assignment, request), place=place)
-        _concerns(execution.execution_id)
+        note_concerned(execution.execution_id)
         return execution
 
-    async def _keep(self, execution: Execution) -> None:
-        """Let the execution go on when nobody follows it, unless that was asked for when it began."""
-        run = self._runner.find_live(execution.execution_id)
-        if run is not None:
-            if run.work.request.keep_running:
-                return
-            run.subscribers.keep()
-        if execution.state is ExecutionState.RUNNING:
-            await self._store.request_keep(execution.tenant, execution.execution_id)
 
-    async def _stop(self, execution: Execution) -> Execution:
-        """Stop an execution wherever it is at work, and return it as it is then."""
-        run = self._runner.find_live(execution.execution_id)
-        if run is not None:
-            run.cancel()
-            await run.wait_for_end()
-        elif execution.state is ExecutionState.RUNNING:
-            await self._stop_elsewhere(execution)
-        return await self._store.find(execution.tenant, execution.execution_id)
-
-    async def _stop_elsewhere(self, execution: Execution) -> None:
-        """Ask the process that works on the execution to stop it, and wait until it has, but not for ever."""
-        moved = asyncio.Event()
-        tenant, execution_id = execution.tenant, execution.execution_id
-        with self._store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_ELSEWHERE_S):
-                await self._store.request_cancel(tenant, execution_id)
-                while (await self._store.find(tenant, execution_id)).state is ExecutionState.RUNNING:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_AGAIN_S):
-                            await moved.wait()
-                    moved.clear()
-
-
-def _link_to(run: Run | None) -> None:
-    """Let the span of the RPC at work point at `run`, if it is at work here."""
-    if run is not None:
-        run.trace.link_rpc()
-
-
-def _concerns(execution_id: str) -> None:
-    """Let the audit log and the access log say which execution the call is about."""
-    audit.concern(execution_id)
-    note_execution(execution_id)
-
-
-def _gone(run: Run) -> ReasondError:
+def _why_gone(run: Run) -> ReasondError:
     """Return why a run left this process without a result."""
     if isinstance(run.log.error, ExecutionNotFoundError):
         return run.log.error.again()

@@ -24,14 +24,6 @@ class ExecutionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionPage:
-    """One page of executions, newest first; the token is empty on the last page."""
-
-    executions: Sequence[Execution]
-    next_page_token: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInfo:
     """What clients are told of a strategy; `config_schema` is JSON Schema, draft 2020-12.
 

@@ -105,7 +105,7 @@ def _open_stream(
 ) -> AsyncGenerator[StreamEvent, None]:
     """Return the events of the execution that `cursor` names, or of a new one."""
     if cursor is not None:
-        return service.resume(
+        return service.desk.resume(
             caller,
             cursor.execution_id,
             after_sequence=cursor.after_sequence,
@@ -135,11 +135,11 @@ async def _get(service: ReasoningService, caller: Principal, params: ExecutionPa
 
 
 async def _cancel(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    return {"execution": execution_json(await service.cancel(caller, params.execution_id))}
+    return {"execution": execution_json(await service.desk.cancel(caller, params.execution_id))}
 
 
 async def _list(service: ReasoningService, caller: Principal, params: ListExecutionsParams) -> dict[str, Any]:
-    page = await service.list_executions(
+    page = await service.desk.list(
         caller,
         strategy=params.strategy,
         finish_reason=params.finish_reason,
@@ -153,5 +153,5 @@ async def _list(service: ReasoningService, caller: Principal, params: ListExecut
 
 
 async def _delete(service: ReasoningService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    await service.delete(caller, params.execution_id)
+    await service.desk.delete(caller, params.execution_id)
     return {}

@@ -104,7 +104,7 @@ Key = str | tuple[str, ...]
 """The values of a metric's labels, in their order; a text where there is one label."""
 
 
-class Family(dict[Key, SeriesT]):
+class SeriesFamily(dict[Key, SeriesT]):
     """The series of one metric by the values of its labels; each is made once and kept.
 
     `make` returns the one of bounded values. A dictionary, so that finding a series is no call. Values from outside are
@@ -144,7 +144,7 @@ class Registry:
         for series in self._flushable:
             series.flush()
 
-    def counter(self, name: str) -> Family[Count]:
+    def counter(self, name: str) -> SeriesFamily[Count]:
         """Return the counter `name` of the catalogue."""
         told = CATALOGUE[name]
         counter = Counter(name, told.meaning, told.labels, registry=self.collected)
@@ -154,9 +154,9 @@ class Registry:
             self._flushable.append(series)
             return series
 
-        return Family(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
+        return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
 
-    def histogram(self, name: str) -> Family[Spread]:
+    def histogram(self, name: str) -> SeriesFamily[Spread]:
         """Return the histogram `name` of the catalogue."""
         told = CATALOGUE[name]
         bounds = tuple(told.buckets)
@@ -167,9 +167,9 @@ class Registry:
             self._flushable.append(series)
             return series
 
-        return Family(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
+        return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
 
-    def gauge(self, name: str) -> Family[Gauge]:
+    def gauge(self, name: str) -> SeriesFamily[Gauge]:
         """Return the gauge `name` of the catalogue."""
         told = CATALOGUE[name]
         gauge = Gauge(name, told.meaning, told.labels, registry=self.collected, multiprocess_mode=told.merged)
@@ -177,4 +177,4 @@ class Registry:
         def make(values: tuple[str, ...]) -> Gauge:
             return gauge.labels(*values) if values else gauge
 
-        return Family(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
+        return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)

@@ -175,8 +175,10 @@ class _PlayedModel(ABC):
         """Return the reply to `request`."""
 
     def _check_window(self, request: ChatRequest) -> None:
+        if self._context_window is None:
+            return
         tokens = self._counter.count_prompt(request.messages)
-        if self._context_window is not None and tokens > self._context_window:
+        if tokens > self._context_window:
             raise ContextExhaustedError(f"the prompt has {tokens} tokens, and the window {self._context_window}")
 
     async def _play(self, request: ChatRequest, reply: Reply) -> AsyncGenerator[ModelEvent, None]:

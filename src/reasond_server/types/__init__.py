@@ -18,6 +18,7 @@ from reasond_server.types.executions import (
     StreamEvent,
     TextDelta,
 )
+from reasond_server.types.kinds import STEPS
 from reasond_server.types.metrics import (
     AnswerVotes,
     BoundedContextMetrics,
@@ -54,6 +55,7 @@ from reasond_server.types.usage import NOTHING, Usage, UsageSource
 
 __all__ = [
     "NOTHING",
+    "STEPS",
     "AnswerVotes",
     "BoundedContextMetrics",
     "BoundedContextStep",

@@ -60,6 +60,14 @@ class Event:
     __slots__ = ()
 
 
+class LastEvent(Event):
+    """What ends a log, and why if it failed: each kind of work has one such event."""
+
+    __slots__ = ()
+    execution_id: str
+    error: ExecutionFailure | None
+
+
 @EVENTS.declare("started")
 @value
 class ExecutionStarted(Event):
@@ -106,9 +114,9 @@ class ExecutionFailure:
     message: Annotated[str, Treatment(instead="The message was not kept.")]
 
 
-@EVENTS.declare("result", wire_tag="completed", is_terminal=True)
+@EVENTS.declare("result", wire_tag="completed")
 @value
-class Result(Event):
+class Result(LastEvent):
     """The last event of every log; the proto calls it Reasoning. Steps are read from the log.
 
     `finish_reason` is None only in the partial result of an execution that still runs.
@@ -123,10 +131,6 @@ class Result(Event):
     warnings: Annotated[Sequence[str], Treatment(instead=(NOT_RECORDED,))]
     model: Word
     error: ExecutionFailure | None = None
-
-
-LastEvent = Result
-"""What ends a log: each kind of work has one such event."""
 
 
 @value

@@ -50,7 +50,6 @@ class Kind:
         body: The field of free JSON that the whole kind is on the wires, if there is one.
         headline: The field that says in one text what a step did.
         trace_type: The type of its item in a trace.
-        is_terminal: Whether a log ends with this event.
         is_logged: Whether the event is one of the log; the others are only streamed.
     """
 
@@ -60,17 +59,17 @@ class Kind:
     body: str = ""
     headline: str = ""
     trace_type: str = ""
-    is_terminal: bool = False
     is_logged: bool = True
 
 
-class Family:
+class KindFamily:
     """Kinds of which a log or another kind holds one: `classes` by tag, and `kinds`, what each class declares."""
 
     def __init__(self, noun: str) -> None:
         self.noun = noun
         self.classes: dict[str, type] = {}
         self.kinds: dict[type, Kind] = {}
+        self.types: tuple[type, ...] = ()
 
     def declare(
         self,
@@ -81,7 +80,6 @@ class Family:
         body: str = "",
         headline: str = "",
         trace_type: str = "",
-        is_terminal: bool = False,
         is_logged: bool = True,
     ) -> Callable[[type[ClassT]], type[ClassT]]:
         """Return a decorator that makes a dataclass a kind of this family; `Kind` explains the arguments.
@@ -98,13 +96,13 @@ class Family:
             body=body,
             headline=headline,
             trace_type=trace_type or tag,
-            is_terminal=is_terminal,
             is_logged=is_logged,
         )
 
         def add(cls: type[ClassT]) -> type[ClassT]:
             self.classes[tag] = cls
             self.kinds[cls] = kind
+            self.types = tuple(self.kinds)
             return cls
 
         return add
@@ -112,19 +110,16 @@ class Family:
     def withdraw(self, tag: str) -> None:
         """Take a kind out again: for tests that declare one."""
         del self.kinds[self.classes.pop(tag)]
-
-    def has(self, value: object) -> bool:
-        """Return whether `value` is of a kind of this family, or of a class derived from one."""
-        return isinstance(value, tuple(self.kinds))
+        self.types = tuple(self.kinds)
 
 
-STEPS: Final = Family("step")
+STEPS: Final = KindFamily("step")
 """What a step shows."""
 
-METRICS: Final = Family("metrics")
+METRICS: Final = KindFamily("metrics")
 """What only one strategy reports."""
 
-EVENTS: Final = Family("event")
+EVENTS: Final = KindFamily("event")
 """What a log holds, and what streams carry beside it; each kind of execution brings its own."""
 
 _FAMILIES: Final = (STEPS, METRICS, EVENTS)
@@ -140,7 +135,7 @@ class Field:
 
     name: str
     type: type
-    family: Family | None
+    family: KindFamily | None
     is_optional: bool
     is_sequence: bool
     is_content: bool
@@ -209,6 +204,6 @@ def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation is a
     return typing.get_args(hint) if typing.get_origin(hint) in {types.UnionType, typing.Union} else (hint,)
 
 
-def _family_of(members: Sequence[Any]) -> Family | None:
+def _family_of(members: Sequence[Any]) -> KindFamily | None:
     """Return the family whose kinds the members of a union are."""
     return next((one for one in _FAMILIES if members and all(each in one.classes.values() for each in members)), None)

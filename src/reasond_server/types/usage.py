@@ -40,7 +40,7 @@ class Usage:
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             model_calls=self.model_calls + other.model_calls,
-            source=_joined(self, other),
+            source=_join_sources(self, other),
         )
 
     def __sub__(self, other: Usage) -> Usage:
@@ -65,7 +65,7 @@ NOTHING: Final = Usage()
 _NONE: Final = {source: Usage(source=source) for source in UsageSource}
 
 
-def _joined(one: Usage, other: Usage) -> UsageSource:
+def _join_sources(one: Usage, other: Usage) -> UsageSource:
     """Return where the sum of two usages comes from; a usage without calls has no say."""
     if not one.model_calls:
         return other.source

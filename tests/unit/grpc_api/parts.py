@@ -16,11 +16,12 @@ from grpc_status import rpc_status
 
 from reasond.v1 import agent_service_pb2_grpc, reasoning_service_pb2_grpc
 from reasond_server.access.permissions import require_permission
+from reasond_server.desk import ExecutionPage
 from reasond_server.errors import TokenExpiredError, TokenInvalidError
 from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.listening import GrpcOptions
 from reasond_server.grpc_api.standard_services import HealthServicer
-from reasond_server.reasoning.service import ExecutionPage, ExecutionView, StrategyInfo
+from reasond_server.reasoning.service import ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.reasoning import serve_reasoning
@@ -147,6 +148,11 @@ class ScriptedReasoning:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def desk(self) -> ScriptedReasoning:
+        """What is asked of the desk is kept here as well."""
+        return self
+
     async def execute(self, caller: Principal, task: Task, **options: Any) -> ExecutionView:
         self._note("execute", caller, task=task, **options)
         try:
@@ -177,8 +183,8 @@ class ScriptedReasoning:
         self._note("cancel", caller, execution_id=execution_id)
         return EXECUTION
 
-    async def list_executions(self, caller: Principal, **options: Any) -> ExecutionPage:
-        self._note("list_executions", caller, **options)
+    async def list(self, caller: Principal, **options: Any) -> ExecutionPage:
+        self._note("list", caller, **options)
         return ExecutionPage(executions=(EXECUTION,), next_page_token="more")
 
     async def delete(self, caller: Principal, execution_id: str) -> None:

@@ -278,7 +278,7 @@ async def test_executions_are_listed_by_strategy_and_finish_reason() -> None:
 
     assert ([each.execution_id for each in found.executions], found.next_page_token) == (["run-1"], "more")
     assert reasoning.calls[0] == {
-        "method": "list_executions",
+        "method": "list",
         "caller": PRINCIPAL,
         "strategy": "alpha",
         "finish_reason": FinishReason.MAX_ITERATIONS,

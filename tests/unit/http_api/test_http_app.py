@@ -174,7 +174,7 @@ async def test_a_client_that_leaves_cancels_its_call(serve_site: ServeSite, capl
     await asyncio.wait_for(has_begun.wait(), 120)
     connection.close()
     alice = Principal(subject="alice", tenant="sub:alice", permissions=frozenset())
-    (execution,) = (await site.core.reasoning.list_executions(alice)).executions
+    (execution,) = (await site.core.reasoning.desk.list(alice)).executions
     run = site.core.runner.find_live(execution.execution_id)
     assert run is not None
     await asyncio.wait_for(run.wait_for_end(), 120)

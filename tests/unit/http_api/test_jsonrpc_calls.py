@@ -140,13 +140,14 @@ class Waiting:
 
     def __init__(self) -> None:
         self.is_asked = asyncio.Event()
+        self.desk = self
 
-    async def list_executions(self, *_: Any, **__: Any) -> None:
+    async def list(self, *_: Any, **__: Any) -> None:
         self.is_asked.set()
         await asyncio.Event().wait()
 
     async def stream(self, *_: Any, **__: Any) -> AsyncGenerator[Any, None]:
-        await self.list_executions()
+        await self.list()
         yield
 
 

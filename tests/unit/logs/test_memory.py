@@ -34,15 +34,15 @@ def store_of(clock: Time, *, max_executions: int = 10, max_bytes: int = 10**6) -
     return MemoryExecutionStore(max_executions=max_executions, max_bytes=max_bytes, now=clock.now)
 
 
-async def begun(store: MemoryExecutionStore, *, minute: int = 0, plan: str = "") -> HandWrittenLog:
+async def begin_log(store: MemoryExecutionStore, *, minute: int = 0, plan: str = "") -> HandWrittenLog:
     log = HandWrittenLog.new(store, tenant="acme", minute=minute)
     await log.create(plan=plan)
     assert await log.write(started()) is None
     return log
 
 
-async def ended(store: MemoryExecutionStore) -> HandWrittenLog:
-    log = await begun(store)
+async def end_log(store: MemoryExecutionStore) -> HandWrittenLog:
+    log = await begin_log(store)
     assert await log.write(log.result()) is None
     return log
 
@@ -53,32 +53,32 @@ async def names(store: MemoryExecutionStore) -> set[str]:
 
 async def test_the_oldest_ended_execution_makes_room(clock: Time) -> None:
     store = store_of(clock, max_executions=2)
-    running, old = await begun(store), await ended(store)
-    new = await begun(store)
+    running, old = await begin_log(store), await end_log(store)
+    new = await begin_log(store)
     assert await names(store) == {running.name[1], new.name[1]}
     with pytest.raises(CursorExpiredError):
         await store.find(*old.name)
     with pytest.raises(StoreFullError, match="holds 2 running executions"):
-        await begun(store)
+        await begin_log(store)
 
 
 async def test_what_ended_first_makes_room_first_whatever_began_before_it(clock: Time) -> None:
     store = store_of(clock, max_executions=4)
-    late, running, early = await begun(store), await begun(store), await begun(store)
+    late, running, early = await begin_log(store), await begin_log(store), await begin_log(store)
     for log in (early, late):
         assert await log.write(log.result()) is None
-    deleted = await ended(store)
+    deleted = await end_log(store)
     await store.delete(*deleted.name)
-    newer = [await begun(store), await begun(store)]
+    newer = [await begin_log(store), await begin_log(store)]
     assert await names(store) == {late.name[1], running.name[1], *(log.name[1] for log in newer)}
-    newest = await begun(store)
+    newest = await begin_log(store)
     assert await names(store) == {running.name[1], newest.name[1], *(log.name[1] for log in newer)}
 
 
 async def test_bytes_are_bounded_but_a_running_log_is_never_cut(clock: Time) -> None:
     store = store_of(clock, max_bytes=6000)
-    await ended(store)
-    running = await begun(store)
+    await end_log(store)
+    running = await begin_log(store)
     assert await running.write(step("x" * 2000)) is None
     assert await names(store) == {running.name[1]}
     assert await running.write(running.result()) is None
@@ -87,22 +87,22 @@ async def test_bytes_are_bounded_but_a_running_log_is_never_cut(clock: Time) -> 
 
 async def test_plans_and_records_count_until_they_are_dropped(clock: Time) -> None:
     store = store_of(clock, max_bytes=20_000)
-    old = await ended(store)
-    log = await begun(store, plan="x" * 3000)
+    old = await end_log(store)
+    log = await begin_log(store, plan="x" * 3000)
     assert await log.write(Record(key="k", body="x" * 3000)) is None
     assert old.name[1] in await names(store)
     assert await log.write(Record(key="l", body="x" * 3000)) is None
     assert old.name[1] not in await names(store)
     assert await log.write(log.result()) is None
     for _ in range(5):
-        await ended(store)
+        await end_log(store)
     assert log.name[1] in await names(store)
 
 
 async def test_only_the_last_forgotten_ids_are_remembered(clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reasond_server.logs.memory._FORGOTTEN_KEPT", 1)
     store = store_of(clock, max_executions=1)
-    first, second, _ = [await ended(store) for _ in range(3)]
+    first, second, _ = [await end_log(store) for _ in range(3)]
     with pytest.raises(ExecutionNotFoundError):
         await store.find(*first.name)
     with pytest.raises(CursorExpiredError):
@@ -111,7 +111,7 @@ async def test_only_the_last_forgotten_ids_are_remembered(clock: Time, monkeypat
 
 async def test_what_is_past_its_time_is_forgotten_without_being_asked(clock: Time) -> None:
     store = store_of(clock)
-    log = await ended(store)
+    log = await end_log(store)
     clock.advance(KEPT_S)
     assert await names(store) == set()
     with pytest.raises(CursorExpiredError, match="is no longer kept"):
@@ -121,7 +121,7 @@ async def test_what_is_past_its_time_is_forgotten_without_being_asked(clock: Tim
 async def test_leases_are_measured_by_a_clock_that_never_jumps(clock: Time) -> None:
     seconds = [0.0]
     store = MemoryExecutionStore(max_executions=9, max_bytes=10**6, now=clock.now, monotonic=lambda: seconds[0])
-    await begun(store)
+    await begin_log(store)
     clock.advance(10**6)
     assert await store.recover(Lease(owner="two", seconds=15), limit=9) == []
     seconds[0] = 15

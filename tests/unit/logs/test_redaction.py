@@ -159,9 +159,8 @@ def test_the_texts_of_a_new_kind_are_left_out_without_a_word_about_them_and_what
     )
     left = redact(step)
     silent = Remark(author="critic", text="")
-    assert left.detail == NewStep(
-        text="", place="n1", count=3, remark=silent, remarks=(silent,), lines=(), data={}, maybe=""
-    )
+    kept: object = left.detail
+    assert kept == NewStep(text="", place="n1", count=3, remark=silent, remarks=(silent,), lines=(), data={}, maybe="")
     for event in (step, left):
         row = encode_event(LoggedEvent(sequence=1, create_time=START, event=event))
         assert decode_event(1, row).event == event

@@ -91,7 +91,7 @@ async def test_a_bad_task_is_refused_before_anything_starts(make_core: MakeCore)
         await service.execute(ALICE, Task(query="", strategy="quick"))
     with pytest.raises(InvalidConfigError, match="max_tokens must be at least 1"):
         await service.execute(ALICE, Task(query="why?", strategy="quick", config={"max_tokens": 0}))
-    assert (await service.list_executions(ALICE)).executions == []
+    assert (await service.desk.list(ALICE)).executions == []
 
 
 async def test_a_failed_run_raises_its_error_and_keeps_its_result(make_core: MakeCore) -> None:
@@ -178,7 +178,7 @@ async def test_a_caller_that_goes_away_cancels_its_run(make_core: MakeCore) -> N
     stream = service.stream(ALICE, Task(query="why?", strategy="quick"))
     execution_id = (await anext(stream)).execution_id
     await stream.aclose()
-    assert (await service.cancel(ALICE, execution_id)).state is ExecutionState.CANCELLED
+    assert (await service.desk.cancel(ALICE, execution_id)).state is ExecutionState.CANCELLED
 
 
 async def test_a_run_that_is_kept_is_resumed_without_loss(make_core: MakeCore) -> None:
@@ -189,7 +189,7 @@ async def test_a_run_that_is_kept_is_resumed_without_loss(make_core: MakeCore) -
     await stream.aclose()
     assert (await service.get(ALICE, execution_id)).result.finish_reason is None
     hold.set()
-    events = [event async for event in service.resume(ALICE, execution_id, after_sequence=1)]
+    events = [event async for event in service.desk.resume(ALICE, execution_id, after_sequence=1)]
     assert [event.sequence for event in events] == [2, 3]
     assert isinstance(events[-1].event, Result)
     assert events[-1].event.answer == "late"
@@ -199,7 +199,7 @@ async def test_a_run_that_is_kept_is_resumed_without_loss(make_core: MakeCore) -
 async def test_a_cursor_outside_the_log_is_refused_with_its_range(make_core: MakeCore, after: int) -> None:
     service = make_core("yes").reasoning
     view = await service.execute(ALICE, Task(query="why?", strategy="quick"))
-    stream = service.resume(ALICE, view.execution.execution_id, after_sequence=after)
+    stream = service.desk.resume(ALICE, view.execution.execution_id, after_sequence=after)
     with pytest.raises(InvalidRequestError, match=f"resume.after_sequence must be between 0 and 3, got {after}"):
         await anext(stream)
 
@@ -207,19 +207,19 @@ async def test_a_cursor_outside_the_log_is_refused_with_its_range(make_core: Mak
 async def test_another_tenant_cannot_read_cancel_or_delete(make_core: MakeCore) -> None:
     service = make_core("yes").reasoning
     execution_id = (await service.execute(ALICE, Task(query="why?", strategy="quick"))).execution.execution_id
-    for call in (service.get, service.cancel, service.delete):
+    for call in (service.get, service.desk.cancel, service.desk.delete):
         with pytest.raises(ExecutionNotFoundError):
             await call(EVE, execution_id)
     with pytest.raises(ExecutionNotFoundError):
-        await anext(service.resume(EVE, execution_id, after_sequence=0))
-    assert (await service.list_executions(EVE)).executions == []
+        await anext(service.desk.resume(EVE, execution_id, after_sequence=0))
+    assert (await service.desk.list(EVE)).executions == []
 
 
 async def test_deleting_a_running_execution_stops_it_and_forgets_it(make_core: MakeCore) -> None:
     service = make_core(Reply(text="never", hold=asyncio.Event())).reasoning
     stream = service.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
     execution_id = (await anext(stream)).execution_id
-    await service.delete(ALICE, execution_id)
+    await service.desk.delete(ALICE, execution_id)
     with pytest.raises(ExecutionNotFoundError):
         await service.get(ALICE, execution_id)
     await stream.aclose()
@@ -230,18 +230,18 @@ async def test_executions_are_listed_page_by_page(make_core: MakeCore) -> None:
     ids = [
         (await service.execute(ALICE, Task(query="why?", strategy="quick"))).execution.execution_id for _ in range(5)
     ]
-    first = await service.list_executions(ALICE, page_size=3)
-    rest = await service.list_executions(ALICE, page_size=3, page_token=first.next_page_token)
+    first = await service.desk.list(ALICE, page_size=3)
+    rest = await service.desk.list(ALICE, page_size=3, page_token=first.next_page_token)
     assert sorted(one.execution_id for one in (*first.executions, *rest.executions)) == sorted(ids)
     assert rest.next_page_token == ""
     with pytest.raises(InvalidRequestError, match="page_token must be the next_page_token"):
-        await service.list_executions(ALICE, strategy="slow", page_token=first.next_page_token)
+        await service.desk.list(ALICE, strategy="slow", page_token=first.next_page_token)
     for token in ("!!!", "e30=", "WzEsMiwzXQ=="):
         with pytest.raises(InvalidRequestError):
-            await service.list_executions(ALICE, page_token=token)
+            await service.desk.list(ALICE, page_token=token)
     with pytest.raises(InvalidRequestError, match="page_size must be at least 0, got -1"):
-        await service.list_executions(ALICE, page_size=-1)
-    assert len((await service.list_executions(ALICE, page_size=1000)).executions) == 5
+        await service.desk.list(ALICE, page_size=-1)
+    assert len((await service.desk.list(ALICE, page_size=1000)).executions) == 5
 
 
 async def test_strategies_are_described_with_what_applies_here(make_core: MakeCore) -> None:
@@ -316,9 +316,9 @@ async def test_a_check_cannot_end_the_process(error: BaseException, material: st
 async def test_who_asks_to_keep_what_has_ended_changes_nothing(make_core: MakeCore) -> None:
     service = make_core("yes").reasoning
     execution = (await service.execute(ALICE, Task(query="why?", strategy="quick"))).execution
-    resumed = service.resume(ALICE, execution.execution_id, after_sequence=0, keep_running=True)
+    resumed = service.desk.resume(ALICE, execution.execution_id, after_sequence=0, keep_running=True)
     assert [event.sequence async for event in resumed] == [1, 2, 3]
-    assert await service.cancel(ALICE, execution.execution_id) == execution
+    assert await service.desk.cancel(ALICE, execution.execution_id) == execution
 
 
 async def test_the_model_behind_the_strategies_is_named(make_core: MakeCore) -> None:

@@ -63,7 +63,7 @@ async def test_a_run_goes_on_though_its_place_cannot_be_counted(caplog: pytest.L
     company = Company(limits=limits_on(Unreachable(most=1)))
     await taken_over(company, 1)
     await asyncio.sleep(60)
-    (execution,) = (await company.service().list_executions(ALICE)).executions
+    (execution,) = (await company.service().desk.list(ALICE)).executions
     assert execution.state.value == "succeeded"
     assert "goes on uncounted: gone" in caplog.text
 

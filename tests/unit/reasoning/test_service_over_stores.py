@@ -105,7 +105,7 @@ async def test_a_unary_call_is_answered_though_its_log_cannot_be_written_and_the
         await core.reasoning.execute(ALICE, Task(query="why?", strategy="quick"))
     store.is_down = False
     await core.runner.stop()
-    assert len((await core.reasoning.list_executions(ALICE)).executions) == 1
+    assert len((await core.reasoning.desk.list(ALICE)).executions) == 1
 
 
 async def test_a_store_out_of_reach_refuses_a_stream_before_anything_is_spent(registry: StrategyRegistry) -> None:
@@ -138,7 +138,7 @@ async def test_a_unary_caller_that_goes_away_cancels_its_run(registry: StrategyR
     with pytest.raises(asyncio.CancelledError):
         await call
     await core.runner.stop()
-    found = (await core.reasoning.list_executions(ALICE)).executions
+    found = (await core.reasoning.desk.list(ALICE)).executions
     assert [execution.state for execution in found] == [ExecutionState.CANCELLED]
 
 
@@ -149,7 +149,7 @@ async def test_a_unary_call_whose_execution_is_deleted_is_told_so(registry: Stra
     core = core_with(store, registry, Reply(text="late", hold=hold))
     call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="quick")))
     await store.created.wait()
-    execution = (await core.reasoning.list_executions(ALICE)).executions[0]
+    execution = (await core.reasoning.desk.list(ALICE)).executions[0]
     run = core.runner.find_live(execution.execution_id)
     assert run is not None
     run.log.close(ExecutionNotFoundError("it is gone"))
@@ -176,7 +176,7 @@ async def test_an_execution_at_work_elsewhere_is_cancelled_there(registry: Strat
     here, there = core_with(store, registry), core_with(store, registry, Reply(text="never", hold=asyncio.Event()))
     stream = there.reasoning.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
     execution_id = (await anext(stream)).execution_id
-    assert (await here.reasoning.cancel(ALICE, execution_id)).state is ExecutionState.CANCELLED
+    assert (await here.reasoning.desk.cancel(ALICE, execution_id)).state is ExecutionState.CANCELLED
     await stream.aclose()
 
 
@@ -188,12 +188,12 @@ async def test_a_stream_is_resumed_on_another_server_while_the_run_goes_on(regis
     stream = there.reasoning.stream(ALICE, Task(query="why?", strategy="quick"), keep_running=True)
     execution_id = (await anext(stream)).execution_id
     await stream.aclose()
-    resumed = here.reasoning.resume(ALICE, execution_id, after_sequence=0)
+    resumed = here.reasoning.desk.resume(ALICE, execution_id, after_sequence=0)
     seen = [(await anext(resumed)).sequence]
     hold.set()
     seen += [event.sequence async for event in resumed]
     assert seen == [1, 2, 3]
-    assert [event.sequence async for event in here.reasoning.resume(ALICE, execution_id, after_sequence=3)] == []
+    assert [event.sequence async for event in here.reasoning.desk.resume(ALICE, execution_id, after_sequence=3)] == []
 
 
 async def test_who_resumes_can_ask_an_execution_elsewhere_to_go_on_without_followers(
@@ -205,12 +205,12 @@ async def test_who_resumes_can_ask_an_execution_elsewhere_to_go_on_without_follo
     here, there = core_with(store, registry), core_with(store, registry, Reply(text="late", hold=hold))
     first = there.reasoning.stream(ALICE, Task(query="why?", strategy="quick"))
     execution_id = (await anext(first)).execution_id
-    resumed = here.reasoning.resume(ALICE, execution_id, after_sequence=0, keep_running=True)
+    resumed = here.reasoning.desk.resume(ALICE, execution_id, after_sequence=0, keep_running=True)
     assert (await anext(resumed)).sequence == 1
     await resumed.aclose()
     await first.aclose()
     hold.set()
-    events = [event.event async for event in here.reasoning.resume(ALICE, execution_id, after_sequence=1)]
+    events = [event.event async for event in here.reasoning.desk.resume(ALICE, execution_id, after_sequence=1)]
     assert isinstance(events[-1], Result)
     assert events[-1].finish_reason is FinishReason.ANSWERED
 
@@ -252,7 +252,7 @@ async def test_a_unary_call_whose_execution_was_taken_over_is_told_so(registry: 
     core = core_with(store, registry, Reply(text="late", hold=asyncio.Event()))
     call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="quick")))
     await store.created.wait()
-    execution = (await core.reasoning.list_executions(ALICE)).executions[0]
+    execution = (await core.reasoning.desk.list(ALICE)).executions[0]
     run = core.runner.find_live(execution.execution_id)
     assert run is not None
     run.log.close(LeaseLostError("taken"))
@@ -299,7 +299,7 @@ async def test_a_unary_call_is_answered_though_its_log_was_refused_when_the_answ
     call = asyncio.create_task(core.reasoning.execute(ALICE, Task(query="why?", strategy="tidy")))
     await strategy.answered.wait()
     await store.created.wait()
-    execution = (await core.reasoning.list_executions(ALICE)).executions[0]
+    execution = (await core.reasoning.desk.list(ALICE)).executions[0]
     run = core.runner.find_live(execution.execution_id)
     assert run is not None
     run.log.close(InternalError("refused"))

@@ -22,10 +22,10 @@ async def test_the_call_under_way_is_heard_to_its_end_and_no_other_one_begins() 
     company = Company()
     service = company.service()
     await leave_after(2.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
-    (left,) = (await service.list_executions(ALICE)).executions
+    (left,) = (await service.desk.list(ALICE)).executions
     assert left.state is ExecutionState.RUNNING
     await asyncio.sleep(60)
-    (left,) = (await service.list_executions(ALICE)).executions
+    (left,) = (await service.desk.list(ALICE)).executions
     assert left.state is ExecutionState.CANCELLED
     assert left.usage.model_calls == 2
     assert company.model.heard == company.model.begun == Counter(("one", "two"))
@@ -41,7 +41,7 @@ async def test_who_asks_again_while_a_call_is_under_way_attaches_to_the_same_exe
     await leave_after(2.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
     await asyncio.sleep(1)
     view = await service.execute(ALICE, SEQUENCE, request_id="r1")
-    assert len((await service.list_executions(ALICE)).executions) == 1
+    assert len((await service.desk.list(ALICE)).executions) == 1
     assert passed_s() == pytest.approx(6)
     assert company.model.begun == company.model.heard == Counter(("one", "two", "six"))
     assert view.result.finish_reason is FinishReason.ANSWERED
@@ -53,7 +53,7 @@ async def test_who_asks_again_at_another_server_attaches_to_the_same_execution()
     first, second = company.service(), company.service()
     await leave_after(2.5, first.execute(ALICE, SEQUENCE, request_id="r1"))
     view = await second.execute(ALICE, SEQUENCE, request_id="r1")
-    assert len((await first.list_executions(ALICE)).executions) == 1
+    assert len((await first.desk.list(ALICE)).executions) == 1
     assert company.model.begun == company.model.heard == Counter(("one", "two", "six"))
     assert view.result.finish_reason is FinishReason.ANSWERED
 
@@ -67,7 +67,7 @@ async def test_a_stream_that_is_cut_is_cancelled_at_once_though_it_has_a_request
     await asyncio.sleep(0.5)
     await stream.aclose()
     await asyncio.sleep(0.05)
-    (left,) = (await service.list_executions(ALICE)).executions
+    (left,) = (await service.desk.list(ALICE)).executions
     assert left.state is ExecutionState.CANCELLED
     assert company.model.begun == Counter(("one",))
     assert company.model.heard == Counter()
@@ -79,7 +79,7 @@ async def test_a_call_without_request_id_is_cancelled_at_once() -> None:
     service = company.service()
     await leave_after(0.5, service.execute(ALICE, SEQUENCE))
     await asyncio.sleep(0.05)
-    (left,) = (await service.list_executions(ALICE)).executions
+    (left,) = (await service.desk.list(ALICE)).executions
     assert (left.state, company.model.heard) == (ExecutionState.CANCELLED, Counter())
 
 
@@ -88,8 +88,8 @@ async def test_an_explicit_wish_to_cancel_waits_for_no_call() -> None:
     company = Company()
     service = company.service()
     await leave_after(0.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
-    (left,) = (await service.list_executions(ALICE)).executions
-    assert (await service.cancel(ALICE, left.execution_id)).state is ExecutionState.CANCELLED
+    (left,) = (await service.desk.list(ALICE)).executions
+    assert (await service.desk.cancel(ALICE, left.execution_id)).state is ExecutionState.CANCELLED
     assert passed_s() == pytest.approx(0.5)
     assert company.model.heard == Counter()
 
@@ -99,12 +99,12 @@ async def test_a_run_that_somebody_keeps_goes_on_though_its_first_caller_has_lef
     company = Company()
     service = company.service()
     await leave_after(0.5, service.execute(ALICE, SEQUENCE, request_id="r1"))
-    (left,) = (await service.list_executions(ALICE)).executions
-    stream = service.resume(ALICE, left.execution_id, after_sequence=0, keep_running=True)
+    (left,) = (await service.desk.list(ALICE)).executions
+    stream = service.desk.resume(ALICE, left.execution_id, after_sequence=0, keep_running=True)
     await anext(stream)
     await stream.aclose()
     await asyncio.sleep(30)
-    (left,) = (await service.list_executions(ALICE)).executions
+    (left,) = (await service.desk.list(ALICE)).executions
     assert left.state is ExecutionState.SUCCEEDED
 
 
@@ -116,10 +116,10 @@ async def test_a_run_whose_calls_are_not_kept_waits_for_its_caller_and_is_then_c
     await leave_after(2.5, service.execute(ALICE, groups, request_id="r1"))
     await asyncio.sleep(LIMITS.reattach_s - 1)
     await leave_after(2.5, service.execute(ALICE, groups, request_id="r1"))
-    (left,) = (await service.list_executions(ALICE)).executions
+    (left,) = (await service.desk.list(ALICE)).executions
     assert left.state is ExecutionState.RUNNING
     await asyncio.sleep(LIMITS.reattach_s + 1)
-    (left,) = (await service.list_executions(ALICE)).executions
+    (left,) = (await service.desk.list(ALICE)).executions
     assert left.state is ExecutionState.CANCELLED
     assert set(company.model.begun.values()) == {1}
     assert passed_s() == pytest.approx(2.5 + 29 + 2.5 + 31)
@@ -176,7 +176,7 @@ async def test_a_call_under_way_is_spared_as_well_in_a_run_that_was_taken_over(
     first = company.service()
     call = asyncio.create_task(leave_after(2.5, first.execute(ALICE, task, request_id="r1")))
     await asyncio.sleep(2.2)
-    (execution,) = (await first.list_executions(ALICE)).executions
+    (execution,) = (await first.desk.list(ALICE)).executions
     run = company.runners[0].find_live(execution.execution_id)
     assert run is not None
     run.stop(Trigger.HAND_OVER)
@@ -186,7 +186,7 @@ async def test_a_call_under_way_is_spared_as_well_in_a_run_that_was_taken_over(
     if comes_back:
         await leave_after(LIMITS.reattach_s + 2.5, second.execute(ALICE, task, request_id="r1"))
     await asyncio.sleep(90)
-    (left,) = (await second.list_executions(ALICE)).executions
+    (left,) = (await second.desk.list(ALICE)).executions
     assert left.state is ExecutionState.CANCELLED
     (cut,) = company.model.begun - company.model.heard
     assert cut == "1", "only the call that was under way when the first server ended was made again"

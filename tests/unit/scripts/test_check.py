@@ -74,9 +74,10 @@ async def test_a_stage_of_pytest_counts_its_tests() -> None:
 def test_stages_see_no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("REASOND_CONFIG", "mine.toml")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("CI", "true")
     chosen = environment()
-    assert not [name for name in chosen if name.startswith(("OPENAI_", "REASOND"))]
+    assert not [name for name in chosen if name.startswith(("OPENAI_", "REASOND", "PYTHONDONTWRITEBYTECODE"))]
     assert chosen["CI"] == "true"
 
 

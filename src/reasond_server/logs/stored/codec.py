@@ -21,7 +21,7 @@ import pydantic_core
 
 from reasond_server.errors import InternalError, shown
 from reasond_server.types import Event, Execution, LoggedEvent, StepDetail
-from reasond_server.types.kinds import EVENTS, STEPS, Family, Field, fields_of
+from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, fields_of
 
 VERSION: Final = 1
 
@@ -129,7 +129,7 @@ def _row(text: str) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", row)
 
 
-def _tag_of(family: Family, value: object) -> str:
+def _tag_of(family: KindFamily, value: object) -> str:
     kind = family.kinds.get(value.__class__)
     if kind is None or not kind.is_logged:
         raise InternalError(f"{type(value).__name__} is of no kind that can be kept")
@@ -189,7 +189,7 @@ def _field_reader(field: Field) -> _Reader | None:
     return lambda body, tag: tuple(body if one is None else [one(value, tag) for value in body])
 
 
-def _value_reader(family: Family | None, kind: type) -> _Reader | None:
+def _value_reader(family: KindFamily | None, kind: type) -> _Reader | None:
     if family is not None:
         return lambda body, tag: _reader(family.classes[tag])(body, tag)
     if is_dataclass(kind):

@@ -40,7 +40,7 @@ async def refusing(
 
 async def test_two_writers_never_both_win_in_a_thousand_races(postgres_url: str, tmp_path: Path, time: Time) -> None:
     async with opened(postgres_url, tmp_path, time) as one:
-        conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000, timeout_s=50)
+        conformance = ExecutionStoreConformance(one.store, pass_time=one.pass_time, races=1000, timeout_s=250)
         await conformance.check("lets_one_of_two_writers_win")
 
 

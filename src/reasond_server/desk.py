@@ -1,0 +1,235 @@
+"""The executions of a caller, whatever works on them: read, follow, list, cancel and delete, once for every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic_core import from_json, to_json
+
+from reasond_server.access import audit
+from reasond_server.errors import InternalError, InvalidRequestError, ReasondError, Violation
+from reasond_server.logs.store import ExecutionFilter
+from reasond_server.telemetry.scope import note_execution
+from reasond_server.types import ExecutionState
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from reasond_server.logs.store import ExecutionStore
+    from reasond_server.runs.following import Follower
+    from reasond_server.runs.run import Run
+    from reasond_server.runs.runner import Runner
+    from reasond_server.types import Execution, FinishReason, LoggedEvent, Principal, StreamEvent
+
+_DEFAULT_PAGE = 50
+_LARGEST_PAGE = 100
+_STOP_ELSEWHERE_S = 10.0
+_LOOK_AGAIN_S = 1.0
+
+
+@value
+class ExecutionLog:
+    """An execution and the events of its log so far."""
+
+    execution: Execution
+    events: Sequence[LoggedEvent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionPage:
+    """One page of executions, newest first; the token is empty on the last page."""
+
+    executions: Sequence[Execution]
+    next_page_token: str
+
+
+class ExecutionDesk:
+    """Reads, follows, lists, cancels and forgets executions on behalf of a verified caller, who sees only its own.
+
+    What it finds or refuses stands in the audit log.
+    """
+
+    def __init__(self, *, store: ExecutionStore, runner: Runner, follower: Follower) -> None:
+        self._store = store
+        self._runner = runner
+        self._follower = follower
+
+    async def read(self, caller: Principal, execution_id: str) -> ExecutionLog:
+        """Return the execution with its log so far. Raises as `resume`."""
+        execution = await self._find(caller, execution_id)
+        return ExecutionLog(execution=execution, events=await self._read_events(execution))
+
+    async def resume(
+        self,
+        caller: Principal,
+        execution_id: str,
+        *,
+        after_sequence: int,
+        include_deltas: bool = False,
+        keep_running: bool = False,
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Yield the events of an execution above `after_sequence`, those to come included.
+
+        `keep_running` lets the execution go on when this stream is cut, whichever process works on it and takes it
+        over later; it is in force before the first event comes, and cannot be taken back.
+
+        Raises:
+            ExecutionNotFoundError: there is none for this caller.
+            CursorExpiredError: its log is no longer kept.
+            InvalidRequestError: the log never was that long.
+        """
+        execution = await self._find(caller, execution_id)
+        link_rpc_to(self._runner.find_live(execution_id))
+        if not 0 <= after_sequence <= execution.last_sequence:
+            text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
+            raise InvalidRequestError.of(Violation(field="resume.after_sequence", description=text))
+        if keep_running:
+            await self._keep(execution)
+        events = self._follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def follow(
+        self, execution: Execution, *, include_deltas: bool, keep_running: bool = False
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Yield all events of an execution of this caller that was just started or found; as `resume`."""
+        if keep_running:
+            await self._keep(execution)
+        async with aclosing(self._follower.follow(execution, after=0, include_deltas=include_deltas)) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self, caller: Principal, execution_id: str) -> Execution:
+        """Stop the execution, wait until its log has ended, and return it. Raises as `resume`.
+
+        One that is at work in another process, or in none, is returned as it is after 10 seconds at most.
+        """
+        return await self._stop(await self._find(caller, execution_id))
+
+    async def list(
+        self,
+        caller: Principal,
+        *,
+        strategy: str = "",
+        finish_reason: FinishReason | None = None,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> ExecutionPage:
+        """Return a page of the caller's executions, newest first.
+
+        Raises:
+            InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
+        """
+        if page_size < 0:
+            text = f"must be at least 0, got {page_size}"
+            raise InvalidRequestError.of(Violation(field="page_size", description=text))
+        size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
+        wanted = ExecutionFilter(strategy=strategy, finish_reason=finish_reason)
+        before = _place_of(page_token, wanted) if page_token else None
+        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
+        found = await self._store.page(caller.tenant, wanted, size=size + 1, before=before)
+        token = _token_after(found[size - 1], wanted) if len(found) > size else ""
+        return ExecutionPage(executions=found[:size], next_page_token=token)
+
+    async def delete(self, caller: Principal, execution_id: str) -> None:
+        """Stop the execution if it runs, and forget it. Raises as `resume`."""
+        await self._stop(await self._find(caller, execution_id))
+        await self._store.delete(caller.tenant, execution_id)
+
+    async def _find(self, caller: Principal, execution_id: str) -> Execution:
+        """Return the caller's execution."""
+        await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
+        try:
+            execution = await self._store.find(caller.tenant, execution_id)
+        except ReasondError as error:
+            audit.refuse(error, execution_id)
+            raise
+        note_concerned(execution_id)
+        return execution
+
+    async def _read_events(self, execution: Execution) -> Sequence[LoggedEvent]:
+        """Return the log, of a damaged one what comes before the damage, and the end."""
+        tenant, name = execution.tenant, execution.execution_id
+        try:
+            events = await self._store.read(tenant, name)
+        except InternalError:
+            events = ()
+        if execution.state is ExecutionState.RUNNING or (events and events[-1].sequence >= execution.last_sequence):
+            return events
+        return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
+
+    async def _keep(self, execution: Execution) -> None:
+        """Let the execution go on when nobody follows it, unless that was asked for when it began."""
+        run = self._runner.find_live(execution.execution_id)
+        if run is not None:
+            if run.work.request.keep_running:
+                return
+            run.subscribers.keep()
+        if execution.state is ExecutionState.RUNNING:
+            await self._store.request_keep(execution.tenant, execution.execution_id)
+
+    async def _stop(self, execution: Execution) -> Execution:
+        """Stop an execution wherever it is at work, and return it as it is then."""
+        run = self._runner.find_live(execution.execution_id)
+        if run is not None:
+            run.cancel()
+            await run.wait_for_end()
+        elif execution.state is ExecutionState.RUNNING:
+            await self._stop_elsewhere(execution)
+        return await self._store.find(execution.tenant, execution.execution_id)
+
+    async def _stop_elsewhere(self, execution: Execution) -> None:
+        """Ask the process that works on the execution to stop it, and wait until it has, but not for ever."""
+        moved = asyncio.Event()
+        tenant, execution_id = execution.tenant, execution.execution_id
+        with self._store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_ELSEWHERE_S):
+                await self._store.request_cancel(tenant, execution_id)
+                while (await self._store.find(tenant, execution_id)).state is ExecutionState.RUNNING:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_AGAIN_S):
+                            await moved.wait()
+                    moved.clear()
+
+
+def link_rpc_to(run: Run | None) -> None:
+    """Let the span of the RPC at work point at `run`, if it is at work here."""
+    if run is not None:
+        run.trace.link_rpc()
+
+
+def note_concerned(execution_id: str) -> None:
+    """Let the audit log and the access log say which execution the call is about."""
+    audit.concern(execution_id)
+    note_execution(execution_id)
+
+
+def _token_after(execution: Execution, wanted: ExecutionFilter) -> str:
+    """Return the token of the page that begins after `execution`."""
+    place = [execution.create_time.timestamp(), execution.execution_id, wanted.strategy, wanted.finish_reason]
+    return base64.urlsafe_b64encode(to_json(place)).decode()
+
+
+def _place_of(token: str, wanted: ExecutionFilter) -> tuple[float, str]:
+    """Return the place (create time, id) that `token` stands for.
+
+    Raises:
+        InvalidRequestError: it is not a token of ours, or it was made for another filter.
+    """
+    try:
+        match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
+            case [float(time), str(execution_id), strategy, finish_reason] if (
+                strategy == wanted.strategy and finish_reason == wanted.finish_reason
+            ):
+                return time, execution_id
+    except (ValueError, binascii.Error):
+        pass
+    text = "must be the next_page_token of the page before, with the same filters"
+    raise InvalidRequestError.of(Violation(field="page_token", description=text))
