@@ -16,7 +16,7 @@ from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import ExecutionFilter, Record
-from reasond_server.types import ToolResult, Usage
+from reasond_server.types import ExecutionState, ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, calculated, courses, reply_to
 from tests.simulation.questions import marker_of as request_marker
 from tests.simulation.scripted import is_of_list
@@ -174,6 +174,9 @@ class World:
     def was_committed(self, part: Append) -> None:
         """Note which replies are on record; each names the prompt that it answers."""
         execution_id = part.execution.execution_id
+        if part.execution.state is ExecutionState.SUSPENDED:
+            self.happened["suspended"] += 1
+            self.leases.pop(execution_id, None)
         for entry in part.entries:
             if isinstance(entry, Record):
                 self.committed[execution_id].add(entry.body)
@@ -255,7 +258,7 @@ class World:
             self._holders[request_id] = execution_id
         if "reason" in kept:
             self._left_alone.add(execution_id)
-        else:
+        elif "task" in kept:
             self._tags[execution_id] = kept["task"]["agent_capabilities"][0]
         if inherits:
             self.interrupted.add(execution_id)

@@ -50,7 +50,7 @@ def _plain_content(value: object) -> int:
         return len(value) * 4
     if isinstance(value, Mapping):
         size = 2 * _BYTES_PER_VALUE * len(value)
-        # As above: the configuration of every run passes here.
+        # As above: every step of somebody else's strategy passes here.
         for key, each in value.items():
             size += len(key) * 4
             if type(each) is str:
