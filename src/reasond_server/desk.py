@@ -161,7 +161,7 @@ class ExecutionDesk:
             events = await self._store.read(tenant, name)
         except InternalError:
             events = ()
-        if execution.state is ExecutionState.RUNNING or (events and events[-1].sequence >= execution.last_sequence):
+        if not execution.state.has_ended or (events and events[-1].sequence >= execution.last_sequence):
             return events
         return [*events, *await self._store.read(tenant, name, after=execution.last_sequence - 1)]
 
@@ -172,7 +172,7 @@ class ExecutionDesk:
             if run.work.request.keep_running:
                 return
             run.subscribers.keep()
-        if execution.state is ExecutionState.RUNNING:
+        if not execution.state.has_ended:
             await self._store.request_keep(execution.tenant, execution.execution_id)
 
     async def _stop(self, execution: Execution) -> Execution:
@@ -181,7 +181,11 @@ class ExecutionDesk:
         if run is not None:
             run.cancel()
             await run.wait_for_end()
-        elif execution.state is ExecutionState.RUNNING:
+            # It may have been suspended at that moment.
+            execution = await self._store.find(execution.tenant, execution.execution_id)
+        if execution.state is ExecutionState.SUSPENDED:
+            await self._runner.stop_suspended(execution.tenant, execution.execution_id)
+        elif execution.state is ExecutionState.RUNNING and run is None:
             await self._stop_elsewhere(execution)
         return await self._store.find(execution.tenant, execution.execution_id)
 
@@ -192,7 +196,7 @@ class ExecutionDesk:
         with self._store.watch(execution_id, lambda _: moved.set()), suppress(TimeoutError):
             async with asyncio.timeout(_STOP_ELSEWHERE_S):
                 await self._store.request_cancel(tenant, execution_id)
-                while (await self._store.find(tenant, execution_id)).state is ExecutionState.RUNNING:
+                while not (await self._store.find(tenant, execution_id)).state.has_ended:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await moved.wait()

@@ -121,9 +121,7 @@ async def test_what_was_at_work_is_gone_on_with_and_no_tool_is_called_twice(left
     shown = left.shown["running"]
     assert set(shown) == set(QUESTIONS)
     async with left.serve() as caller:
-        logs = {
-            name: await follow_all(caller, told["execution_id"], QUESTIONS[name]) for name, told in shown.items()
-        }
+        logs = {name: await follow_all(caller, told["execution_id"], QUESTIONS[name]) for name, told in shown.items()}
         lost = await caller.events(left.shown["lost"]["execution_id"])
     for name, events in logs.items():
         before = shown[name]["events"]

@@ -92,13 +92,13 @@ def misfit() -> int:
 
 
 @server.tool(structured_output=False)
-def malformed() -> Any:
+def malformed() -> Any:  # named so: it is the name of the tool
     """Returns a result that lacks what every result has."""
     return types.CallToolResult.model_construct(content=[types.TextContent.model_construct(type="text")])
 
 
 @server.tool(structured_output=False)
-def heard(context: Context) -> str:
+def heard(context: Context) -> str:  # named so: it is the name of the tool
     """Tells all that came with the call beside its arguments."""
     return json.dumps({"meta": dict(context.request_context.meta or {}), "headers": dict(context.headers or {})})
 

@@ -59,9 +59,7 @@ async def test_a_model_over_a_real_engine_conforms(engine: Engine, protocol: Pro
         assert not await conformance.check(check)
 
 
-async def ask_model(
-    model: OpenAIModel, max_tokens: int, stop: Sequence[str] = ()
-) -> tuple[list[ModelEvent], Finished]:
+async def ask_model(model: OpenAIModel, max_tokens: int, stop: Sequence[str] = ()) -> tuple[list[ModelEvent], Finished]:
     messages = (Message(role=Role.SYSTEM, content="Be brief."), Message(role=Role.USER, content="Six times seven?"))
     request = ChatRequest(messages=messages, max_tokens=max_tokens, temperature=0.0, stop=stop)
     async with aclosing(model.stream(request)) as events:

@@ -126,9 +126,7 @@ async def test_what_follows_spent_tokens_is_never_a_failure_that_clients_retry_b
 async def test_a_draining_core_refuses_new_work_and_says_when_to_retry() -> None:
     async with served_core() as (served, core):
         core.runner.begin_drain()
-        code, _, details = await get_error(
-            served.reasoning.Reason(pb.ReasonRequest(task=TASK), metadata=AUTHORIZED)
-        )
+        code, _, details = await get_error(served.reasoning.Reason(pb.ReasonRequest(task=TASK), metadata=AUTHORIZED))
 
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
     assert details["RetryInfo"].retry_delay.ToMilliseconds() > 0

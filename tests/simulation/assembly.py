@@ -17,6 +17,7 @@ from tests.simulation.questions import STRATEGIES
 
 if TYPE_CHECKING:
     from reasond_server.logs.store import ExecutionStore
+    from tests.napping import NappingKind
     from tests.simulation.world import Tools, Upstream, World
 
 LEASE_S = 15.0
@@ -29,6 +30,7 @@ class Parts:
 
     runner: Runner
     service: ReasoningService
+    napping: NappingKind
 
     async def start(self) -> None:
         """Begin the upkeep."""
@@ -39,7 +41,9 @@ class Parts:
         await self.runner.drain(grace_s=5.0)
 
 
-def assemble(world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str) -> Parts:
+def assemble(
+    world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str, napping: NappingKind
+) -> Parts:
     """Return the parts of the process `name`."""
     chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - chance that can be repeated
     # Clocks do not run alike.
@@ -65,7 +69,7 @@ def assemble(world: World, store: ExecutionStore, model: Upstream, tools: Tools,
             lease_s=LEASE_S,
             reattach_s=30.0,
         ),
-        kinds=[kind],
+        kinds=[kind, napping],
     )
     service = ReasoningService(
         registry=registry,
@@ -78,4 +82,4 @@ def assemble(world: World, store: ExecutionStore, model: Upstream, tools: Tools,
         clock=clock,
         policy=Policy(default_strategy="listed"),
     )
-    return Parts(runner=runner, service=service)
+    return Parts(runner=runner, service=service, napping=napping)

@@ -60,9 +60,7 @@ class Client:
             except CutError:
                 pass
             except TimeoutError:
-                self._world.report(
-                    f"a client of {self._execution_id or self._tag} waited {_PATIENCE_S:g} s in vain"
-                )
+                self._world.report(f"a client of {self._execution_id or self._tag} waited {_PATIENCE_S:g} s in vain")
                 return
             except ReasondError as error:
                 self._judge(error)
@@ -147,9 +145,7 @@ class Client:
         async def get(service: ReasoningService) -> None:
             view = await service.get(CALLER, self._execution_id)
             if len(view.steps) + (view.result.finish_reason is not None) < seen and not self._is_gone():
-                self._world.report(
-                    f"{len(view.steps)} steps of {self._execution_id} were got, {seen} events seen"
-                )
+                self._world.report(f"{len(view.steps)} steps of {self._execution_id} were got, {seen} events seen")
 
         await self._ask(process, get)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from reasond_server.errors import ReasondError, StoreUnavailableError
 from reasond_server.runs.driving import Driver
-from reasond_server.types import ExecutionState
 from tests.simulation.assembly import assemble
 from tests.simulation.virtual import OWNER
 from tests.simulation.world import WORKS_ON, Tools, Upstream
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.runs.run import Run
     from reasond_server.types import Execution, LoggedEvent, StreamEvent
+    from tests.napping import NappingKind
+    from tests.simulation.assembly import Parts
     from tests.simulation.world import World
 
 ResultT = TypeVar("ResultT")
@@ -76,7 +78,14 @@ class Connection:
 class Process:
     """One life of a server process: a service on the common store, until it is stopped or dies."""
 
-    def __init__(self, world: World, store: ExecutionStore, *, dies_at_point: int | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        store: ExecutionStore,
+        *,
+        dies_at_point: int | None,
+        napping_of: Callable[[World, Process], NappingKind],
+    ) -> None:
         self.world = world
         self.name = world.new_id("p")
         self.is_dead = False
@@ -91,7 +100,11 @@ class Process:
         self._context.run(OWNER.set, self)
         self.store = FaultyStore(store, self)
         self._parts = self._context.run(
-            assemble, world, self.store, Upstream(world, self), Tools(world, self), name=self.name
+            partial(assemble, name=self.name, napping=napping_of(world, self)),
+            world,
+            self.store,
+            Upstream(world, self),
+            Tools(world, self),
         )
 
     @property
@@ -162,6 +175,10 @@ class Process:
     def ask(self, make: Callable[[ReasoningService], Awaitable[object]]) -> Connection:
         """Make a call that is answered with nothing but its end."""
         return self._connect(self._unary(make, connection := Connection()), connection)
+
+    def ask_parts(self, make: Callable[[Parts], Awaitable[object]]) -> Connection:
+        """Make a call behind the front door, as the service of another kind of work would."""
+        return self._connect(self._unary(lambda _: make(self._parts), connection := Connection()), connection)
 
     def _connect(self, work: Coroutine[Any, Any, None], connection: Connection) -> Connection:
         if self.is_dead:
@@ -404,7 +421,7 @@ class FaultyStore:
         running = [
             execution.execution_id
             for execution in self._world.all_executions()
-            if execution.request_id == request_id and execution.state is ExecutionState.RUNNING
+            if execution.request_id == request_id and not execution.state.has_ended
         ]
         if len(running) > 1:
             self._world.report(f"{running} run for the request id {request_id!r}")

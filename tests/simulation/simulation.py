@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.types import (
@@ -18,17 +19,20 @@ from reasond_server.types import (
     Usage,
     UsageSource,
 )
+from tests.napping import NappingWork
 from tests.simulation.clients import Client
+from tests.simulation.naps import NapClient, make_kind
 from tests.simulation.processes import Process, current_process, task_factory
 from tests.simulation.questions import courses, plain
 from tests.simulation.virtual import StandstillError, VirtualLoop
-from tests.simulation.world import World, usage_of
+from tests.simulation.world import TENANT, World, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reasond_server.logs.store import ExecutionStore
     from reasond_server.types import Budget
+    from tests.simulation.assembly import Parts
     from tests.simulation.questions import Course, Question
 
 _CALM_LIMIT_S = 300.0
@@ -123,6 +127,9 @@ class Simulation:
             request_id = f"r-{tag}" if chance.random() < 0.6 else ""
             sharers = chance.choice((1, 1, 2, 4)) if request_id else 1
             clients += [Client(world, self._choose, tag=tag, request_id=request_id) for _ in range(sharers)]
+        for _ in range(chance.choice((0, 0, 1, 2))):
+            tag = world.new_id("q")
+            clients += [NapClient(world, self._choose, tag=tag) for _ in range(chance.choice((1, 1, 2)))]
         return clients
 
     def _choose(self) -> Process | None:
@@ -138,7 +145,7 @@ class Simulation:
             dies_at = (
                 chance.choice((None, chance.randint(1, 40), chance.randint(1, 400))) if world.rates.crash else None
             )
-            process = Process(world, self._store, dies_at_point=dies_at)
+            process = Process(world, self._store, dies_at_point=dies_at, napping_of=make_kind)
             self._processes.append(process)
             try:
                 await process.start()
@@ -158,12 +165,21 @@ class Simulation:
     async def _all_ended(self) -> None:
         """Wait until every log has its result: nothing may be left that runs for ever."""
         limit = self._loop.time() + _CALM_LIMIT_S
-        while running := [one for one in self._world.all_executions() if one.state is ExecutionState.RUNNING]:
+        while running := [one for one in self._world.all_executions() if not one.state.has_ended]:
             if self._loop.time() > limit:
                 names = [one.execution_id for one in running]
                 self._world.report(f"{names} still run {_CALM_LIMIT_S:g} s after the last client has left")
                 return
+            for one in running:
+                process = self._choose()
+                if one.state is ExecutionState.SUSPENDED and one.wake_time is None and process is not None:
+                    process.ask_parts(partial(_wake, one.execution_id))
             await asyncio.sleep(1.0)
+
+
+async def _wake(execution_id: str, parts: Parts) -> None:
+    """Wake what only a call can wake."""
+    await parts.runner.wake(TENANT, execution_id)
 
 
 class Verdict:
@@ -213,9 +229,7 @@ class Verdict:
             if seen is not None and seen != there:
                 world.report(f"event {logged.sequence} of {execution_id} was seen as {seen} and is {there}")
         if world.seen[execution_id] and max(world.seen[execution_id]) > len(events):
-            world.report(
-                f"{max(world.seen[execution_id])} events of {execution_id} were seen, {len(events)} are kept"
-            )
+            world.report(f"{max(world.seen[execution_id])} events of {execution_id} were seen, {len(events)} are kept")
         result = bodies[-1]
         if isinstance(result, Result):
             self._judge_usage(execution_id, steps, result)
@@ -234,6 +248,9 @@ class Verdict:
         if usage.total_tokens < stepped.total_tokens:
             world.report(f"the steps of {execution_id} cost {stepped}, the whole {usage}")
         world.happened[f"ended {result.finish_reason}"] += 1
+        is_whole = result.finish_reason is FinishReason.ANSWERED and result.strategy_used == NappingWork.name
+        if is_whole and len(steps) != int(result.answer):
+            world.report(f"{execution_id} took {result.answer} steps and has {len(steps)}")
         if result.error is not None:
             world.happened[f"failed {result.error.reason}"] += 1
             # Nobody could have come back for the answer of a unary run without a request id: it is not gone on with.
@@ -263,9 +280,7 @@ class Verdict:
         """What died on the way, and where, makes no difference: the same steps as undisturbed, as far as it came."""
         taken = [plain(step.detail) for step in steps]
         if taken != list(course.steps[: len(taken)]):
-            self._world.report(
-                f"the steps of {execution_id} are {taken}, undisturbed they are {course.steps}"
-            )
+            self._world.report(f"the steps of {execution_id} are {taken}, undisturbed they are {course.steps}")
         if result.finish_reason is course.finish_reason and (result.answer, len(taken)) != (
             course.answer,
             len(course.steps),

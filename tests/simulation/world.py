@@ -16,7 +16,7 @@ from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.logs.memory import MemoryExecutionStore
 from reasond_server.logs.store import ExecutionFilter, Record
-from reasond_server.types import ToolResult, Usage
+from reasond_server.types import ExecutionState, ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, courses, reply_to, run_calculator
 from tests.simulation.questions import marker_of as request_marker
 from tests.simulation.scripted import is_of_list
@@ -174,6 +174,9 @@ class World:
     def was_committed(self, part: Append) -> None:
         """Note which replies are on record; each names the prompt that it answers."""
         execution_id = part.execution.execution_id
+        if part.execution.state is ExecutionState.SUSPENDED:
+            self.happened["suspended"] += 1
+            self.leases.pop(execution_id, None)
         for entry in part.entries:
             if isinstance(entry, Record):
                 self.committed[execution_id].add(entry.body)
@@ -236,9 +239,7 @@ class World:
         if holder.process != process.name:
             self.report(f"{process.name} began {what} of {execution_id}, whose lease {holder.process} has")
         elif now_s >= holder.until_s:
-            self.report(
-                f"{process.name} began {what} of {execution_id} {now_s - holder.until_s:.3f} s too late"
-            )
+            self.report(f"{process.name} began {what} of {execution_id} {now_s - holder.until_s:.3f} s too late")
 
     def require_closed(self, process: Process, execution_id: str, what: str) -> None:
         """A call goes on: that may be for a moment after somebody else has got the lease."""
@@ -247,9 +248,7 @@ class World:
             return
         passed_s = self.loop.time() - max(holder.since_s, process.awake_since_s)
         if passed_s > CLOSED_WITHIN_S:
-            self.report(
-                f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over"
-            )
+            self.report(f"{process.name} reads {what} of {execution_id}, {passed_s:.3f} s after it was taken over")
 
     def was_created(self, execution_id: str, request_id: str, plan: str, inherits: str) -> None:
         """Note whose question an execution works on, what it takes over, and whether anybody can go on with it."""
@@ -259,7 +258,7 @@ class World:
             self._holders[request_id] = execution_id
         if "reason" in kept:
             self._left_alone.add(execution_id)
-        else:
+        elif "task" in kept:
             self._tags[execution_id] = kept["task"]["agent_capabilities"][0]
         if inherits:
             self.interrupted.add(execution_id)

@@ -79,7 +79,7 @@ class ExecutionStoreConformance:
         pass_time: Callable[[float], Awaitable[None]],
         races: int = 20,
         largest_log_bytes: int = 64 * 1024 * 1024,
-        timeout_s: float = 30.0,
+        timeout_s: float = 180.0,
     ) -> None:
         self._store = store
         self._pass_time = pass_time

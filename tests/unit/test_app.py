@@ -157,9 +157,7 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
     taken: list[asyncio.StreamWriter] = []
     silent = await asyncio.start_server(lambda _reader, writer: taken.append(writer), "127.0.0.1")
     base_url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1"
-    settings = load_keys(
-        SERVER__DRAIN_DELAY_S="300", LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url
-    )
+    settings = load_keys(SERVER__DRAIN_DELAY_S="300", LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url)
     serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
     listening = await ready.get()
     async with AsyncClient(listening.grpc, token=listening.token) as client:

@@ -163,6 +163,7 @@ class ReasoningWork:
         "_tools",
         "agent",
         "kind",
+        "may_suspend",
         "metrics",
         "name",
         "new_step_count",
@@ -185,6 +186,7 @@ class ReasoningWork:
         self.source = assignment.strategy_source
         self.agent = assignment.task.agent or ""
         self.request = request
+        self.may_suspend = False
         self.step_count = 0
         # Below 0 while steps are made that are logged already.
         self.new_step_count = -len(known)

@@ -151,14 +151,18 @@ class Driver:
     async def _finish(self, run: Run, *, has_stopped: bool) -> None:
         """Write down how a run ended whose work goes on no more, or was left behind; never raises.
 
-        A run that another process goes on with is left without an end. One that is handed over is written down as far
-        as it came.
+        A run that another process goes on with, or that is suspended, is left without an end. One that is handed over
+        is written down as far as it came.
         """
         if run.journal is not None:
             run.journal.close()
         run.accounts.model.close()
         try:
-            if run.cause not in LEAVES:
+            if run.phase is Phase.SUSPENDED:
+                # What happens while that is committed is for this task to see out.
+                run.on_over = _do_nothing
+                await run.log.wait_for_commit()
+            if run.phase is Phase.STOPPING and run.cause not in LEAVES:
                 ending = _ending_of(run)
                 await self._write_end(run, ending if has_stopped else _leave_behind(run, ending))
             elif run.cause is Trigger.HAND_OVER and run.journal is not None:
@@ -250,6 +254,9 @@ def _report_left(run: Run, observer: RunObserver) -> None:
     if cause is not None and cause in LEAVES:
         left = {"execution_id": run.identity.execution_id, "stop_reason": STOP_REASONS[cause]}
         _log.info("execution left to another process", extra=left)
+        return
+    if run.phase is Phase.SUSPENDED:
+        _log.info("execution suspended", extra={"execution_id": run.identity.execution_id})
         return
     error = None if ending is None else ending.error
     # For debugging only where the access log says it, in the line of the one call it was for.

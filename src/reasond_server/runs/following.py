@@ -13,7 +13,7 @@ from reasond_server.logs.store import Change
 from reasond_server.runs.admission import draining
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.work import failure_of
-from reasond_server.types import ExecutionState, Heartbeat, LastEvent, StreamEvent
+from reasond_server.types import Heartbeat, LastEvent, StreamEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -218,9 +218,12 @@ class EventSource:
         return ()
 
     async def _look_for_the_end(self, after: int) -> None:
-        """Note whether the log ends at `after`; tell the writer that somebody follows if it does not."""
+        """Note whether the log ends at `after`; tell the writer that somebody follows if it does not.
+
+        A suspended execution has no writer: it is followed until somebody wakes it and it ends.
+        """
         found = await self._store.find(self._tenant, self._id)
-        if found.state is ExecutionState.RUNNING:
+        if not found.state.has_ended:
             await self._announce()
         elif found.last_sequence <= after:
             self.has_ended = True

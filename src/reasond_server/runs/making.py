@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import InternalError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
 from reasond_server.logs.redaction import redact
+from reasond_server.logs.store import Record
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan
@@ -22,17 +24,20 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from reasond_server.clock import Clock
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.logs.leases import Tenure
-    from reasond_server.logs.store import Creation, Record, Recovery
+    from reasond_server.logs.store import Creation, Recovery
     from reasond_server.logs.writer import LogWriter
     from reasond_server.runs.live_runs import RunnerLimits
     from reasond_server.runs.run import Work
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types import Event, Execution, Json, Usage
 
+
+_SLEPT: Final = "slept::1"
 
 AccountOf = Callable[[str, str, str], TokenAccount | None]
 """Returns the budget that a tenant's subject has for an execution; None where nothing bounds its tokens."""
@@ -186,7 +191,9 @@ class Maker:
         work = self._kinds[execution.kind].revive(plan, recovery)
         log = self._open_log(execution, version=recovery.version, fence=recovery.fence)
         log.keeps_records = bool(execution.request_id)
-        elapsed_s = (self._clock.now() - execution.create_time).total_seconds()
+        now = self._clock.now()
+        slept_s = _sum_sleep(recovery, now)
+        elapsed_s = (now - execution.create_time).total_seconds() - slept_s
         run = self._build(
             work=work,
             log=log,
@@ -196,10 +203,12 @@ class Maker:
             records=recovery.records,
             before=execution.usage,
             is_recoverable=True,
-            trace=RunTrace(is_takeover=True),
+            trace=RunTrace(is_takeover=not recovery.was_suspended),
         )
         if not recovery.events:
-            log.append(work.begin(run), now=self._clock.now(), usage=run.accounts.usage)
+            log.append(work.begin(run), now=now, usage=run.accounts.usage)
+        if recovery.was_suspended:
+            log.record(Record(key=_SLEPT, body=json.dumps({"seconds": slept_s})), usage=run.accounts.usage)
         return run
 
     def write_off(self, recovery: Recovery, error: ReasondError) -> RunLog:
@@ -290,7 +299,7 @@ class Maker:
         request = work.request
         if not request.can_be_resumed:
             return "nobody could have come back for its result"
-        if not self._is_durable and not request.request_id:
+        if not self._is_durable and not request.request_id and not work.may_suspend:
             return "its store was gone with the server"
         if not self._limits.records_content:
             return "its content was not kept ([store] record_content)"
@@ -303,6 +312,15 @@ def going_on_failed(error: InternalError) -> InternalError:
         f"The server that worked on this execution went down, and no other can go on: {error.message}",
         remedy="What was done until then is kept. Start the task again, with another request id if it had one.",
     )
+
+
+def _sum_sleep(recovery: Recovery, now: datetime) -> float:
+    """Return the seconds in which the execution was suspended: they are no part of its time."""
+    kept = [record.body for record in recovery.records if record.key == _SLEPT]
+    before_s: float = json.loads(kept[-1])["seconds"] if kept else 0.0
+    if not recovery.was_suspended or not recovery.events:
+        return before_s
+    return before_s + max(0.0, (now - recovery.events[-1].create_time).total_seconds())
 
 
 def _plan_of(work: Work, nonce: str, calibration: Json) -> str:

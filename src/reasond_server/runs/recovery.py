@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reasond_server.errors import ReasondError
 from reasond_server.logs.leases import Upkeep
 from reasond_server.runs.making import going_on_failed
-from reasond_server.runs.phase import Trigger
+from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.plan import PlanError
 from reasond_server.runs.recorded_calls import ReplayError
 
@@ -48,6 +48,9 @@ class Recoverer:
         carry_over: Callable[[str, str, str, int], Awaitable[Leavable | None]],
         observer: WorkObserver,
     ) -> None:
+        self._store = store
+        self._lease = lease
+        self._clock = clock
         self._runs = runs
         self._maker = maker
         self._driver = driver
@@ -76,6 +79,14 @@ class Recoverer:
         self._runs.by_id[run.identity.execution_id] = run
         return run
 
+    async def wake(self, tenant: str, execution_id: str, place: Place) -> bool:
+        """Go on with a suspended execution in `place`; return whether it was one. Raises as the store does."""
+        since_s = self._clock.monotonic()
+        recovery = await self._store.wake(self._lease, tenant, execution_id)
+        if recovery is not None:
+            self.adopt(recovery, since_s, place)
+        return recovery is not None
+
     async def aclose(self, *, within_s: float) -> None:
         """Wait for what is under way, and stop the upkeep."""
         if self._tasks:
@@ -85,13 +96,17 @@ class Recoverer:
         """See Heir."""
         return 0 if self._admission.is_draining else self._admission.free_places
 
-    def adopt(self, recovery: Recovery, since_s: float) -> None:
-        """Go on with what a process left behind, or end it where that cannot be."""
+    def adopt(self, recovery: Recovery, since_s: float, place: Place | None = None) -> None:
+        """Go on with what a process left behind or suspended, in `place` if there is one; end it where that cannot be.
+
+        The lease was asked for at `since_s`. A `place` that no run takes stays its caller's.
+        """
         name = recovery.execution.execution_id
         own = self._runs.by_id.get(name)
         if own is not None:
-            # This process was out of touch for longer than its lease lasted, and is its own heir.
-            own.stop(Trigger.LOSE)
+            if own.phase is not Phase.SUSPENDED:
+                # This process was out of touch for longer than its lease lasted, and is its own heir.
+                own.stop(Trigger.LOSE)
             self._spawn(self._adopt_after(own, recovery, since_s), name=f"adoption of {name}")
             return
         if not self._maker.knows(recovery.execution):
@@ -103,14 +118,17 @@ class Recoverer:
             self._maker.write_off(recovery, going_on_failed(error))
             self._observer.run_recovered("written_off")
             return
-        self._observer.run_recovered("resumed")
+        if not recovery.was_suspended:
+            self._observer.run_recovered("resumed")
         if recovery.is_keep_requested:
             run.subscribers.keep()
         if not run.subscribers.keeps_running:
             run.subscribers.await_one(within_s=self._limits.reattach_s)
-        place = self._admission.force()
+        place = self._admission.force() if place is None else place
         self.begin(run, place, since_s=since_s)
         self._runs.notify(name)
+        if recovery.is_cancel_requested:
+            run.cancel()
         self._spawn(self._count(run, place, recovery.fence), name=f"permit of {name}")
 
     async def _adopt_after(self, own: Run, recovery: Recovery, since_s: float) -> None:

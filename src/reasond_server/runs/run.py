@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reasond_server.errors import ReasondError
+from reasond_server.errors import InternalError, ReasondError
 from reasond_server.logs.log import is_gone
 from reasond_server.runs.phase import CANCELS, Phase, Trigger, advance
 from reasond_server.runs.work import RunEnding, cancel_with
@@ -185,6 +185,7 @@ class Work(Protocol):
         request: who asks.
         step_count: steps so far, in all lives of the execution.
         new_step_count: those of this life.
+        may_suspend: whether it may suspend, so that even a store in memory has to keep what goes on with it.
         metrics: what it measured so far, for the observer.
     """
 
@@ -195,6 +196,7 @@ class Work(Protocol):
     request: WorkRequest
     step_count: int
     new_step_count: int
+    may_suspend: bool
     metrics: Any
 
     @property
@@ -351,6 +353,24 @@ class Run:
         self.ending = ending.again() if isinstance(ending, ReasondError) else ending
         if self.journal is not None:
             self.journal.close()
+        self.accounts.set_timer(self.accounts.cleanup_s, self._be_over)
+        return True
+
+    def suspend(self, event: Event, *, now: datetime, wake_time: datetime | None) -> bool:
+        """Append `event` and let the execution wait in the store until `wake_time` or a call; return whether it does.
+
+        False where something else decided before how this life ends. From now on the work cleans up and returns.
+
+        Raises:
+            InternalError: nobody could go on with it.
+        """
+        if self.journal is None:
+            raise InternalError("an execution with which nobody can go on cannot be suspended")
+        if not self.advance(Trigger.SUSPEND):
+            return False
+        self.journal.close()
+        self.subscribers.held = None
+        self.log.suspend(event, now=now, usage=self.accounts.usage, wake_time=wake_time)
         self.accounts.set_timer(self.accounts.cleanup_s, self._be_over)
         return True
 

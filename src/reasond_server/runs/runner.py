@@ -176,6 +176,23 @@ class Runner:
             prepared = self._maker.prepare(work, await self.request_ids.find_predecessor(held))
         raise OverloadedError("Too many callers make the same request", remedy="Retry.")
 
+    async def wake(self, tenant: str, execution_id: str, *, within_s: float | None = None) -> bool:
+        """Go on with a suspended execution in this process; False where it is not suspended (any more).
+
+        Raises: as `find_place`, and as `ExecutionStore.find`.
+        """
+        with await self.find_place(tenant, within_s=within_s) as place:
+            return await self._wake_whole(tenant, execution_id, place)
+
+    async def stop_suspended(self, tenant: str, execution_id: str) -> None:
+        """End a suspended execution as cancelled, whether there is a place or not. Raises as `ExecutionStore.find`."""
+        await self._store.request_cancel(tenant, execution_id)
+        with self._admission.force() as place:
+            await self._wake_whole(tenant, execution_id, place)
+        run = self.find_live(execution_id)
+        if run is not None:
+            await run.wait_for_end()
+
     async def drain(self, *, grace_s: float) -> None:
         """Admit nothing more and see the running executions out within `grace_s` seconds.
 
@@ -259,6 +276,19 @@ class Runner:
                 if claim.execution_id == execution.execution_id:
                     run = self._maker.make(prepared, execution, inherited=claim.inherited)
                     self._recoverer.begin(run, place, since_s=since_s).cancel()
+            raise
+
+    async def _wake_whole(self, tenant: str, execution_id: str, place: Place) -> bool:
+        """Wake an execution even where the caller is cancelled meanwhile: what is leased here must have a run."""
+        waking = asyncio.create_task(
+            self._recoverer.wake(tenant, execution_id, place), name=f"waking of {execution_id}"
+        )
+        try:
+            return await asyncio.shield(waking)
+        except asyncio.CancelledError:
+            while not waking.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([waking])
             raise
 
     def _start_unresumable(self, work: Work, place: Place) -> Execution:

@@ -17,8 +17,8 @@ from tests.unit.grpc_api.parts import (
     AUTHORIZED,
     SOON,
     ScriptedReasoning,
-    get_error,
     bare_server,
+    get_error,
     serving,
     status_in,
 )

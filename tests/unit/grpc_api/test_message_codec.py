@@ -9,7 +9,7 @@ from google.protobuf import json_format, struct_pb2
 from reasond.v1 import reasoning_service_pb2
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.message_codec import Codec
-from tests.unit.grpc_api.parts import AUTHORIZED, ScriptedReasoning, get_error, bare_server, serving
+from tests.unit.grpc_api.parts import AUTHORIZED, ScriptedReasoning, bare_server, get_error, serving
 
 REASON = "/reasond.v1.ReasoningService/Reason"
 

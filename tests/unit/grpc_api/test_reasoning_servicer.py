@@ -74,9 +74,7 @@ async def test_what_the_core_refuses_names_the_fields_of_the_request() -> None:
 
     task = execution_pb2.ReasoningTask(query="q", chain_of_thought=strategies_pb2.ChainOfThoughtConfig(max_tokens=1))
     async with serving(ScriptedReasoning(on_execute=refuse)) as served:
-        _, message, details = await get_error(
-            served.reasoning.Reason(pb.ReasonRequest(task=task), metadata=AUTHORIZED)
-        )
+        _, message, details = await get_error(served.reasoning.Reason(pb.ReasonRequest(task=task), metadata=AUTHORIZED))
 
     assert message == "Request validation failed: max_tokens must be at least 100"
     assert details["BadRequest"].field_violations[0].field == "task.chain_of_thought.max_tokens"

@@ -18,7 +18,7 @@ from tests.unit.http_api.parts import Site, verifier
 from tests.unit.telemetry.parts import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 
 def exposition() -> Exposition:
@@ -63,22 +63,22 @@ async def test_nothing_else_is_served_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    ("make_headers", "status"),  # made in the test: a token that collecting made may be too old when its turn comes
     [
-        ({}, 401),
-        ({"authorization": "Bearer nonsense"}, 401),
-        ({"authorization": "Basic YTpi"}, 401),
-        ({"authorization": f"Bearer {Site.token('reasoning:execute')}"}, 403),
-        ({"authorization": f"Bearer {Site.token('metrics:read')}"}, 200),
-        ({"authorization": f"Bearer {Site.token('admin')}"}, 200),
+        (dict, 401),
+        (lambda: {"authorization": "Bearer nonsense"}, 401),
+        (lambda: {"authorization": "Basic YTpi"}, 401),
+        (lambda: {"authorization": f"Bearer {Site.token('reasoning:execute')}"}, 403),
+        (lambda: {"authorization": f"Bearer {Site.token('metrics:read')}"}, 200),
+        (lambda: {"authorization": f"Bearer {Site.token('admin')}"}, 200),
     ],
 )
 async def test_behind_a_gate_a_token_with_the_permission_is_needed(
-    headers: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
+    make_headers: Callable[[], dict[str, str]], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="reasond.audit"):
         async with listening(gate=tokens_of_the_tests()) as client:
-            answer = await client.get("/metrics", headers=headers)
+            answer = await client.get("/metrics", headers=make_headers())
     assert answer.status_code == status
     assert ("reasond_ready" in answer.text) is (status == 200)
     assert ("www-authenticate" in answer.headers) is (status == 401)

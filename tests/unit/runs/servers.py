@@ -119,9 +119,7 @@ async def end_of(runner: Runner, execution: Execution) -> None:
         await run.wait_for_end()
 
 
-async def recover_run(
-    servers: Servers, execution: Execution, **keys: object
-) -> tuple[Result, EchoModel, list[object]]:
+async def recover_run(servers: Servers, execution: Execution, **keys: object) -> tuple[Result, EchoModel, list[object]]:
     """Let another process take the execution over and return its result, the model that it called, and the log."""
     model = EchoModel()
     other = servers.server(model, replace(LIMITS, **keys))  # type: ignore[arg-type]  # fields of the limits

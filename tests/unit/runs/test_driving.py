@@ -108,7 +108,7 @@ async def test_a_store_that_stays_full_does_not_keep_a_run_for_ever(assign: Assi
     run = runner.find_live(execution.execution_id)
     assert run is not None
     concluded = await run.wait_for_result()
-    assert concluded is not None
+    assert isinstance(concluded, Result)
     assert concluded.answer == "one two"
     assert await end_of(store, runner, execution) is None
     assert passed_s() == pytest.approx(0.5 + 2.0 + 8.0)
@@ -290,7 +290,7 @@ async def test_a_strategy_whose_task_is_cancelled_after_its_outcome_has_ended_wi
     run = runner.find_live(execution.execution_id)
     assert run is not None
     result = await run.wait_for_result()
-    assert result is not None
+    assert isinstance(result, Result)
     assert result.answer == "done"
     await run.wait_for_end()
     await run.log.wait_for_commit()

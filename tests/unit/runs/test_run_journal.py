@@ -186,9 +186,7 @@ async def test_a_call_that_is_cancelled_or_ends_with_the_run_is_no_completed_cal
 
 async def test_what_the_budget_shortened_is_known_after_a_recall() -> None:
     memory = Memory()
-    model, metered = wrap(
-        "one two three four five", journal=memory.journal(), budget=Budget(max_total_tokens=12)
-    )
+    model, metered = wrap("one two three four five", journal=memory.journal(), budget=Budget(max_total_tokens=12))
     await hear_all(model, request())
     assert metered.is_clamped
     again, recalled = wrap(journal=memory.journal(memory.records))
@@ -345,9 +343,7 @@ async def test_who_holds_calls_back_hears_when_the_last_one_under_way_is_on_reco
 async def test_a_call_that_fails_or_is_broken_off_is_no_longer_under_way() -> None:
     memory, idle = Memory(), list[int]()
     journal = memory.journal()
-    model, _ = wrap(
-        Reply(error=ModelFailedError("no")), Reply(text="late", hold=asyncio.Event()), journal=journal
-    )
+    model, _ = wrap(Reply(error=ModelFailedError("no")), Reply(text="late", hold=asyncio.Event()), journal=journal)
     with pytest.raises(ModelFailedError):
         await hear_all(model, request())
     call = asyncio.create_task(hear_all(model, request("again")))

@@ -124,9 +124,7 @@ class ThoughtProposer:
 
     def bound_cost(self, node: Node[TreeThought], *, count: int) -> Cost:
         """Return one call."""
-        return self._calls.cost_of(
-            self._build_prompt(node, count), more_tokens=count * self._calls.thought_tokens
-        )
+        return self._calls.cost_of(self._build_prompt(node, count), more_tokens=count * self._calls.thought_tokens)
 
     async def propose(self, node: Node[TreeThought], *, count: int) -> Proposals[TreeThought]:
         """Return the thoughts of one reply; see the port. One that repeats its own way so far has that one's key."""

@@ -1,0 +1,160 @@
+"""A kind of work that suspends, for tests: it takes steps, naps between them, and goes on from its events."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.runs.work import RunEnding, WorkRequest
+from reasond_server.types import (
+    Budget,
+    CustomStep,
+    ExecutionStarted,
+    FinishReason,
+    Iteration,
+    Metrics,
+    Result,
+    StrategySource,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from reasond_server.logs.store import Recovery
+    from reasond_server.runs.plan import Plan
+    from reasond_server.runs.run import Run
+    from reasond_server.types import Event, Execution, ExecutionFailure, Json
+
+NAPPING: Final = "napping"
+UNTIL_CALLED: Final = -1.0
+"""A nap that only a call ends."""
+
+Doing = Any
+"""An asynchronous function that is called with the run and the number of each step before it is taken."""
+
+
+async def do_nothing(_run: Run, _number: int) -> None:
+    """Take no time."""
+    await asyncio.sleep(0)
+
+
+@dataclass(kw_only=True)
+class NappingKind:
+    """Makes napping work; `now` tells the time, `do` is done in each step."""
+
+    now: Callable[[], datetime]
+    do: Doing = do_nothing
+    kind: str = NAPPING
+
+    def create(self, naps: Sequence[float], **request: Any) -> NappingWork:
+        """Return work that takes one step for each of the `naps`, seconds; after a nap of 0 it goes straight on."""
+        return NappingWork(self, naps, WorkRequest(**{"tenant": "acme", "keep_running": True, **request}))
+
+    def revive(self, plan: Plan, recovery: Recovery) -> NappingWork:
+        """Return the work that goes on after the last step that is logged."""
+        steps = sum(isinstance(logged.event, Iteration) for logged in recovery.events)
+        return NappingWork(self, plan.work["naps"], plan.to_request(recovery.execution, budget=Budget()), steps=steps)
+
+    def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
+        """Return what ends a log."""
+        start = [] if recovery.execution.last_sequence else [start_of(recovery.execution)]
+        return [*start, result_of(recovery.execution, FinishReason.FAILED, failure=failure, warnings=warnings)]
+
+
+class NappingWork:
+    """See `runs.run.Work`."""
+
+    kind = NAPPING
+    name = "naps"
+    source = StrategySource.REQUEST
+    agent = ""
+    may_suspend = True
+    metrics = None
+    obstacle = ""
+
+    def __init__(self, maker: NappingKind, naps: Sequence[float], request: WorkRequest, *, steps: int = 0) -> None:
+        self.request = request
+        self.step_count = steps
+        self.new_step_count = 0
+        self._maker = maker
+        self._naps = naps
+
+    def describe(self) -> Json:
+        """Return the naps."""
+        return {"naps": list(self._naps)}
+
+    def begin(self, run: Run) -> Event:
+        """Return the first event."""
+        return start_of(run.identity)
+
+    async def work(self, run: Run) -> None:
+        """Take steps until one has a nap, or there are no more."""
+        while self.step_count < len(self._naps):
+            number, nap_s = self.step_count, self._naps[self.step_count]
+            await self._maker.do(run, number)
+            now = self._maker.now()
+            step = Iteration(
+                index=number, answer_found=False, usage=Usage(), elapsed_s=0.0, detail=CustomStep(data={"nap": nap_s})
+            )
+            if nap_s:
+                wake_time = None if nap_s == UNTIL_CALLED else now + timedelta(seconds=nap_s)
+                if run.suspend(step, now=now, wake_time=wake_time):
+                    self._count()
+                return
+            self._count()
+            run.append(step, now=now)
+            await run.log.wait_for_room()
+            if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
+                return
+        run.report_end(RunEnding(finish_reason=FinishReason.ANSWERED, answer=str(self.step_count)))
+
+    def conclude(self, run: Run, ending: RunEnding) -> Result:
+        """Return the last event."""
+        return result_of(
+            run.identity,
+            ending.finish_reason,
+            answer=ending.answer,
+            failure=ending.to_failure(),
+            warnings=ending.warnings,
+            elapsed_s=run.accounts.elapsed_s,
+            usage=run.accounts.usage,
+        )
+
+    def _count(self) -> None:
+        self.step_count += 1
+        self.new_step_count += 1
+
+
+def start_of(execution: Execution) -> ExecutionStarted:
+    """Return the first event of a log."""
+    return ExecutionStarted(
+        strategy=execution.strategy, strategy_source=execution.strategy_source, model=execution.model, config={}
+    )
+
+
+def result_of(
+    execution: Execution,
+    reason: FinishReason,
+    *,
+    answer: str = "",
+    failure: ExecutionFailure | None = None,
+    warnings: Sequence[str] = (),
+    elapsed_s: float = 0.0,
+    usage: Usage | None = None,
+) -> Result:
+    """Return the last event of a log."""
+    return Result(
+        execution_id=execution.execution_id,
+        answer=answer,
+        strategy_used=execution.strategy,
+        strategy_source=execution.strategy_source,
+        finish_reason=reason,
+        metrics=Metrics(usage=usage or Usage(), execution_time_s=elapsed_s),
+        warnings=tuple(warnings),
+        model=execution.model,
+        error=failure,
+    )
