@@ -45,7 +45,7 @@ async def test_two_writers_never_both_win_in_a_thousand_races(postgres_url: str,
 
 
 async def test_another_process_hears_of_what_one_writes(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with open_one(postgres_url, tmp_path, time) as one, opened(postgres_url, tmp_path, time) as other:
+    async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         log = HandWrittenLog.new(one.store, tenant="acme")
         await log.create()
         heard: asyncio.Queue[Change] = asyncio.Queue()
@@ -59,7 +59,7 @@ async def test_another_process_hears_of_what_one_writes(postgres_url: str, tmp_p
 
 
 async def test_two_processes_that_wake_at_once_never_both_win(postgres_url: str, tmp_path: Path, time: Time) -> None:
-    async with open_one(postgres_url, tmp_path, time) as one, opened(postgres_url, tmp_path, time) as other:
+    async with open_one(postgres_url, tmp_path, time) as one, open_one(postgres_url, tmp_path, time) as other:
         logs = [HandWrittenLog.new(one.store, tenant="acme") for _ in range(50)]
         for log in logs:
             await log.create()
