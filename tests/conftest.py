@@ -56,9 +56,10 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _without_foreign_settings() -> Iterator[None]:
-    """Hide the developer's own settings from the tests and from the programs that they start."""
+def _without_foreign_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hide the developer's own settings and database from the tests and from the programs that they start."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in list(os.environ):
             if name.startswith(FOREIGN_SETTINGS):
                 patch.delenv(name)

@@ -31,3 +31,26 @@ def test_the_maps_of_the_largest_rooms_have_every_module_once() -> None:
         rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][1:]
         named = [name for row in rows for name in re.findall(r"`(\w+)/?`", row)]
         assert sorted(named) == sorted(names_in(SOURCE / room)), room
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Return the cells of the table below `heading`, without its head."""
+    text = PAGE.partition(f"## {heading}")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def test_every_behaviour_takes_five_files_at_most_and_stands_where_the_page_says() -> None:
+    rows = rows_of("Where a behaviour stands")
+    assert len(rows) == 9
+    for behaviour, files in rows:
+        named = re.findall(r"`([\w/]+\.py)` \(`(\w+)`\)", files)
+        assert 1 <= len(named) == files.count(".py") <= 5, behaviour
+        for path, symbol in named:
+            code = (SOURCE / path).read_text(encoding="utf-8")
+            assert re.search(rf"\b{symbol}\b", code), f"{behaviour}: {symbol} is not in {path}"
+
+
+def test_the_glossary_has_forty_words_at_most() -> None:
+    words = [word for word, _ in rows_of("Words used in the code")]
+    assert len(words) == len(set(words)) <= 40

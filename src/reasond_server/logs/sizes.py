@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from reasond_server.logs.store import Record
+from reasond_server.types import Event
 from reasond_server.types.kinds import fields_of
 
 if TYPE_CHECKING:
@@ -24,19 +25,15 @@ def size_of(entry: Entry) -> int:
     """Return the approximate size of an entry in memory, in bytes."""
     if isinstance(entry, Record):
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
-    event = entry.event
-    kind: type = type(event)
-    return _BYTES_PER_ENTRY + _texts(event, _content_names(kind))
+    return _BYTES_PER_ENTRY + _content(entry.event)
 
 
 def _content(value: object) -> int:
     """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
     kind: type = type(value)
     names = _names(kind)
-    return _plain_content(value) if names is None else _texts(value, names)
-
-
-def _texts(value: object, names: Sequence[str]) -> int:
+    if names is None:
+        return _plain_content(value)
     size = 0
     for name in names:
         found = getattr(value, name)
@@ -66,11 +63,11 @@ def _plain_content(value: object) -> int:
 
 @cache
 def _names(kind: type) -> Sequence[str] | None:
-    """Return the names of a dataclass's fields whose size its type does not bound; None for other classes."""
-    return tuple(field.name for field in fields_of(kind) if field.is_bulky) if is_dataclass(kind) else None
+    """Return the names of a dataclass's fields whose size its type does not bound; None for other classes.
 
-
-@cache
-def _content_names(kind: type) -> Sequence[str]:
-    """Return the names of an event's fields with content: what else it says is short."""
-    return tuple(field.name for field in fields_of(kind) if field.is_content)
+    Of an event only those with content: what else it says is short.
+    """
+    if not is_dataclass(kind):
+        return None
+    is_event = issubclass(kind, Event)
+    return tuple(field.name for field in fields_of(kind) if (field.is_content if is_event else field.is_bulky))
