@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NAPPING: Final = "napping"
 _NO_CONFIG: Final[Json] = {}
+_NAP: Final = Thought(text="nap")
 UNTIL_CALLED: Final = -1.0
 """A nap that only a call ends."""
 
@@ -99,7 +100,7 @@ class NappingWork:
             number, nap_s = self.step_count, self._naps[self.step_count]
             await self._maker.do(run, number)
             now = self._maker.now()
-            step = Iteration(index=number, answer_found=False, usage=NOTHING, elapsed_s=0.0, detail=Thought(text="nap"))
+            step = Iteration(index=number, answer_found=False, usage=NOTHING, elapsed_s=0.0, detail=_NAP)
             if nap_s:
                 wake_time = None if nap_s == UNTIL_CALLED else now + timedelta(seconds=nap_s)
                 if run.suspend(step, now=now, wake_time=wake_time):
