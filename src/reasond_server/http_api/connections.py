@@ -45,6 +45,11 @@ class BoundedProtocol(HttpToolsProtocol):
     are complete, the application bounds the body. A client that reads nothing for `write_timeout_s` while
     there is more to send is cut off, and `on_slow` told. What is answered before the whole body came can still be
     read: the rest of the body is taken and dropped before the connection is closed, for 2 s and up to 64 MiB.
+
+    uvicorn documents a protocol class as an option and no attribute of its own. Four of them are used all the same,
+    because nothing public tells as much: `cycle` and `pipeline` (which request is worked on, and which wait), `flow`
+    (whether reading goes on) and `headers` (trailers would fill it). `tests/unit/http_api/test_connections.py` fails
+    where a release changes what they mean.
     """
 
     def __init__(
@@ -110,8 +115,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._is_refused:
             super().on_headers_complete()
             self._is_reading_body = True
+            # No public hook says which request is served: uvicorn queues those that came while one was.
             if not self.pipeline:
                 self._served = self.cycle
+        # No public option drops trailers: uvicorn would keep them all.
         self.headers = deque(maxlen=0)  # type: ignore[assignment]  # uvicorn appends to it and looks through it
 
     def on_body(self, body: bytes) -> None:
@@ -137,6 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Note that nothing is being worked on, unless the client has sent its next request already."""
+        # Not public either: the queue tells whether the next request begins now.
         self._is_working = bool(self.pipeline)
         if self.pipeline:
             self._served = self.pipeline[-1][0]
@@ -184,6 +192,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _close_when_read(self, transport: asyncio.Transport) -> None:
         """Close `transport`, later where the client is still sending what was answered: else that is lost to it."""
+        # The application is told of its own disconnect alone; only the cycle knows whether the answer is out.
         is_sending = self._is_reading_body and self.cycle.response_complete
         if not is_sending or transport.is_closing():
             self._stop_reading()
