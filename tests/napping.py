@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.types import (
+    NOTHING,
     Budget,
-    CustomStep,
     ExecutionStarted,
     FinishReason,
     Iteration,
     Metrics,
     Result,
     StrategySource,
+    Thought,
     Usage,
 )
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from reasond_server.types import Event, Execution, ExecutionFailure, Json
 
 NAPPING: Final = "napping"
+_NO_CONFIG: Final[Json] = {}
+_NAP: Final = Thought(text="nap")
 UNTIL_CALLED: Final = -1.0
 """A nap that only a call ends."""
 
@@ -97,9 +100,7 @@ class NappingWork:
             number, nap_s = self.step_count, self._naps[self.step_count]
             await self._maker.do(run, number)
             now = self._maker.now()
-            step = Iteration(
-                index=number, answer_found=False, usage=Usage(), elapsed_s=0.0, detail=CustomStep(data={"nap": nap_s})
-            )
+            step = Iteration(index=number, answer_found=False, usage=NOTHING, elapsed_s=0.0, detail=_NAP)
             if nap_s:
                 wake_time = None if nap_s == UNTIL_CALLED else now + timedelta(seconds=nap_s)
                 if run.suspend(step, now=now, wake_time=wake_time):
@@ -132,7 +133,7 @@ class NappingWork:
 def start_of(execution: Execution) -> ExecutionStarted:
     """Return the first event of a log."""
     return ExecutionStarted(
-        strategy=execution.strategy, strategy_source=execution.strategy_source, model=execution.model, config={}
+        strategy=execution.strategy, strategy_source=execution.strategy_source, model=execution.model, config=_NO_CONFIG
     )
 
 

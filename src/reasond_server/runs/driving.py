@@ -95,7 +95,8 @@ class Driver:
             if left_s is not None and left_s <= 0:
                 run.advance(Trigger.TIME_OUT)
             if run.phase is Phase.WORKING:
-                accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
+                if left_s is not None:
+                    accounts.set_timer(left_s, partial(run.stop, Trigger.TIME_OUT))
                 await work.work(run)
         except asyncio.CancelledError:
             if run.phase is Phase.WORKING and not self._is_cut_off(run):
@@ -308,12 +309,14 @@ def _to_encodable(text: object) -> str:
 
 def _ending_of(run: Run) -> RunEnding:
     """Return how the run ended: as its work reported, else as it was stopped."""
-    reported, limit_s, usage = run.ending, run.accounts.limit_s, run.accounts.usage
+    reported, limit_s = run.ending, run.accounts.limit_s
+    if isinstance(reported, RunEnding):
+        return reported
     if reported is not None:
-        return reported if isinstance(reported, RunEnding) else ending_of_error(reported, usage=usage)
+        return ending_of_error(reported, usage=run.accounts.usage)
     if run.cause in CANCELS or limit_s is None:
         return cancel_with(*([ABANDONED] if run.cause is Trigger.ABANDON else []))
-    return ending_of_limit(limit_s, usage=usage)
+    return ending_of_limit(limit_s, usage=run.accounts.usage)
 
 
 def _leave_behind(run: Run, ending: RunEnding) -> RunEnding:

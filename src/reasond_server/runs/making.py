@@ -154,6 +154,7 @@ class Maker:
         if earlier is not None and earlier.plan is not None:
             records = earlier.records if prepared.is_recoverable else ()
             links = (earlier.plan.trace,)
+        before = NOTHING if earlier is None else earlier.execution.usage
         log = self._open_log(execution, version=inherited)
         log.is_open, log.creation = creation is None, creation
         log.events.is_for_one_answer = creation is not None
@@ -165,12 +166,12 @@ class Maker:
             nonce=prepared.nonce,
             began_s=self._clock.monotonic(),
             records=records,
-            before=NOTHING if earlier is None else earlier.execution.usage,
+            before=before,
             is_recoverable=prepared.is_recoverable,
             inherited=() if earlier is None else (_say_inheritance(earlier.execution),),
             trace=RunTrace(links=links),
         )
-        log.append(work.begin(run), now=execution.create_time, usage=run.accounts.usage)
+        log.append(work.begin(run), now=execution.create_time, usage=before)
         return run
 
     def knows(self, execution: Execution) -> bool:

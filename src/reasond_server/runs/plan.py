@@ -71,7 +71,10 @@ _OWN: Final = tuple(each.name for each in fields(Plan) if each.name != "work")
 
 def encode_plan(plan: Plan) -> str:
     """Return `plan` as JSON text; what the kind of work needs stands beside the rest, as in earlier releases."""
-    row = {"v": _VERSION, **plan.work, **{name: getattr(plan, name) for name in _OWN}}
+    told = {name: getattr(plan, name) for name in _OWN}
+    # A limit of 0 seconds is one; all else that is false is said by its absence.
+    own = {name: each for name, each in told.items() if each or (name == "limit_s" and each is not None)}
+    row = {"v": _VERSION, **plan.work, **own}
     return json.dumps(row, separators=(",", ":"), default=dict)
 
 
