@@ -141,7 +141,7 @@ class Phases(RuleBasedStateMachine):
         for name in list(self.expected):
             await self.until_standing(name)
 
-    def draw_all(self, data: st.DataObject, *phases: Phase) -> tuple[str, Expected]:
+    def draw_one(self, data: st.DataObject, *phases: Phase) -> tuple[str, Expected]:
         name = data.draw(st.sampled_from(sorted(one for one, known in self.expected.items() if known.phase in phases)))
         return name, self.expected[name]
 
@@ -162,7 +162,7 @@ class Phases(RuleBasedStateMachine):
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
         """Let one take its step: it goes on, suspends or finishes."""
-        name, known = self.draw_all(data, Phase.WORKING)
+        name, known = self.draw_one(data, Phase.WORKING)
 
         async def step() -> None:
             gate, known.gate = known.gate, None
@@ -187,7 +187,7 @@ class Phases(RuleBasedStateMachine):
     @rule(data=st.data(), trigger=st.sampled_from([Trigger.FAIL, Trigger.CANCEL]))
     def end(self, data: st.DataObject, trigger: Trigger) -> None:
         """Let one fail, or cancel it."""
-        name, known = self.draw_all(data, Phase.WORKING)
+        name, known = self.draw_one(data, Phase.WORKING)
 
         async def end() -> None:
             run = self.runner.find_live(name)
@@ -208,7 +208,7 @@ class Phases(RuleBasedStateMachine):
     @rule(data=st.data(), is_cancel=st.booleans())
     def call(self, data: st.DataObject, *, is_cancel: bool) -> None:
         """Wake a suspended one, or cancel it."""
-        name, known = self.draw_all(data, Phase.SUSPENDED)
+        name, known = self.draw_one(data, Phase.SUSPENDED)
 
         async def call() -> None:
             if is_cancel:
