@@ -12,7 +12,7 @@ from reasond_server.grpc_api.reasoning_servicer import StallWatch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMIT_S = 180.0
+LIMIT_S = 30.0
 
 
 class HandClock:
