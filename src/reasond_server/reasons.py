@@ -114,8 +114,8 @@ class ReasondError(Exception):
         self.retry_after_s = self.declaration.retry_after_s if retry_after_s is None else retry_after_s
         self.execution_id: str | None = None
 
-    def again(self) -> Self:
-        """Return an error that says the same and was never raised: one that was keeps alive what its frames hold."""
+    def copy(self) -> Self:
+        """Return a copy without traceback: frames of an error that was raised keep alive all that they hold."""
         error = type(self).__new__(type(self), *self.args)
         error.__dict__.update(self.__dict__)
         return error

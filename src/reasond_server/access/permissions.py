@@ -27,7 +27,10 @@ KNOWN: Final = tuple(sorted({ADMIN, METRICS, TOOLS, EXECUTE, READ_EXECUTIONS, WR
 
 
 class Operation(NamedTuple):
-    """What a caller asks to do, named as the RPC that does it, and the permission that it needs; "" needs none."""
+    """What a caller asks to do, named as the RPC that does it, and the permission that it needs.
+
+    An operation without one is only named in the audit log: nothing asks `require_permission` for it.
+    """
 
     name: str
     permission: str = ""

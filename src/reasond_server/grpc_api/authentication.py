@@ -153,7 +153,7 @@ class Authentication(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """How a method is served: to whom it may be, to whom not, and to whom a certificate has to speak for.
+    """The handlers of a method: for a caller that may call it, one that may not, and one who needs a certificate.
 
     `operation` is None where nobody is asked.
     """

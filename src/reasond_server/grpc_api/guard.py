@@ -123,7 +123,7 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
             try:
                 return await run(request, context)
             except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
-                if _has_ended(error, task):
+                if _needs_no_status(error, task):
                     raise
                 failure, status = _to_status(_failure_of(error), call.call_id)
             code = _announce(call, failure)
@@ -174,7 +174,7 @@ def _end(span: OpenSpan, call: RpcCall, scope: Scope, code: str) -> None:
     span.end()
 
 
-def _has_ended(error: BaseException, task: asyncio.Task[Any]) -> bool:
+def _needs_no_status(error: BaseException, task: asyncio.Task[Any]) -> bool:
     """Whether nobody is to be told of `error`: the peer of the call in `task` has left, or has been told already."""
     if isinstance(error, asyncio.CancelledError):
         # grpc.aio cancels this very task when the peer leaves; any other CancelledError is a stray one.

@@ -316,13 +316,13 @@ class RunLog:
         if self.events.is_full:
             await _wait_while_full(self.events, self._waiters)
         if self.error is not None:
-            raise self.error.again()
+            raise self.error.copy()
 
     async def flush(self) -> None:
         """Wait until everything that was appended is committed. Raises as `wait_for_room`."""
         await self.wait_for_commit()
         if self.error is not None:
-            raise self.error.again()
+            raise self.error.copy()
 
     async def wait_for_commit(self) -> None:
         """Wait until everything that was appended is committed, or never will be."""

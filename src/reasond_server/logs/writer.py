@@ -89,7 +89,7 @@ class LogWriter:
             )
         trouble = self._trouble
         if trouble is not None and now_s - self._trouble_s < _TROUBLE_S:
-            error = trouble.again()
+            error = trouble.copy()
             # Whose entries the store did not take is nobody else's business.
             error.execution_id = None
             raise error

@@ -303,7 +303,7 @@ class ReasoningService:
 def _why_gone(run: Run) -> ReasondError:
     """Return why a run left this process without a result."""
     if isinstance(run.log.error, ExecutionNotFoundError):
-        return run.log.error.again()
+        return run.log.error.copy()
     error = StoreUnavailableError(
         "The server was out of touch with its store for too long, and another one took the execution over",
         remedy="Start the task again.",

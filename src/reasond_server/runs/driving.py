@@ -61,7 +61,7 @@ class Driver:
     async def drive(self, run: Run) -> None:
         """Let the work of `run` go on and see the run out; once it is stopped from outside another task does that."""
         own = run.driver
-        run.on_over = partial(self._take_over, run)
+        run.on_over = partial(self._stop_from_outside, run)
         with self._store.watch(run.identity.execution_id, partial(self._hear, run)):
             await self._work(run)
         if run.driver is not own or own is None:
@@ -114,7 +114,7 @@ class Driver:
         finally:
             accounts.set_timer(None, _do_nothing)
 
-    def _take_over(self, run: Run) -> None:
+    def _stop_from_outside(self, run: Run) -> None:
         """Stop the work of `run` from a task that it cannot keep waiting."""
         if run.driver is not None:
             name = f"end of {run.identity.execution_id}"

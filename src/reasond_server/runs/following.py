@@ -282,7 +282,7 @@ def _fence_error(execution_id: str) -> StoreUnavailableError:
 
 
 def _unkept_error(execution_id: str) -> StoreFullError:
-    """Return what followers of a run are told whose end the store had no room for, however long it waited."""
+    """Return the error of a run's followers when a full store cannot keep its end."""
     error = StoreFullError(
         "The store has no room for what the execution did last",
         remedy="Free space, or raise [store] max_file_bytes; then resume it: a server goes on from what is kept.",

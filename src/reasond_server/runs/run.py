@@ -350,7 +350,7 @@ class Run:
         if not self.advance(trigger):
             return False
         # Frames of the error that was raised hold the run: each would keep the other until the collector comes.
-        self.ending = ending.again() if isinstance(ending, ReasondError) else ending
+        self.ending = ending.copy() if isinstance(ending, ReasondError) else ending
         if self.journal is not None:
             self.journal.close()
         self.accounts.set_timer(self.accounts.cleanup_s, self._be_over)

@@ -123,7 +123,7 @@ def ending_of_limit(limit_s: float, *, usage: Usage) -> RunEnding:
 
 def failure_of(failure: ExecutionFailure, execution_id: str, *, error: ReasondError | None) -> ReasondError:
     """Return what to raise for an execution that failed: `error` while it is at hand, else what was kept of it."""
-    told = error_of(failure.reason, failure.message) if error is None else error.again()
+    told = error_of(failure.reason, failure.message) if error is None else error.copy()
     told.execution_id = execution_id
     return told
 
