@@ -253,6 +253,8 @@ class World:
     def was_created(self, execution_id: str, request_id: str, plan: str, inherits: str) -> None:
         """Note whose question an execution works on, what it takes over, and whether anybody can go on with it."""
         kept = json.loads(plan)
+        # The time of whoever held the request id before may have ended while this was on its way.
+        self.expire()
         self.created.add(execution_id)
         if request_id:
             self._holders[request_id] = execution_id
