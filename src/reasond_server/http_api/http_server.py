@@ -78,6 +78,11 @@ class HttpServer:
             is_bound.cancel()
             await self._serving
 
+    def close_listener(self) -> None:
+        """Listen no more and close connections that are idle; requests in progress go on until `stop`."""
+        if self._server is not None:
+            self._server.begin_end()
+
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let requests in progress end for `grace_s` seconds, then cancel them.
 
@@ -85,7 +90,7 @@ class HttpServer:
         """
         if self._server is None or self._serving is None:
             return
-        self._server.begin_end()
+        self.close_listener()
         _, pending = await asyncio.wait({self._serving}, timeout=grace_s)
         if pending:
             await self._server.end_now()
