@@ -168,6 +168,8 @@ class Server:
         self._is_draining = True
         if self._grpc is not None:
             self._grpc.begin_drain()
+        if self._http is not None:
+            self._http.begin_drain()
         await asyncio.sleep(server.drain_delay_s)
         # Before work is refused: a client that stayed would retry here what is refused here.
         if self._http is not None:

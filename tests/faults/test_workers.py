@@ -161,7 +161,9 @@ async def together(folder: Path, url: str, **more: str) -> AsyncIterator[Togethe
             stderr=asyncio.subprocess.PIPE,
             limit=2**22,
         )
-        both = Together(process=process, ready_file=ready_file, gate=gate, token=await make_token(environ), prompts=prompts)
+        both = Together(
+            process=process, ready_file=ready_file, gate=gate, token=await make_token(environ), prompts=prompts
+        )
         reading = asyncio.create_task(both.read())
         try:
             yield both

@@ -136,9 +136,9 @@ class GrpcServer:
     async def close_listeners(self) -> None:
         """Listen no more and tell every connection to go (GOAWAY); calls in progress go on until `stop`.
 
-        grpc ends the calls that arrive until a peer has heard of it as CANCELLED, which nobody may retry. So the ends of
-        all calls are held back until nothing more arrives, for a second at most: who waits for an answer sends nothing,
-        and learns from the same connection that it is to go before that answer comes.
+        grpc ends the calls that arrive until a peer has heard of it as CANCELLED, which no policy retries. So the ends
+        of all calls are held back until nothing more arrives, for a second at most: a peer that waits for an answer
+        sends nothing, and hears from its connection that it has to go before it hears that answer.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close_listeners(), name="closing the gRPC listeners")
@@ -155,8 +155,7 @@ class GrpcServer:
             await self.close_listeners()
         self._health.end_watches()
         servers, self._servers = self._servers, []
-        stopping = [asyncio.ensure_future(server.stop(grace_s)) for server in servers]
-        stopping += self._ending
+        stopping = [*self._ending, *(asyncio.ensure_future(server.stop(grace_s)) for server in servers)]
         if stopping:
             ended, left = await asyncio.wait(stopping, timeout=grace_s + _UNWINDING_S)
             for each in ended:

@@ -53,6 +53,7 @@ class HttpServer:
         self._port = port
         self._tls = tls
         self._limits = limits or ConnectionLimits()
+        self._is_draining = False
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -77,6 +78,10 @@ class HttpServer:
         if not is_bound.done():  # pragma: no cover - the socket is bound already, so nothing is left to fail
             is_bound.cancel()
             await self._serving
+
+    def begin_drain(self) -> None:
+        """Close each connection after its next answer, which says so; connections are still accepted."""
+        self._is_draining = True
 
     def close_listener(self) -> None:
         """Listen no more and close connections that are idle; requests in progress go on until `stop`."""
@@ -110,7 +115,9 @@ class HttpServer:
             ) from error
 
     def _config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
-        protocol: Any = partial(BoundedProtocol, limits=self._limits, on_slow=self._on_slow)
+        protocol: Any = partial(
+            BoundedProtocol, limits=self._limits, on_slow=self._on_slow, is_draining=lambda: self._is_draining
+        )
         return uvicorn.Config(
             self._app,
             http=protocol,

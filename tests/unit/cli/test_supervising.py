@@ -185,9 +185,7 @@ async def test_where_new_workers_do_not_start_the_old_ones_stay(
     assert set(first) < set(told.gone)
 
 
-async def test_who_ends_in_the_middle_of_a_restart_ends_old_and_new(
-    hear: Callable[[str, int], asyncio.Event]
-) -> None:
+async def test_who_ends_in_the_middle_of_a_restart_ends_old_and_new(hear: Callable[[str, int], asyncio.Event]) -> None:
     told, is_restarting = Told(), hear("worker started", 3)
     supervisor = supervisor_of(WAITING, told)
     running = asyncio.create_task(supervise(supervisor))

@@ -137,7 +137,7 @@ def service_config(*, is_balanced: bool = True) -> dict[str, Any]:
     the addresses whose health is SERVING.
     """
     policy = {
-        "maxAttempts": 4,
+        "maxAttempts": 3,
         "initialBackoff": "0.2s",
         "maxBackoff": "2s",
         "backoffMultiplier": 2,
