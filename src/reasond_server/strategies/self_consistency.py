@@ -203,7 +203,9 @@ class Poll:
                 self.errors.append(result)
                 self.allowance.settle(self.worst, Cost() if isinstance(result, UNSPENT) else self.worst)
                 continue
-            self.allowance.settle(self.worst, Cost(model_calls=1, tokens=result.usage.total_tokens))
+            self.allowance.settle(
+                self.worst, Cost(model_calls=result.spent.model_calls, tokens=result.spent.total_tokens)
+            )
             fresh.append(_judge(result, temperature))
         self.samples += fresh
         return [
