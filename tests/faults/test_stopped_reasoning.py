@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond import AsyncClient, FinishReason
+from reasond import Budget as CallerBudget
 from reasond_server.context.calls import ModelReply, hear
 from reasond_server.context.sections import build_prompt
 from reasond_server.llm.metering import MeteredModel
@@ -136,5 +137,7 @@ async def test_a_run_that_is_gone_on_with_is_answered_from_the_records_of_both_c
 async def test_a_budget_without_a_further_call_ends_the_run_for_that_reason() -> None:
     async with upstream(thinking()) as server, serving(server) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
-            reasoning = await client.reason("What?", strategy="chain_of_thought", budget={"max_model_calls": 1})
+            reasoning = await client.reason(
+                "What?", strategy="chain_of_thought", budget=CallerBudget(max_model_calls=1)
+            )
         assert (server.calls, FinishReason.Name(reasoning.finish_reason)) == (1, "FINISH_REASON_BUDGET_EXHAUSTED")

@@ -21,7 +21,8 @@ def fold_case(text: str) -> str:
     `5 KM` becomes `5 km`, and `3 KWH` becomes `3 kWh`. `5 mW` and `5 MW` are two units and stay. A single
     capital letter stays too: it may mean a million, a byte or a kelvin.
     """
-    parts, end = [], 0
+    parts: list[str] = []
+    end = 0
     for found in _QUANTITY.finditer(text):
         parts += (text[end : found.start()].casefold(), found[1].casefold(), _spell_unit(found[2]))
         end = found.end()
