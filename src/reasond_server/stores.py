@@ -28,11 +28,15 @@ _POSTGRES: Final = ("postgresql://", "postgres://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """What keeps executions and agents, both in one database; `place` says in words where that is."""
+    """What keeps executions and agents, both in one database; `place` says in words where that is.
+
+    `is_in_place` says whether the database is still there, without asking it; false means that nothing can be kept.
+    """
 
     executions: ExecutionStore
     agents: AgentDirectory
     place: str
+    is_in_place: Callable[[], bool] = lambda: True
 
     async def aclose(self) -> None:
         """Give back what is held; nothing is called afterwards."""
@@ -173,7 +177,7 @@ async def _sqlite_stores(
         await executions.aclose()
         raise
     agents = StoredAgentDirectory(rows=SqliteAgentRows(file), max_agents=max_agents, now=now)
-    return Stores(executions=executions, agents=agents, place=f"SQLite, {path}")
+    return Stores(executions=executions, agents=agents, place=f"SQLite, {path}", is_in_place=lambda: file.is_in_place)
 
 
 async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents: int) -> Stores:
