@@ -26,6 +26,9 @@ KeyAlgorithm = Literal[
 ]
 ClaimName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./:-]{1,128}$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]
+# What a token and a certificate may have: a name of a person holds spaces.
+TokenId = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+Subject = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 RoleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -130,17 +133,18 @@ class AuthSettings(Section):
         default="permissions", description='Claim that lists permissions; "scope" reads words with spaces between.'
     )
     roles_claim: ClaimName = Field(default="roles", description="Claim that lists roles.")
-    revoked_ids: tuple[Word, ...] = Field(
+    revoked_ids: tuple[TokenId, ...] = Field(
         default=(),
         strict=False,
         max_length=10_000,
-        description="Ids (claim jti) of tokens that are refused; read again while the server runs.",
+        description="Ids (claim jti) of tokens that are refused; read again while the server runs, and then a file "
+        "without this key changes nothing.",
     )
-    inactive_subjects: tuple[Word, ...] = Field(
+    inactive_subjects: tuple[Subject, ...] = Field(
         default=(),
         strict=False,
         max_length=10_000,
-        description="Subjects (claim sub) whose tokens are refused; read again while the server runs.",
+        description="Subjects (claim sub, or SPIFFE id of a certificate) that are refused; read again as revoked_ids.",
     )
     verified_kept_s: float = Field(
         default=60.0, ge=0, le=60, description="Seconds that a verified token is not verified again; 0 is never."

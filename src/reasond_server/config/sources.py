@@ -111,7 +111,10 @@ class FileWatch:
             _log.error("the changed configuration file cannot be used, what was read before stays: %s", error.message)
             return False
         self._apply(loaded.settings)
-        _log.info("configuration file read again: revoked tokens and inactive subjects hold; other keys need a restart")
+        _log.info(
+            "configuration file read again: auth.revoked_ids and auth.inactive_subjects hold where it states them; "
+            "other keys need a restart"
+        )
         return True
 
     def _look(self) -> tuple[int, ...]:
