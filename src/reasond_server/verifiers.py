@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
     from reasond_server.config.auth import AgentAccountSettings, PeerSettings
 
-# One agent makes few honest mistakes; one address may have many agents.
+# An agent makes few honest mistakes from one address; one address may have many agents.
 _FAILURES_OF_AN_AGENT = 5
 _FAILURES_OF_AN_ADDRESS = 50
 
