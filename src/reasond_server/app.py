@@ -95,6 +95,8 @@ class Server:
         """
         settings = loaded.settings
         require_servable(settings, dev=dev, also=[] if model is not None else find_backend_problems(settings, environ))
+        for warning in loaded.find_exposed_files():
+            _log.warning("%s", warning)
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond_server.backends import find_backend_problems
-from reasond_server.cli.outcome import ExitCode
+from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.terminal import write
 from reasond_server.config import load, require_servable, settings_as_rows
 from reasond_server.errors import SettingsError
@@ -36,6 +36,8 @@ def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> E
         partial(_check_tools, loaded.settings),
         partial(require_servable, loaded.settings, dev=is_dev, also=problems),
     )
+    for warning in loaded.find_exposed_files():
+        warn(warning)
     names = ", ".join(loaded.settings.reasoning.enabled_strategies) or "none"
     write(f"ok: {source_of(loaded)}; strategies: {names}")
     return ExitCode.OK

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping  # noqa: TC003 - Pydantic reads the annotations when the models are made
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -272,14 +274,22 @@ def _public_key_of(key: AuthKeySettings, *, folder: Path) -> bytes:
 def _read(path: Path, suffix: str, *, most: int) -> bytes:
     """Return what is in the file of a key."""
     try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+        # Opening a pipe would wait for its writer, perhaps for ever.
+        with open(path, "rb", opener=_open_at_once) as file:
+            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            content = file.read(most + 1) if is_regular else b""
     except (OSError, ValueError):
         message = "names a file that cannot be read; it must exist and be readable for the server"
         raise _SecretError(suffix, message) from None
+    if not is_regular:
+        raise _SecretError(suffix, "names no regular file, but a pipe or a device")
     if len(content) > most:
         raise _SecretError(suffix, f"names a file of more than {most} bytes, which is no key")
     return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _text_of(content: bytes) -> str:
