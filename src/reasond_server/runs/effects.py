@@ -67,12 +67,12 @@ class Effects:
         return hmac.digest(self._nonce.encode(), f"{self._tenant}\0{occurrence}".encode(), hashlib.sha256).hex()
 
     def require_open(self) -> None:
-        """Refuse to begin anything once the run is over: a task that its work left behind may be what calls here.
+        """Refuse to begin anything once the run was stopped: a task that its work left behind may be what calls here.
 
         Raises:
             InternalError: it is.
         """
-        if self._journal is not None and self._journal.is_closed:
+        if self._journal is not None and self._journal.is_closing:
             raise InternalError("the run is over and calls no more tools")
 
     async def wait_for_right(self) -> None:

@@ -64,7 +64,7 @@ class RunJournal:
 
     Attributes:
         has_effects: whether an effect has begun, in this life of the run or an earlier one.
-        is_closing: the run was stopped: a call that is closed now was broken off.
+        is_closing: the run was stopped: a call that is closed now was broken off, and no effect begins.
         is_closed: nothing is kept any more.
         recalled: how many calls and effects were answered from the records.
     """
@@ -148,7 +148,7 @@ class RunJournal:
 
     def close(self) -> None:
         """Keep nothing from now on."""
-        self.is_closed = True
+        self.is_closing = self.is_closed = True
 
     def hold_calls(self, *, when_idle: Callable[[], None]) -> None:
         """Let no call begin until `release_calls`; call `when_idle` once none is under way, which may be at once."""
@@ -223,13 +223,17 @@ class JournaledModel(WrappedModel[MeteredModel]):
                             finished = event
                         else:
                             yield event
-            except GeneratorExit:
-                # The strategy has heard enough: for it the call is complete, unless it is closed with the run.
-                if not self._journal.is_closing:
+            except (GeneratorExit, asyncio.CancelledError) as left:
+                # Closed by the strategy, which has heard enough, the call is complete; closed with the run only where
+                # its answer was whole: whoever goes on is not to pay for it again.
+                is_enough = isinstance(left, GeneratorExit) and not self._journal.is_closing
+                if is_enough or finished is not None:
                     self._journal.note(key, self._body(heard))
                 raise
             except ReasondError as error:
-                await self._journal.keep(key, self._body(heard, error))
+                # Of a run that is stopped it may be an echo of that.
+                if not self._journal.is_closing:
+                    await self._journal.keep(key, self._body(heard, error))
                 raise
             if finished is not None:
                 await self._journal.keep(key, self._body(heard))

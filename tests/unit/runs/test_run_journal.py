@@ -2,6 +2,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -71,6 +72,12 @@ class Cash:
         if self.error is not None:
             raise self.error
         return ToolResult(call_id=call.call_id, result_json=str(self.calls))
+
+
+class Reserved(NamedTuple):
+    """Tokens of a caller's budget."""
+
+    tokens: int
 
 
 def request(text: str = "why?", max_tokens: int = 50) -> ChatRequest:
@@ -182,6 +189,39 @@ async def test_a_call_that_is_cancelled_or_ends_with_the_run_is_no_completed_cal
         await anext(events)
         journal.close()
     assert memory.records == []
+
+
+class SlowAccount:
+    """A caller's budget whose store takes long to hear what a call cost."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+
+    async def reserve(self, *, least: int, most: int) -> Reserved:
+        assert least <= most
+        return Reserved(tokens=most)
+
+    async def settle(self, reservation: Reserved, *, used: int) -> None:
+        assert used <= reservation.tokens
+        self.is_asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_call_that_was_answered_whole_when_the_run_was_stopped_is_on_record() -> None:
+    memory, account = Memory(), SlowAccount()
+    journal = memory.journal()
+    metered = MeteredModel(model=ScriptedModel(["yes"]), budget=Budget(), account=account)
+    model = JournaledModel(model=metered, journal=journal)
+    task = asyncio.create_task(hear_all(model, request()))
+    await account.is_asked.wait()
+    journal.begin_to_close()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert memory.journal(memory.records).spent == metered.usage != Usage()
+    again, recalled = wrap(journal=memory.journal(memory.records))
+    await hear_all(again, request())
+    assert recalled.usage == metered.usage
 
 
 async def test_what_the_budget_shortened_is_known_after_a_recall() -> None:
