@@ -16,6 +16,8 @@ import psycopg
 import pytest
 
 from reasond import AsyncClient
+from reasond_server.runs import run_journal
+from reasond_server.runs.recorded_calls import digest_of_texts
 from reasond_server.stores import migrate_stores
 from reasond_server.testing import running_server
 from tests.compat.questions import (
@@ -117,6 +119,15 @@ async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left)
     assert asked.name not in {name_of(question_of(request)) for request in model.requests}
 
 
+@pytest.fixture(params=["the code of today", "every prompt is another"])
+def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later release words its prompts as it likes: then no call is found on record."""
+    if request.param == "every prompt is another":
+        digest = run_journal.digest_of_request
+        monkeypatch.setattr(run_journal, "digest_of_request", lambda asked: digest_of_texts("other", digest(asked)))
+
+
+@pytest.mark.usefixtures("_code")
 async def test_what_was_at_work_is_gone_on_with_and_no_tool_is_called_twice(left: Left) -> None:
     shown = left.shown["running"]
     assert set(shown) == set(QUESTIONS)

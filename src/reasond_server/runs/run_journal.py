@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import ReasondError
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.llm.model import Finished, WrappedModel
+from reasond_server.llm.model import Finished, ModelFinish, WrappedModel
 from reasond_server.logs.store import Record
 from reasond_server.runs.recorded_calls import (
     AnswerParts,
     RecordedCall,
-    ReplayError,
     decode_call,
     decode_count,
     digest_of_messages,
@@ -27,7 +26,7 @@ from reasond_server.runs.recorded_calls import (
     encode_count,
     usage_in,
 )
-from reasond_server.types import Usage
+from reasond_server.types import NOTHING, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -42,6 +41,15 @@ STARTED: Final = "-started"
 RESULT: Final = "-result"
 """How the kind of a record ends that holds what came of an effect."""
 _HASHED_CHARACTERS: Final = 15
+
+
+def sum_spent(records: Iterable[Record]) -> Usage:
+    """Return what the model calls on record were charged with.
+
+    Raises:
+        ReplayError: one cannot be read.
+    """
+    return sum((usage_in(record.body) for record in records if record.key.startswith(f"{_MODEL}:")), NOTHING)
 
 
 class RecordSink(Protocol):
@@ -67,9 +75,11 @@ class RunJournal:
         is_closing: the run was stopped: a call that is closed now was broken off, and no effect begins.
         is_closed: nothing is kept any more.
         recalled: how many calls and effects were answered from the records.
+        spent: what the calls on record were charged with that were not asked for again.
+        has_diverged: the run was seen to do something else than before: its code or configuration has changed since.
     """
 
-    def __init__(self, *, records: Iterable[Record] = (), write: Callable[[Record], None], sink: RecordSink) -> None:
+    def __init__(self, *, records: Sequence[Record] = (), write: Callable[[Record], None], sink: RecordSink) -> None:
         self._kept = {record.key: record.body for record in records}
         # By 60 bits of the digest: two askings that share them begin to count above each other, in every life alike.
         self._asked: Counter[int] = Counter()
@@ -86,11 +96,13 @@ class RunJournal:
         self._released = asyncio.Event()
         self._released.set()
         self.recalled = 0
+        self.spent = sum_spent(records)
+        self.has_diverged = False
 
     @property
-    def spent(self) -> Usage:
-        """What all calls on record that were not taken yet were charged with."""
-        return sum(map(usage_in, self._kept.values()), Usage())
+    def has_unclaimed_effects(self) -> bool:
+        """Whether an earlier life began effects that this one has not asked for."""
+        return any(key.partition(":")[0].endswith(STARTED) for key in self._kept)
 
     @property
     def is_acting(self) -> bool:
@@ -122,6 +134,11 @@ class RunJournal:
     def take(self, key: str) -> str | None:
         """Return what is on record under `key` and hold it no longer: nobody asks for the same key twice."""
         return self._kept.pop(key, None)
+
+    def recall(self, usage: Usage) -> None:
+        """Note that a call or an effect was answered from its record; the run books its `usage` itself from now on."""
+        self.recalled += 1
+        self.spent -= usage
 
     def note(self, key: str, body: str) -> None:
         """Keep a call that was completed."""
@@ -200,7 +217,6 @@ class JournaledModel(WrappedModel[MeteredModel]):
         """Call the model, or yield what it answered when the run made this call before.
 
         Raises:
-            ReplayError: the strategy asks for more of a call than it did before.
             ReasondError: as the model says, or said.
         """
         key = self._journal.next_key(_MODEL, digest_of_request(request))
@@ -254,10 +270,12 @@ class JournaledModel(WrappedModel[MeteredModel]):
             self._model.recall(call.usage, last.warnings, request=request, is_clamped=call.is_clamped)
         else:
             self._model.recall(call.usage, is_clamped=call.is_clamped)
-        self._journal.recalled += 1
+        self._journal.recall(call.usage)
         for event in call.events:
             yield event
         if call.error is not None:
             raise call.error
         if not isinstance(last, Finished):
-            raise ReplayError("the strategy asked for more of a model call than it did before the server went down")
+            # The strategy had heard enough then. It asks for more now, and there is none.
+            self._journal.has_diverged = True
+            yield Finished(reason=ModelFinish.STOP, usage=call.usage)
