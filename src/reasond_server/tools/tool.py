@@ -45,6 +45,13 @@ class ToolFailedError(Exception):
     """A tool could not do its work; the model sees the text, so it says what to do about it."""
 
 
+class ArgumentsRefusedError(ToolFailedError):
+    """Nothing was done, because the arguments are wrong in a way that their schema cannot tell.
+
+    This is the model's mistake, as arguments that do not fit the schema are: the call does not count as failed.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """What a tool gets besides its arguments.
@@ -106,6 +113,7 @@ class Tool(Protocol):
         """Do the work with `arguments`, which have no violations, and return a value that JSON can hold.
 
         Raises:
+            ArgumentsRefusedError: nothing was done, because the arguments are wrong; the text is for the model.
             ToolFailedError: the work could not be done; the text is for the model.
             Exception: any other error is logged, and the model is told only that the tool failed.
         """

@@ -880,7 +880,7 @@ class ReactMetrics(google.protobuf.message.Message):
     tool_calls: builtins.int
     """Tool calls made."""
     failed_tool_calls: builtins.int
-    """Tool calls that failed."""
+    """Calls that a tool could not do. A call that is refused, for its name or its arguments, is none of them."""
     corrections: builtins.int
     """Replies that broke the protocol and were asked for again."""
     masked_observations: builtins.int
