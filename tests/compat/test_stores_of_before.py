@@ -16,8 +16,7 @@ import psycopg
 import pytest
 
 from reasond import AsyncClient
-from reasond_server.runs import run_journal
-from reasond_server.runs.recorded_calls import digest_of_texts
+from reasond_server.runs.recorded_calls import digest_of_request, digest_of_texts
 from reasond_server.stores import migrate_stores
 from reasond_server.testing import running_server
 from tests.compat.questions import (
@@ -123,8 +122,10 @@ async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left)
 def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later release words its prompts as it likes: then no call is found on record."""
     if request.param == "every prompt is another":
-        digest = run_journal.digest_of_request
-        monkeypatch.setattr(run_journal, "digest_of_request", lambda asked: digest_of_texts("other", digest(asked)))
+        monkeypatch.setattr(
+            "reasond_server.runs.run_journal.digest_of_request",
+            lambda asked: digest_of_texts("other", digest_of_request(asked)),
+        )
 
 
 @pytest.mark.usefixtures("_code")
