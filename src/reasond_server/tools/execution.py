@@ -148,8 +148,11 @@ class RunToolbox:
         return outcome if isinstance(outcome, _Failure) else self._keep_result(tool, call, outcome)
 
     def _keep_result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult | _Failure:
+        most = self._limits.max_kept_bytes
+        if tool.max_output_bytes is not None:
+            most = min(most, tool.max_output_bytes)
         try:
-            text, is_cut = cut_to_bytes(to_json_text(value), tool.max_output_bytes)
+            text, is_cut = cut_to_bytes(to_json_text(value), most)
         except NotJsonError:
             _log.warning("tool returned what is no JSON", extra={"tool": tool.name})
             message = f"the tool {show(tool.name)} returned something that is no JSON; it needs its author"
@@ -157,10 +160,9 @@ class RunToolbox:
         if tool.name == READ_TOOL_RESULT:
             return ToolResult(call_id=call.call_id, result_json=text)
         self._memory.keep(call.call_id, text)
-        most = self._limits.max_shown_bytes
-        return ToolResult(
-            call_id=call.call_id, result_json=to_preview(text, handle=call.call_id, most_bytes=most, is_cut=is_cut)
-        )
+        shown_bytes = self._limits.max_shown_bytes
+        preview = to_preview(text, handle=call.call_id, most_bytes=shown_bytes, is_cut=is_cut)
+        return ToolResult(call_id=call.call_id, result_json=preview)
 
     async def _invoke(self, tool: Tool, arguments: Json, call: ToolCall, key: str) -> object:
         """Return what the tool returned within its time, or a failure.

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Every provider accepts such a name of a function."""
 
-MAX_OUTPUT_BYTES: Final = 1_048_576
-"""How many bytes of a result are kept unless the tool says otherwise."""
-
 
 class ToolFailedError(Exception):
     """A tool could not do its work; the model sees the text, so it says what to do about it."""
@@ -96,8 +93,11 @@ class Tool(Protocol):
         ...
 
     @property
-    def max_output_bytes(self) -> int:
-        """Most bytes of a result that are kept; the rest is lost, and the model is told so."""
+    def max_output_bytes(self) -> int | None:
+        """Most bytes of a result that are kept; the rest is lost, and the model is told so.
+
+        None stands for the operator's `[tools] max_kept_bytes`, above which nothing is kept.
+        """
         ...
 
     @property
@@ -136,7 +136,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
     description: ClassVar[str]
     arguments_type: ClassVar[type[ToolArguments]]
     timeout_s: float | None = None
-    max_output_bytes: int = MAX_OUTPUT_BYTES
+    max_output_bytes: int | None = None
     is_idempotent: bool = False
 
     @property
