@@ -1,4 +1,4 @@
-"""The parameters of the JSON-RPC methods: types, names and the limits of texts are checked here, the rest by the core."""
+"""The parameters of the JSON-RPC methods: types, names and limits of texts are checked here, the rest by the core."""
 
 from __future__ import annotations
 
