@@ -216,14 +216,15 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
             # Loaded here: whoever has a model does without this one.
             from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
 
-            model = DemoModel()
+            outcome = await self.reason(query, model=(demo := DemoModel()), material=material, **config)
+            return replace(outcome, warnings=(*outcome.warnings, *demo.warnings))
         task = Task(query=query, material=material, strategy=self.name)
         checked: Any = self.config_type.model_validate(config)
         self.check(task, checked, model)
         async with aclosing(self.run(task, RunContext(config=checked, model=model))) as events:
             async for event in events:
                 if isinstance(event, Outcome):
-                    return replace(event, warnings=(*event.warnings, *model.warnings)) if model.warnings else event
+                    return event
         message = f"strategy {self.name!r} ended without an outcome"
         raise InternalError(message)
 
