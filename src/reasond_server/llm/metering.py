@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
-from reasond_server.llm.counting.estimates import EstimatingCounter
+from reasond_server.llm.counting.estimates import count_written
 from reasond_server.llm.counting.learning import can_learn
 from reasond_server.llm.model import (
     LONG_TEXT_CHARACTERS,
@@ -380,9 +380,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         if call.counted_tokens + call.uncounted_bytes <= call.max_tokens:
             return kept
         counter = self.counter
-        count = counter.count_at_least if isinstance(counter, EstimatingCounter) else counter.count_text
         whole = call.text
-        call.counted_tokens, call.uncounted_bytes = count(whole), 0
+        call.counted_tokens, call.uncounted_bytes = count_written(whole, counter), 0
         if call.counted_tokens <= call.max_tokens:
             return kept
         # What was passed on already stays, though by an upper estimate it may be too much.
