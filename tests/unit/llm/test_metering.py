@@ -400,6 +400,18 @@ async def test_tools_and_calls_are_reserved_for_though_no_counter_of_messages_se
                 await anext(metered.stream(request))
 
 
+async def test_a_call_that_breaks_off_is_charged_with_its_tools_and_with_the_calls_that_came() -> None:
+    tool = ToolSpec(name="look", description="Looks. " * 300, parameters={"type": "object"})
+    called = ToolCall(call_id="c1", name="look", arguments_json='{"at": "' + "wall " * 20 + '"}')
+    for reply, least in ((Reply(tool_calls=(called,)), 20), (Reply(text="so it is"), 1)):
+        model = meter(ScriptedModel([reply]))
+        stream = model.stream(replace(ASK, tools=(tool,)))
+        await anext(stream)
+        await stream.aclose()
+        assert model.usage.input_tokens >= PROMPT + 300
+        assert least <= model.usage.output_tokens <= ASK.max_tokens
+
+
 class SlowAccount:
     """A budget whose settlements take their time, each as long as it is told."""
 
