@@ -69,9 +69,9 @@ class TokenAccount(Protocol):
 class _MeteredCall:
     """What is known of a call before it ends; calls are compared by identity.
 
-    `prompt_tokens`, those of the messages, and `extra_tokens`, those of tools and calls beside them, are None until they
-    are counted. `spent` is None while only an estimate can be given. `pieces` are what the model wrote, in order, `calls`
-    its calls of tools.
+    `prompt_tokens` of messages and `extra_tokens` of tools and calls beside them are None until they are counted.
+    `spent` is None while only an estimate can be given. `pieces` is what the model wrote, in order, `calls` are its
+    calls of tools.
     """
 
     request: ChatRequest
