@@ -247,7 +247,7 @@ class AnswerVotes:
 @METRICS.declare("self_consistency")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfConsistencyMetrics:
-    """What self-consistency reports: votes by answer, most first, and the winner's lead as a share of them."""
+    """What self-consistency reports: votes by answer, most first; the winner's lead as a share of the samples taken."""
 
     samples: int
     votes: Sequence[AnswerVotes]
