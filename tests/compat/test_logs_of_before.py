@@ -1,6 +1,7 @@
 """A log of each strategy as callers read it, byte for byte: times, ids and replies are given, so only code can differ.
 
 `PYTHONPATH=. OLD/.venv/bin/python tests/compat/test_logs_of_before.py` writes them with the code of another tree.
+One was changed since: the estimate of a call that broke off has the tools that were sent along (golden/failed.json).
 """
 
 from __future__ import annotations
