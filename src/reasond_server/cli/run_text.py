@@ -268,6 +268,7 @@ def _describe_savings(saved: Savings) -> str:
     return (
         f"attention {_less(saved.attention_pct)}, cache reads {_less(saved.kv_read_pct)}, "
         f"largest context {_less(saved.peak_context_pct)}, tokens {_less(saved.tokens_pct)}"
+        f"{'' if saved.is_measured else ', estimated'}"
     )
 
 

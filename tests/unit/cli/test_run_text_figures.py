@@ -51,8 +51,12 @@ def build_bounded(single_pct: float, resent_pct: float) -> list[str]:
         peak_window_tokens=900,
         is_window_exact=True,
         carryover_calls=2,
-        savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=single_pct),
-        reprompt_savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_REPROMPT, attention_pct=resent_pct),
+        savings=Savings(
+            baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=single_pct, is_measured=True
+        ),
+        reprompt_savings=Savings(
+            baseline=SavingsBaseline.SAVINGS_BASELINE_REPROMPT, attention_pct=resent_pct, is_measured=True
+        ),
     )
     return summary(Reasoning(metrics=Metrics(bounded_context=figures)))[1:]
 
