@@ -116,7 +116,7 @@ class SavingsMeter:
             self._squares += self._generated**2
 
     def add_carryover(self, usage: Usage) -> None:
-        """Count a call that was made for a carryover alone."""
+        """Count a call that is no window: made for a carryover alone, or ended in its reasoning by stop strings."""
         self._spend(usage)
 
     def compare(self, baseline: SavingsBaseline, *, prompt_tokens: int, is_measured: bool = True) -> Savings | None:
@@ -246,6 +246,11 @@ class WindowAccounts:
             is_only_hidden_reasoning=is_only_hidden_reasoning,
         )
         return tokens
+
+    def book_cut_call(self, usage: Usage) -> None:
+        """Book a call that stop strings ended in its reasoning, before the one that made the window; nothing: none."""
+        if usage.model_calls:
+            self._savings.add_carryover(usage)
 
     @property
     def metrics(self) -> BoundedContextMetrics:

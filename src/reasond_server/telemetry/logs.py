@@ -185,9 +185,12 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # Our own access log has the calls already, and "mcp" would log every message with its content.
-    for name in ("uvicorn", "mcp"):
-        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    # Our own access log has the calls already.
+    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
+    # Both are of the package "mcp": a traceback with the content for every line that a server sends and should not.
+    # `tools.mcp` says what is wrong with a server, in lines whose number is bounded.
+    for name in ("mcp", "client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.captureWarnings(True)
     # No line has them, and looking them up takes a third of what a record takes ("Optimization" in logging's manual).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
