@@ -120,8 +120,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     cost_formula: ClassVar[str] = (
         "windows <= max_iterations + min(max_segments, 1 + 2 * material / (7/8 * chunk_size - carryover_size - prompt "
         "- summary)), and one more for each empty reply; calls <= 2 * windows, = windows for carryover_mode tail; "
-        "tokens <= calls * chunk_size. prompt: question, rules and all fences, (capacity_tokens - "
-        "effective_capacity_tokens) / max_iterations; summary: 0 for tail, else what is kept for a summary call"
+        "tokens <= calls * chunk_size; prompt: question, rules and all fences; summary: what is kept for a summary "
+        "call, 0 for tail"
     )
     is_replayable: ClassVar[bool] = True
 
