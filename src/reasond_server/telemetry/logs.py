@@ -251,12 +251,14 @@ def json_line(event: EventDict) -> bytes:
 def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     """Return `event` with local time, without what its message says already, and with control characters shown.
 
-    Fields that are empty are left out too.
+    Fields that are empty are left out too, and a trace id that is the call id.
     """
     message = str(event["message"])
     words = message.split()
     clock = datetime.fromisoformat(str(event.pop("time"))).astimezone().strftime("%H:%M:%S")
     traceback = str(event.pop("traceback", ""))
+    if event.get("trace_id") == event.get("call_id"):
+        event.pop("trace_id", None)
     fields = {
         _escape(name): _escape(str(value))
         for name, value in event.items()
