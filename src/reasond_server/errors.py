@@ -19,6 +19,7 @@
     │   ├── TokenMissingError             TOKEN_MISSING
     │   ├── TokenInvalidError             TOKEN_INVALID
     │   ├── TokenExpiredError             TOKEN_EXPIRED
+    │   ├── IssuerUnavailableError        ISSUER_UNAVAILABLE
     │   └── PermissionMissingError        PERMISSION_MISSING
     ├── LimitError                    how much
     │   ├── RateLimitedError              RATE_LIMITED
@@ -236,6 +237,19 @@ class TokenExpiredError(AccessError):
         is_bare=True,
         denial="authentication",
         remedy="Get a fresh token and call again.",
+    )
+
+
+class IssuerUnavailableError(AccessError):
+    """The keys of the issuer cannot be fetched, so nobody knows whether the token is valid; nothing was spent."""
+
+    declaration = Reason(
+        "ISSUER_UNAVAILABLE",
+        "UNAVAILABLE",
+        is_fault=True,
+        denial="issuer",
+        retry_after_s=SOON_S,
+        remedy="Retry after `RetryInfo` with the same token. If it lasts, the operator looks at `[auth] jwks_url`.",
     )
 
 

@@ -79,7 +79,7 @@ CALLS: Final = (
     _counter(
         "reasond_denials",
         "Calls that were refused: authentication, permission, rate, concurrency, budget (of the caller, also within a "
-        "run), overload, draining, or store (out of reach).",
+        "run), overload, draining, store or issuer (out of reach).",
         "kind",
     ),
     _counter("reasond_slow_consumers", "Clients that were cut off because they did not read.", "transport"),
