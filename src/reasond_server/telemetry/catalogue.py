@@ -216,6 +216,7 @@ SERVER: Final = (
     _counter("process_cpu_seconds", "CPU time, user and system."),
     _gauge("process_resident_memory_bytes", "Resident memory."),
     _gauge("process_open_fds", "Open file descriptors."),
+    _gauge("process_max_fds", "File descriptors that may be open."),
     _gauge("process_start_time_seconds", "When the oldest process began, in seconds since 1970.", merged="livemin"),
 )
 
