@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reasond_server.clock import Clock
-    from reasond_server.config import LoadedSettings
+    from reasond_server.config import LoadedSettings, ServerSettings
     from reasond_server.core import Core
     from reasond_server.instruments import Counting
     from reasond_server.llm.model import ChatModel
@@ -168,7 +168,7 @@ class Server:
         self._is_draining = True
         if self._grpc is not None:
             self._grpc.begin_drain()
-        await asyncio.sleep(server.drain_delay_s)
+        await asyncio.sleep(drain_delay_of(server, dev=self._dev))
         _log.info("draining", extra={"grace_s": server.drain_grace_s})
         if self._core is not None:
             await self._core.runner.drain(grace_s=server.drain_grace_s)
@@ -354,6 +354,14 @@ class Server:
         return minter_of(auth, signing).mint(
             subject="developer", permissions=[ADMIN], lifetime_s=auth.max_lifetime_s, now=self._clock.now()
         )
+
+
+def drain_delay_of(server: ServerSettings, *, dev: bool) -> float:
+    """Return the seconds from the signal to stop until new work is refused.
+
+    Under `dev` no load balancer has to notice anything: there is no delay unless somebody asked for one.
+    """
+    return server.drain_delay_s if not dev or "drain_delay_s" in server.model_fields_set else 0.0
 
 
 def _with_port(address: str, port: int) -> str:

@@ -134,6 +134,16 @@ def examine_stores(*, url: str, data_dir: str) -> str:
     return f"SQLite, {path}" + (" (made at the first start)" if state is SchemaState.EMPTY else "")
 
 
+def require_driver(url: str) -> None:
+    """Refuse an address of PostgreSQL where its driver is missing; nothing is connected.
+
+    Raises:
+        SettingsError: the driver is not installed.
+    """
+    if url.startswith(_POSTGRES):
+        _require_driver()
+
+
 def file_of(url: str, data_dir: str) -> Path:
     """Return the SQLite file that `url` means, in `data_dir` where it names none.
 

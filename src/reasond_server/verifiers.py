@@ -124,6 +124,7 @@ def require_known_grants(settings: Settings) -> None:
         raise SettingsError(
             "; ".join(f"{one.field} {one.description}" for one in found),
             remedy="Correct the words, or enable the strategies in [reasoning] enabled_strategies.",
+            violations=found,
         )
 
 

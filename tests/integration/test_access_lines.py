@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -191,3 +192,41 @@ async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Pat
     text = (tmp_path / "one.log").read_text("utf-8")
     assert '"execution ended"' in text
     assert QUESTION not in text
+
+
+async def test_lines_of_a_call_that_is_in_no_trace_have_a_trace_id_all_the_same_and_name_the_strategy(
+    tmp_path: Path,
+) -> None:
+    async with upstream(ANSWER) as server:
+        environ = {
+            "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__MODEL": "fake",
+            "REASOND__LLM__BASE_URL": server.address,
+            "REASOND__LOGS__FORMAT": "json",
+            "REASOND__LOGS__LEVEL": "debug",
+            "REASOND__SERVER__DRAIN_DELAY_S": "0",
+        }
+        async with serving(tmp_path, "one", environ) as served:
+            async with AsyncClient(served.grpc, token=served.token) as client:
+                result = await client.reason("What is it?", strategy="chain_of_thought")
+                await client.reason("And again?", strategy="self_consistency", config={"samples": 1}, request_id="r1")
+            body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.chain_of_thought", "params": {"query": "And?"}}
+            headers = {"authorization": f"Bearer {served.token}", "x-request-id": "mine"}
+            async with httpx.AsyncClient(base_url=f"http://{served.http}") as plain:
+                await plain.post("/api/v1/jsonrpc", json=body, headers=headers)
+            served.process.terminate()
+            assert await asyncio.to_thread(served.process.wait, 60) == 0
+    lines = [json.loads(line) for line in (tmp_path / "one.log").read_text("utf-8").splitlines() if line[:1] == "{"]
+    of_calls = [line for line in lines if "call_id" in line or "execution_id" in line]
+    assert all(re.fullmatch("(?!0{32})[0-9a-f]{32}", line.get("trace_id", "")) for line in of_calls), of_calls
+    calls = {line["call_id"]: line for line in of_calls if "duration_ms" in line and "finish_reason" in line}
+    assert sorted((line["level"], line["strategy"]) for line in calls.values()) == [
+        ("info", "chain_of_thought"),
+        ("info", "chain_of_thought"),
+        ("info", "self_consistency"),
+    ]
+    by_trace = {line["trace_id"]: line for line in calls.values()}
+    ends = [line for line in lines if line["message"] == "execution ended"]
+    assert {line["trace_id"] for line in ends} == set(by_trace)
+    assert all(line["execution_id"] == by_trace[line["trace_id"]]["execution_id"] for line in ends)
+    assert result.execution_id in {line["execution_id"] for line in ends}

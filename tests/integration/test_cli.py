@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.cli.examples import Endpoints, calls
+from reasond_server.cli.outcome import ExitCode
 from reasond_server.errors import ModelFailedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
@@ -152,6 +153,19 @@ def test_json_is_one_event_per_line_and_nothing_else(dev_server: Mapping[str, st
     assert [int(event["sequence"]) for event in events] == [1, 2, 3]
     assert events[-1]["completed"]["answer"] == "42"
     assert done.stderr == ""
+    step = events[1]["iteration"]
+    assert (step["index"], step["usage"]["cached_input_tokens"]) == (0, "0"), "0 is a value, too"
+
+
+def test_a_run_that_failed_before_its_first_call_is_not_offered_to_be_read(tmp_path: Path) -> None:
+    nobody = {"PROVIDER": "openai", "MODEL": "m", "BASE_URL": "http://127.0.0.1:9/v1", "MAX_ATTEMPTS": "1"}
+    environ = {f"REASOND__LLM__{name}": value for name, value in nobody.items()}
+    with serving(tmp_path, "--dev", environ=environ):
+        told = json.loads((tmp_path / "ready.json").read_text("utf-8"))
+        done = run("ask", "What is 7 times 6?", environ=caller(told))
+    assert done.returncode == ExitCode.MODEL
+    assert "0 model calls" in done.stderr
+    assert "is kept" not in done.stderr
 
 
 def test_material_comes_from_a_file_or_stdin_and_settings_reach_the_strategy(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import pytest
 from reasond import AsyncClient, PermissionDeniedError, ReactConfig, TraceView
 from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
+from reasond_server.telemetry.logs import configure
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.tools.mcp import IDEMPOTENCY_KEY, McpOptions, McpServer, examine_server
 from reasond_server.tools.source import Tools
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 PROGRAM = Path(__file__).resolve().parents[1] / "engines" / "mcp_program.py"
+OLD_PROGRAM = PROGRAM.with_name("mcp_old_program.py")
 LIMIT_S = 180.0
 
 
@@ -48,9 +52,36 @@ def stdio(*args: str, **changed: Any) -> McpOptions:
     return McpOptions(**{"name": "t", "command": sys.executable, "args": (str(PROGRAM), *args)} | changed)
 
 
+@contextmanager
+def logs_to(stream: io.StringIO) -> Iterator[None]:
+    """The process logs as a server does, to `stream`."""
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "mcp", "client")]
+    handlers, levels = loggers[0].handlers[:], [each.level for each in loggers]
+    configure(stream, is_human=False)
+    try:
+        yield
+    finally:
+        loggers[0].handlers[:] = handlers
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+        logging.captureWarnings(False)
+
+
+class ListedServer(McpServer):
+    """Sets `listed` whenever the tools were listed."""
+
+    def __init__(self, options: McpOptions) -> None:
+        super().__init__(options, jitter=lambda: 0.0)
+        self.listed = asyncio.Event()
+
+    async def _list_again(self, client: Any) -> None:
+        await super()._list_again(client)
+        self.listed.set()
+
+
 @asynccontextmanager
-async def connect(options: McpOptions) -> AsyncIterator[McpServer]:
-    server = McpServer(options, jitter=lambda: 0.0)
+async def connect(options: McpOptions) -> AsyncIterator[ListedServer]:
+    server = ListedServer(options)
     await server.start()
     try:
         yield server
@@ -130,6 +161,57 @@ async def test_a_result_that_cannot_be_read_costs_its_call_and_no_other(options:
         assert (await call_tool(server, "t__add", one=1, other=1)).result_json == '{"result":2}'
         waiting.cancel()
         await asyncio.wait({waiting})
+
+
+async def wait_for_tool(server: ListedServer, name: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while name not in {tool.name for tool in server.tools}:
+            server.listed.clear()
+            await server.listed.wait()
+
+
+async def test_tools_that_a_server_adds_are_offered_to_the_next_run(options: McpOptions) -> None:
+    async with connect(options) as server:
+        begun = Tools(servers=[server]).open_toolbox(max_calls=None)
+        assert not (await call_tool(server, "t__grow")).is_error
+        await wait_for_tool(server, "t__grown")
+        assert (await call_tool(server, "t__grown")).result_json == '{"text":""}'
+        assert "t__grown" not in {spec.name for spec in begun.specs}, "a run keeps the tools that it began with"
+
+
+async def test_a_server_of_2025_tells_unasked_that_its_tools_changed() -> None:
+    async with connect(stdio(args=(str(OLD_PROGRAM),))) as server:
+        assert [tool.name for tool in server.tools] == ["t__grow"]
+        for number in (1, 2):
+            await call_tool(server, "t__grow")
+            await wait_for_tool(server, f"t__grown_{number}")
+
+
+async def test_a_result_of_a_server_is_kept_whole() -> None:
+    async with connect(stdio()) as server:
+        box = Tools(servers=[server]).open_toolbox(max_calls=None)
+        call = ToolCall(call_id="c1", name="t__long", arguments_json='{"characters": 3000000}')
+        shown = json.loads((await box.call(call)).result_json)
+        assert "its end is lost" not in shown["more"]
+        assert shown["total_characters"] > 3_000_000
+        reading = json.dumps({"handle": "c1", "offset": 2_999_990, "limit": 100})
+        read = await box.call(ToolCall(call_id="c2", name="read_tool_result", arguments_json=reading))
+    assert "xend" in json.loads(read.result_json)["text"]
+
+
+async def test_a_program_that_prints_to_its_output_is_heard_and_does_not_fill_the_log() -> None:
+    lines = io.StringIO()
+    with logs_to(lines):
+        async with connect(
+            stdio(args=(str(OLD_PROGRAM), "chatty"), connect_timeout_s=LIMIT_S, timeout_s=LIMIT_S)
+        ) as server:
+            assert not (await call_tool(server, "t__grow")).is_error
+            await wait_for_tool(server, "t__grown_1")
+    assert "secret-of-the-program" not in lines.getvalue()
+    told = [line for line in lines.getvalue().splitlines() if "no message" in line]
+    assert [json.loads(line)["so_far"] for line in told] == [10**power for power in range(len(told))]
+    assert len(told) >= 5, "it printed 12,000 lines and more"
+    assert len(lines.getvalue()) < 10_000
 
 
 async def test_a_program_that_dies_costs_a_call_and_is_started_again() -> None:

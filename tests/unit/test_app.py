@@ -13,8 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond import AsyncClient, ReasondError
-from reasond_server.app import Listening, Server, serve, spare_collector
-from reasond_server.config import LoadedSettings, load
+from reasond_server.app import Listening, Server, drain_delay_of, serve, spare_collector
+from reasond_server.config import LoadedSettings, ServerSettings, load
 from reasond_server.errors import SettingsError
 from reasond_server.testing import Reply, ScriptedModel
 from tests.engines.serving import Engine
@@ -174,6 +174,12 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+
+def test_a_development_server_delays_its_end_only_where_that_was_asked_for() -> None:
+    unset, asked = ServerSettings(), ServerSettings(drain_delay_s=5.0)
+    assert (drain_delay_of(unset, dev=True), drain_delay_of(unset, dev=False)) == (0.0, 5.0)
+    assert (drain_delay_of(asked, dev=True), drain_delay_of(asked, dev=False)) == (5.0, 5.0)
 
 
 async def test_one_signal_drains_and_returns() -> None:

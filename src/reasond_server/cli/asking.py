@@ -66,7 +66,10 @@ def ask(question: Question, *, way: Way, environ: Mapping[str, str], as_json: bo
         CommandError: an option is wrong, or the call failed.
     """
     viewer: _Viewer = _JsonLines() if as_json else _People()
-    with open_client(way, environ) as client, failures(target_of(way, environ)):
+    with (
+        open_client(way, environ) as client,
+        failures(target_of(way, environ), has_result=lambda: viewer.has_result),
+    ):
         stream = _stream_of(question, client, wants_deltas=viewer.wants_deltas)
         try:
             with viewer.display(), stream:
@@ -110,6 +113,11 @@ class _Viewer(ABC):
             return ExitCode.FAILURE
         return _ending_of(self.result)[0]
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the run has left anything to be read; True while its end is not known."""
+        return self.result is None or self.result.metrics.usage.model_calls > 0
+
     def display(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which events are followed."""
         return contextlib.nullcontext()
@@ -130,10 +138,21 @@ class _Viewer(ABC):
 
 
 class _JsonLines(_Viewer):
-    """For programs: every event as one line of JSON on stdout, under the names of the protos, nothing else."""
+    """For programs: every event as one line of JSON on stdout, under the names of the protos, nothing else.
+
+    What is 0, false or empty is printed too: the first step has its index 0, and a line with no warnings an empty list.
+    """
 
     def show(self, event: ReasonIterationsResponse) -> None:
-        write(MessageToJson(event, indent=None, ensure_ascii=False, preserving_proto_field_name=True))
+        write(
+            MessageToJson(
+                event,
+                indent=None,
+                ensure_ascii=False,
+                preserving_proto_field_name=True,
+                always_print_fields_with_no_presence=True,
+            )
+        )
 
 
 class _People(_Viewer):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from reasond_server.backends import read_backend_options
+from reasond_server.backends import MAIN, read_backend_options
 from reasond_server.cli.config_commands import source_of
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import one_line, printable, write
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from reasond_server.config import BackendSettings
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.probes import Report
 
@@ -51,7 +52,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
     except ModelError as error:
         raise CommandError(error.message, remedy=error.remedy, code=ExitCode.MODEL) from error
     llm = loaded.settings.llm
-    toml = toml_of(options, report, (llm.backends[name] if name else llm).capabilities)
+    toml = toml_of(options, report, llm.backends[name] if name else llm)
     if as_json:
         write(json.dumps(as_plain(options, report, toml), indent=2, ensure_ascii=False))
     else:
@@ -62,16 +63,24 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
     return ExitCode.MODEL if toml else ExitCode.OK
 
 
-def toml_of(options: BackendOptions, report: Report, configured: Mapping[str, object]) -> str:
-    """Return what config.toml should say, `configured` capabilities included; empty where nothing is to be changed."""
-    section = "llm" if options.name == "llm" else f"llm.backends.{options.name}"
-    lines = []
+def toml_of(options: BackendOptions, report: Report, configured: BackendSettings) -> str:
+    """Return the whole section that config.toml should have; empty where nothing is to be changed.
+
+    It has what is `configured`, wherever that was read, so that it can stand in place of the section or in a new file.
+    """
+    if report.base.name == options.profile.name and not report.changes:
+        return ""
+    values = {name: getattr(configured, name) for name in type(configured).model_fields if name != "backends"}
+    values = {name: value for name, value in values.items() if name in configured.model_fields_set}
     if report.base.name != options.profile.name:
-        lines += [f"[{section}]", f"profile = {toml_value(report.base.name)}"]
+        values["profile"] = report.base.name
     if report.changes:
-        lines += [""] * bool(lines) + [f"[{section}.capabilities]"]
-        lines += [f"{name} = {toml_value(value)}" for name, value in {**configured, **report.changes}.items()]
-    return "\n".join(lines)
+        values["capabilities"] = {**configured.capabilities, **report.changes}
+    return "\n".join([f"[{_section_of(options)}]", *(f"{name} = {toml_value(one)}" for name, one in values.items())])
+
+
+def _section_of(options: BackendOptions) -> str:
+    return options.name if options.name == MAIN else f"{MAIN}.backends.{options.name}"
 
 
 def as_plain(options: BackendOptions, report: Report, toml: str) -> dict[str, object]:
@@ -103,5 +112,7 @@ def lines_of(options: BackendOptions, report: Report, toml: str) -> Iterator[str
     if not toml:
         yield f"The profile {report.base.name} says the same; nothing is to be changed."
         return
-    yield f"# Other than the profile {options.profile.name} says; put this into config.toml:"
+    section = _section_of(options)
+    yield f"# Other than the profile {options.profile.name} says. This goes into config.toml"
+    yield f"# in place of [{section}], and of [{section}.capabilities] if there is one:"
     yield printable(toml)

@@ -12,7 +12,7 @@ from reasond import Client
 from reasond_server.cli.outcome import CommandError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 # Longer than the client's own default: a person watches the steps and can press Ctrl-C.
@@ -83,12 +83,15 @@ def open_client(way: Way, environ: Mapping[str, str]) -> Client:
 
 
 @contextlib.contextmanager
-def failures(target: str) -> Iterator[None]:
-    """Turn what a call to `target` raises into a CommandError with its exit code and a remedy."""
+def failures(target: str, *, has_result: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Turn what a call to `target` raises into a CommandError with its exit code and a remedy.
+
+    `has_result` says whether an execution that failed has anything to be read.
+    """
     try:
         yield
     except reasond.ReasondError as error:
-        raise _command_error(error, target) from None
+        raise _command_error(error, target, has_result=has_result()) from None
     except (ValueError, TypeError) as error:
         raise CommandError(_sentence(error), code=ExitCode.BAD_REQUEST) from None
 
@@ -98,7 +101,7 @@ def exit_code_of(error: reasond.ReasondError) -> ExitCode:
     return _CODES_BY_REASON.get(error.reason, _CODES.get(type(error), ExitCode.FAILURE))
 
 
-def _command_error(error: reasond.ReasondError, target: str) -> CommandError:
+def _command_error(error: reasond.ReasondError, target: str, *, has_result: bool) -> CommandError:
     code = exit_code_of(error)
     if error.reason == "UNAVAILABLE":
         return CommandError(
@@ -107,10 +110,10 @@ def _command_error(error: reasond.ReasondError, target: str) -> CommandError:
             "A server with TLS needs --tls or --ca-file.",
             code=code,
         )
-    return CommandError(error.message or error.reason, remedy=_remedy(error), code=code)
+    return CommandError(error.message or error.reason, remedy=_remedy(error, has_result=has_result), code=code)
 
 
-def _remedy(error: reasond.ReasondError) -> str:
+def _remedy(error: reasond.ReasondError, *, has_result: bool) -> str:
     hints = []
     if error.reason in {"TOKEN_MISSING", "TOKEN_EXPIRED", "TOKEN_INVALID"}:
         hints.append("Give a token with --token or REASOND_TOKEN; `reasond serve --dev` prints one.")
@@ -118,7 +121,7 @@ def _remedy(error: reasond.ReasondError) -> str:
         hints.append("Allow more time with --timeout.")
     if error.retry_after is not None:
         hints.append(f"Try again in {error.retry_after:g} s.")
-    if error.execution_id and not isinstance(error, reasond.NotFoundError):
+    if error.execution_id and has_result and not isinstance(error, reasond.NotFoundError):
         hints.append(f"What was done is kept: reasond ask --resume {error.execution_id}")
     return "\n  ".join(hints)
 

@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Literal
 
 from reasond_server.addresses import split_address
-from reasond_server.backends import find_backend_problems
-from reasond_server.cli.config_commands import check_strategies, source_of
+from reasond_server.cli.config_commands import source_of
 from reasond_server.cli.outcome import ExitCode
+from reasond_server.cli.starting import require_startable
 from reasond_server.cli.terminal import printable, write
-from reasond_server.config import choose_provider, load, require_servable
+from reasond_server.config import choose_provider, load
 from reasond_server.errors import SettingsError
 from reasond_server.reasoning.registry import ENTRY_POINT_GROUP, discover
 from reasond_server.stores import examine_stores
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from reasond_server.config import LoadedSettings, Settings
+    from reasond_server.config import Settings
 
 _LOWEST_PYTHON = (3, 11)
 _PACKAGES = (
@@ -82,7 +82,6 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Findi
     yield from _extras()
     try:
         loaded = load(config, environ)
-        check_strategies(loaded.settings)
     except SettingsError as error:
         yield Finding(level="fail", subject="config", text=error.message, remedy=error.remedy)
         return
@@ -90,7 +89,7 @@ def _findings(config: Path | None, environ: Mapping[str, str]) -> Iterator[Findi
     yield _provider(loaded.settings, environ)
     yield _store(loaded.settings)
     yield from _tools(loaded.settings)
-    yield _servable(loaded, environ)
+    yield _startable(config, environ)
     yield from _ports(loaded.settings)
 
 
@@ -205,15 +204,15 @@ def _store(settings: Settings) -> Finding:
     return Finding(level="ok", subject="store", text=text)
 
 
-def _servable(loaded: LoadedSettings, environ: Mapping[str, str]) -> Finding:
+def _startable(config: Path | None, environ: Mapping[str, str]) -> Finding:
     """Return whether `serve` would start, at least with --dev."""
-    settings = loaded.settings
     refusals = {}
     for command, is_dev in (("serve", False), ("serve --dev", True)):
         try:
-            require_servable(settings, dev=is_dev, also=find_backend_problems(settings, environ))
+            require_startable(config, environ, is_dev=is_dev)
         except SettingsError as error:
-            refusals[command] = "; ".join(f"{one.field} {one.description}" for one in error.violations)
+            found = [f"{one.field} {one.description}" for one in error.violations]
+            refusals[command] = "; ".join(found) or error.full_message
     if not refusals:
         return Finding(level="ok", subject="serve", text="`reasond serve` would start, with --dev as well")
     return Finding(

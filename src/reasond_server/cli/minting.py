@@ -49,6 +49,7 @@ def mint(request: WantedToken, *, config: Path | None, environ: Mapping[str, str
     lifetime_s = parse_lifetime(request.lifetime)
     loaded = load(config, environ)
     key = _chosen_key(loaded.auth_keys, request.key_id)
+    _require_lifetime(request.lifetime, lifetime_s, most_s=loaded.settings.auth.max_lifetime_s)
     for permission in find_unknown_permissions(request.permissions):
         warn(f"nothing asks for the permission {permission!r}; known are {', '.join(KNOWN)}, {EXECUTE}:<strategy>")
     try:
@@ -78,6 +79,16 @@ def parse_lifetime(text: str) -> float:
             f"--lifetime {text[:40]!r} is no time", remedy="Such as 90s, 30m, 1h or 1d.", code=ExitCode.BAD_REQUEST
         )
     return float(int(match[1]) * _UNITS_S[match[2]])
+
+
+def _require_lifetime(text: str, lifetime_s: float, *, most_s: int) -> None:
+    """Refuse a lifetime that no server of this configuration accepts."""
+    if not 1 <= lifetime_s <= most_s:
+        raise CommandError(
+            f"--lifetime {text.strip()[:40]} is not between 1 second and the {most_s} seconds of [auth] max_lifetime_s",
+            remedy=f"Ask for --lifetime {most_s}s or less, and for a new token when it has expired.",
+            code=ExitCode.BAD_REQUEST,
+        )
 
 
 def _chosen_key(keys: Sequence[AuthKey], key_id: str | None) -> SigningKey:

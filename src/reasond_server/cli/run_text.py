@@ -260,14 +260,14 @@ def _bounded_context(metrics: Metrics) -> list[str]:
             one = getattr(figures, name)
             saved.setdefault(_describe_savings(one), []).append(_baseline(one))
     # Both are the same where the text was read and nothing was asked twice.
-    lines = [f"against {', or '.join(baselines)}: {pct}" for pct, baselines in saved.items()]
+    lines = [f"saved, against {', or '.join(baselines)}: {pct}" for pct, baselines in saved.items()]
     return [f"largest window: {figures.peak_window_tokens:,} tokens, {count}{own}", *lines]
 
 
 def _describe_savings(saved: Savings) -> str:
     return (
-        f"attention {_less(saved.attention_pct)}, cache reads {_less(saved.kv_read_pct)}, "
-        f"largest context {_less(saved.peak_context_pct)}, tokens {_less(saved.tokens_pct)}"
+        f"attention {_percent(saved.attention_pct)}, cache reads {_percent(saved.kv_read_pct)}, "
+        f"largest context {_percent(saved.peak_context_pct)}, tokens {_percent(saved.tokens_pct)}"
     )
 
 
@@ -308,6 +308,6 @@ def _baseline(saved: Savings) -> str:
     return {"single_pass": "one call that holds everything", "reprompt": "calls that resend everything"}.get(word, word)
 
 
-def _less(saved_pct: float) -> str:
-    """Return a saving as the change that a reader sees: what was saved is less."""
-    return f"{0.0 - round(saved_pct, 1):+.1f} %"
+def _percent(saved_pct: float) -> str:
+    """Return a saving with the sign that it has everywhere: below zero where more was spent."""
+    return f"{round(saved_pct, 1) + 0.0:.1f} %"

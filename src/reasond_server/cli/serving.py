@@ -24,6 +24,7 @@ from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.supervising import Link, Supervisor, reserve_port, supervise
 from reasond_server.cli.terminal import human_stream, write
 from reasond_server.config import load, require_servable
+from reasond_server.errors import SettingsError
 from reasond_server.telemetry.logs import configure
 
 if TYPE_CHECKING:
@@ -46,11 +47,25 @@ def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None, workers
     """Serve until a signal ends it, with several processes if `workers` or the settings say so.
 
     Raises:
-        SettingsError: the configuration must not or cannot be served; nothing was printed before.
+        SettingsError: the configuration must not or cannot be served, with everything that is wrong; nothing was
+            printed before.
         CommandError: the ready file cannot be written, or the workers do not start.
     """
     link = Link.of(os.environ)
     environ = {**os.environ, **({} if workers is None else {_WORKERS_VARIABLE: str(workers)})}
+    try:
+        return _serve(config, environ, is_dev=is_dev, ready_file=ready_file, link=link)
+    except SettingsError:
+        # What the start came across was the first mistake only. Loaded here: most starts succeed.
+        from reasond_server.cli.starting import require_startable  # noqa: PLC0415 - see above
+
+        require_startable(config, environ, is_dev=is_dev)
+        raise
+
+
+def _serve(
+    config: Path | None, environ: Mapping[str, str], *, is_dev: bool, ready_file: Path | None, link: Link | None
+) -> ExitCode:
     loaded = load(config, environ)
     _write_logs(loaded.settings.logs, is_dev=is_dev)
     is_encrypted = loaded.settings.server.tls == "files"

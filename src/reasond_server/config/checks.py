@@ -10,11 +10,10 @@ from reasond_server.errors import Violation
 from reasond_server.violations import suggest_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from reasond_server.config.section import BackendSettings
     from reasond_server.config.settings import ServerSettings, Settings
-    from reasond_server.config.tools import ToolsSettings
 
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
@@ -26,53 +25,64 @@ def choose_provider(settings: Settings, environ: Mapping[str, str]) -> str:
     return "openai" if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL") else "demo"
 
 
+def find_unservable(settings: Settings, *, dev: bool, doubtful: Collection[str] = ()) -> Iterator[Violation]:
+    """Yield what loads but must not be served: nobody could authenticate, or `dev` would be public.
+
+    `doubtful` is as in `cross_check`.
+    """
+    if dev:
+        if settings.server.workers > 1:
+            yield Violation(
+                field="server.workers",
+                description=f"is {settings.server.workers}, but the key of --dev is known to one process only; "
+                "set it to 1, or start without --dev and with a key in auth.keys",
+            )
+        for name, address in (*_list_addresses(settings.server), *_list_metrics_address(settings)):
+            if not is_loopback(address):
+                yield Violation(
+                    field=name,
+                    description=f"{address!r} can be reached from other machines, which --dev forbids; "
+                    "bind to 127.0.0.1 or start without --dev and with a key in auth.keys",
+                )
+        return
+    is_keyless = not settings.auth.keys and not settings.auth.jwks_url
+    if is_keyless and not is_any_within(doubtful, ("auth.keys", "auth.jwks_url")):
+        yield Violation(
+            field="auth.keys",
+            description="is empty, so nobody could authenticate; add a key such as "
+            '{ id = "main", secret_env = "REASOND_SIGNING_KEY" }, set auth.jwks_url, or start with --dev',
+        )
+
+
 def require_servable(settings: Settings, *, dev: bool, also: Sequence[Violation] = ()) -> None:
     """Refuse what loads but must not be served; `also` is what is wrong besides, such as with the model.
 
     Raises:
         SettingsError: nobody could authenticate, `dev` would be public, or `also` is not empty.
     """
-    problems = [*also]
-    if dev and settings.server.workers > 1:
-        problems.append(
-            Violation(
-                field="server.workers",
-                description=f"is {settings.server.workers}, but the key of --dev is known to one process only; "
-                "set it to 1, or start without --dev and with a key in auth.keys",
-            )
-        )
-    if dev:
-        problems += [
-            Violation(
-                field=name,
-                description=f"{address!r} can be reached from other machines, which --dev forbids; "
-                "bind to 127.0.0.1 or start without --dev and with a key in auth.keys",
-            )
-            for name, address in (*_list_addresses(settings.server), *_list_metrics_address(settings))
-            if not is_loopback(address)
-        ]
-    elif not settings.auth.keys and not settings.auth.jwks_url:
-        problems.append(
-            Violation(
-                field="auth.keys",
-                description="is empty, so nobody could authenticate; add a key such as "
-                '{ id = "main", secret_env = "REASOND_SIGNING_KEY" }, set auth.jwks_url, or start with --dev',
-            )
-        )
+    problems = [*also, *find_unservable(settings, dev=dev)]
     if problems:
         raise settings_error(problems, {})
 
 
-def cross_check(settings: Settings) -> Iterator[Violation]:
-    """Yield what is wrong between the keys of `settings`."""
-    yield from _bind_problems(settings)
-    yield from _tls_problems(settings.server)
-    yield from _peer_problems(settings)
-    yield from _limits_problems(settings)
-    yield from _llm_problems(settings)
-    yield from _default_strategy_problems(settings)
-    yield from _tools_problems(settings.tools)
-    yield from _workers_problems(settings)
+def cross_check(settings: Settings, doubtful: Collection[str] = ()) -> Iterator[Violation]:
+    """Yield what is wrong between the keys of `settings`.
+
+    `doubtful` are keys that stand at their default because what was given cannot be used: what depends on one of them
+    is not checked.
+    """
+    for check, keys in _CHECKS:
+        if not is_any_within(doubtful, keys):
+            yield from check(settings)
+
+
+def is_any_within(doubtful: Collection[str], keys: Collection[str]) -> bool:
+    """Return whether one of `doubtful` is one of `keys`, in it, or around it; both are dotted keys."""
+    return any(_is_within(one, key) or _is_within(key, one) for one in doubtful for key in keys)
+
+
+def _is_within(key: str, around: str) -> bool:
+    return key == around or key.startswith((f"{around}.", f"{around}["))
 
 
 def _list_addresses(server: ServerSettings) -> Iterator[tuple[str, str]]:
@@ -106,8 +116,9 @@ def _bind_problems(settings: Settings) -> Iterator[Violation]:
             )
 
 
-def _tls_problems(server: ServerSettings) -> Iterator[Violation]:
+def _tls_problems(settings: Settings) -> Iterator[Violation]:
     """Refuse TLS without its files and files without TLS."""
+    server = settings.server
     for name in ("tls_certificate", "tls_private_key"):
         if server.tls == "files" and not getattr(server, name):
             yield Violation(field=f"server.{name}", description='is empty, but server.tls = "files" needs it')
@@ -199,8 +210,9 @@ def _workers_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
-def _tools_problems(tools: ToolsSettings) -> Iterator[Violation]:
+def _tools_problems(settings: Settings) -> Iterator[Violation]:
     """Refuse MCP servers that are neither a program nor an address, or both, and exceptions to nothing."""
+    tools = settings.tools
     for name, server in tools.mcp.items():
         section = f"tools.mcp.{name}"
         if bool(server.command) == bool(server.url):
@@ -230,3 +242,19 @@ def _default_strategy_problems(settings: Settings) -> Iterator[Violation]:
             description=f"{chosen!r} is not among reasoning.enabled_strategies ({enabled}); enable it or set it to "
             '"" for no default',
         )
+
+
+_CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]]] = (
+    (_bind_problems, ("server.tls", "server.grpc_unix_socket")),
+    (_tls_problems, ("server.tls", "server.tls_certificate", "server.tls_private_key", "server.tls_client_ca")),
+    (_peer_problems, ("auth.peers", "auth.trust_domain", "server.tls_client_ca")),
+    (_limits_problems, ("limits.storage", "limits.redis_url", "reasoning.enabled_strategies")),
+    (
+        _llm_problems,
+        ("llm.provider", "llm.count", "llm.tokenizer_file", "llm.first_wait_s", "llm.max_wait_s", "llm.backends"),
+    ),
+    (_default_strategy_problems, ("reasoning.enabled_strategies", "reasoning.default_strategy")),
+    (_tools_problems, ("tools.mcp", "tools.http_get")),
+    (_workers_problems, ("store.url", "limits.storage")),
+)
+"""Each check with the keys whose defaults would make it find what is not so."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reasond_server.config.reference import nearest
+from reasond_server.config.reference import describe_nearest, find_nearest
 from reasond_server.errors import SettingsError, Violation, show
 from reasond_server.violations import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -34,7 +34,7 @@ def explain(error: ErrorDetails) -> Violation:
     """Return `error` of Pydantic as one of ours."""
     key = join_key(error["loc"])
     if error["type"] == "extra_forbidden":
-        return Violation(field=key, description=f"is no known key; {nearest(key)}")
+        return Violation(field=key, description=f"is no known key; {describe_nearest(key)}")
     if error["loc"][-1] == "[key]":
         return Violation(field=key, description=_wrong_chosen_key(key))
     words = (
@@ -45,6 +45,14 @@ def explain(error: ErrorDetails) -> Violation:
     is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
     is_scalar = isinstance(error["input"], str | int | float)
     return Violation(field=key, description=f"{words}, not {show(error['input'])}" if is_shown and is_scalar else words)
+
+
+def find_doubtful(error: ErrorDetails) -> Iterator[str]:
+    """Yield the keys whose values nobody knows because of `error`: its own, and the one that a wrong name meant."""
+    key = join_key(error["loc"])
+    yield key
+    if error["type"] == "extra_forbidden" and (meant := find_nearest(key)):
+        yield meant
 
 
 def join_key(parts: Sequence[str | int]) -> str:

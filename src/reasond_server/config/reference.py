@@ -77,21 +77,30 @@ def is_text_key(key: str) -> bool:
     return any(doc.key == key and doc.type_name in {"text", "choice"} for doc in key_docs())
 
 
-def nearest(key: str) -> str:
-    """Return a hint that names the known key most like `key`, or what is known where it stands."""
+def find_nearest(key: str) -> str:
+    """Return the known key or section that is most like the dotted `key`; empty where none is."""
     key = _template(key)
-    section, _, name = key.rpartition(".")
     known = [doc.key for doc in key_docs()]
-    sections = sorted({part for doc in key_docs() for part in (doc.section, *_parents(doc.section))})
-    alike = [*known, *(other for other in sections if other.count(".") == key.count("."))]
-    matches = get_close_matches(key, alike, n=1, cutoff=0.75)
-    by_name = get_close_matches(name, [other.rpartition(".")[2] for other in known], n=1, cutoff=0.75)
-    if matches:
-        return f"did you mean {matches[0]}?"
-    if by_name:
-        return f"did you mean {next(other for other in known if other.rpartition('.')[2] == by_name[0])}?"
-    beside = [other for other in [*known, *sections] if other.rpartition(".")[0] == section]
+    alike = [*known, *(other for other in _list_sections() if other.count(".") == key.count("."))]
+    if matches := get_close_matches(key, alike, n=1, cutoff=0.75):
+        return matches[0]
+    names = get_close_matches(key.rpartition(".")[2], [other.rpartition(".")[2] for other in known], n=1, cutoff=0.75)
+    return next((other for other in known if other.rpartition(".")[2] in names), "")
+
+
+def describe_nearest(key: str) -> str:
+    """Return a hint that names the known key most like `key`, or what is known where it stands."""
+    if found := find_nearest(key):
+        return f"did you mean {found}?"
+    section = _template(key).rpartition(".")[0]
+    sections = _list_sections()
+    beside = [other for other in [*(doc.key for doc in key_docs()), *sections] if other.rpartition(".")[0] == section]
     return f"known are {', '.join(beside)}" if beside else f"known sections are {', '.join(sections)}"
+
+
+def _list_sections() -> list[str]:
+    """Return the dotted names of all sections."""
+    return sorted({part for doc in key_docs() for part in (doc.section, *_parents(doc.section))})
 
 
 def _template(key: str) -> str:

@@ -14,13 +14,15 @@ from pydantic import ValidationError
 
 from reasond_server.config.auth import read_auth_keys
 from reasond_server.config.checks import cross_check
-from reasond_server.config.problems import explain, join_key, settings_error
+from reasond_server.config.problems import explain, find_doubtful, join_key, settings_error
 from reasond_server.config.reference import is_text_key, key_docs
 from reasond_server.config.settings import Settings
 from reasond_server.errors import SettingsError, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
 
     from reasond_server.config.auth import AuthKey
 
@@ -53,6 +55,18 @@ class LoadedSettings:
         return self.file.parent if self.file else Path()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A configuration that may be wrong: what is right of it, and everything that is wrong.
+
+    `loaded` has the default in place of each value that cannot be used. `doubtful` are the keys of which that is so.
+    """
+
+    loaded: LoadedSettings
+    problems: Sequence[Violation]
+    doubtful: frozenset[str]
+
+
 def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """Read the configuration.
 
@@ -62,23 +76,63 @@ def load(path: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     Raises:
         SettingsError: with everything that is wrong, or where the file cannot be read.
     """
+    found = examine(path, environ)
+    if found.problems:
+        raise settings_error(found.problems, found.loaded.origins)
+    return found.loaded
+
+
+def examine(path: Path | None, environ: Mapping[str, str]) -> Examined:
+    """Read the configuration as `load` does, and return what is wrong instead of raising it.
+
+    Raises:
+        SettingsError: the file cannot be read, or is no TOML.
+    """
     file = _choose_file(path, environ)
     tree = {} if file is None else _read_file(file)
     origins = dict.fromkeys(_leaves(tree, ()), f"file {file}")
     problems = list(_overlay(tree, origins, environ))
-    try:
-        settings = Settings.model_validate(tree)
-    except ValidationError as error:
-        problems += map(explain, error.errors(include_url=False))
-        # Without its cause: Pydantic's error holds the values that were read, secrets among them.
-        raise settings_error(problems, origins) from None
-    folder = file.parent if file else Path()
-    auth_keys, key_problems = read_auth_keys(settings.auth.keys, environ=environ, folder=folder)
-    problems += [*cross_check(settings), *key_problems]
-    if problems:
-        raise settings_error(problems, origins)
+    settings, errors = _validate(tree)
+    problems += map(explain, errors)
+    doubtful = frozenset(key for error in errors for key in find_doubtful(error))
+    auth_keys, key_problems = read_auth_keys(
+        settings.auth.keys, environ=environ, folder=file.parent if file else Path()
+    )
+    problems += [*cross_check(settings, doubtful), *key_problems]
     defaults = dict.fromkeys((doc.key for doc in key_docs()), _DEFAULT)
-    return LoadedSettings(settings=settings, origins=defaults | origins, auth_keys=auth_keys, file=file)
+    loaded = LoadedSettings(settings=settings, origins=defaults | origins, auth_keys=auth_keys, file=file)
+    return Examined(loaded=loaded, problems=problems, doubtful=doubtful)
+
+
+def _validate(tree: dict[str, Any]) -> tuple[Settings, list[ErrorDetails]]:
+    """Return the settings that `tree` stands for, without what is wrong, and Pydantic's findings about that.
+
+    What is wrong is taken out of `tree`. That may leave a table incomplete, which is then taken out as a whole.
+    """
+    found: list[ErrorDetails] = []
+    while True:
+        try:
+            return Settings.model_validate(tree), found
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        found = found or errors
+        for *tables, name in {_place_to_clear(tree, each["loc"]) for each in errors}:
+            table: Any = tree
+            for part in tables:
+                table = table.get(part, {})
+            table.pop(name, None)
+
+
+def _place_to_clear(tree: dict[str, Any], place: Sequence[str | int]) -> tuple[str, ...]:
+    """Return the path in `tree` of what is at `place`, or of the innermost value around it that a table holds."""
+    found: list[str] = []
+    node: Any = tree
+    for part in place:
+        if not isinstance(node, dict) or part not in node:
+            break
+        found.append(str(part))
+        node = node[part]
+    return tuple(found)
 
 
 class FileWatch:

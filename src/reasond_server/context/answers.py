@@ -1,10 +1,11 @@
-r"""Final answers brought to a form in which equal ones are equal, so that votes can be counted.
+r"""Final answers: found in a reply, and brought to a form in which equal ones are equal, so that votes can be counted.
 
 What is spelled differently counts as one: case, white space, quotes, markdown, a full stop at the end, `$…$` and
 `\boxed{…}` of LaTeX, a lead such as "The answer is". Numbers are compared by value: `1,000`, `1000`, `1000.0`,
-`1e3`, `$1,000` and `2000/2` are one, `1/2` is `0.5`. Units stay: `5 km` is neither `5` nor `5 m`, and `5 %` is not `5`.
-Two numbers of different value never become one. A comma is a thousands separator only between groups of three digits,
-as in English; `1,5` stays text.
+`1e3`, `$1,000` and `2000/2` are one, `1/2` and `½` are `0.5`, and `1 1/2` is `1.5`. Units stay: `5 km` is neither `5`
+nor `5 m`, `5 %` is not `5`, and `5 mW` is not `5 MW`. Two numbers of different value never become one: `10²` is `10^2`
+and not `102`, `5!` is not `5`. A comma is a thousands separator only between groups of three digits, as in English;
+`1,5` stays text.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import unicodedata
 from fractions import Fraction
 from typing import Final
 
+from reasond_server.context.units import fold_case
+
 _MAX_CHARACTERS: Final = 20_000
 _MAX_DIGITS: Final = 60
 _MAX_EXPONENT: Final = 60
@@ -22,27 +25,66 @@ _MAX_PASSES: Final = 50
 _INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d*)?|\.\d+)"
 _VALUE = re.compile(
-    rf"(?P<sign>[+-]?) ?(?P<top>{_DECIMAL})"
+    r"(?P<sign>[+-]?) ?(?:(?P<whole>\d{1,60}) (?=\d{1,60} ?/))?"
+    rf"(?P<top>{_DECIMAL})"
     rf"(?: ?/ ?(?P<bottom>{_DECIMAL})"
     r"|e(?P<exponent>[+-]?\d{1,3})"
     r"| ?(?:x|\*|\\times) ?10 ?\^ ?\{?(?P<power>[+-]?\d{1,3})\}?)?"
 )
-_QUANTITY = re.compile(rf"(?P<value>{_VALUE.pattern}) ?(?P<unit>%|per ?cent|°?[a-z]{{1,20}}(?: ?/ ?[a-z]{{1,20}})?)")
+_WORD = "[A-Za-zμΩ]{1,20}"
+_QUANTITY = re.compile(rf"(?P<value>{_VALUE.pattern}) ?(?P<unit>%|per ?cent|°?{_WORD}(?: ?/ ?{_WORD})?)")
 _CURRENCY = re.compile(r"^([+-]?) ?[$€£¥] ?(?=[\d.])|(?<=\d) ?[$€£¥]$")
 _LEAD = re.compile(
-    r"^(?:(?:so|thus|hence|therefore),? )?(?:the )?(?:final |correct |right )?(?:answer|result)"
-    r"(?: is| equals|:| =) ?:? ?|^= ?"
+    r"^(?:#{1,6} |(?:so|thus|hence|therefore),? (?=the |final |correct |right |answer|result)"
+    r"|(?:the )?final answer\b(?: is\b| equals\b)? ?[:=]? ?"
+    r"|(?:the )?(?:correct |right )?(?:answer|result)(?: is| equals|:| =) ?:? ?|a: ?|= ?)++"
 )
 _CHOICE = re.compile(r"^\(?([a-z])\)$")
-_WRAPS: Final = (("$$", "$$"), ("\\(", "\\)"), ("\\[", "\\]"), ("$", "$"), ("**", "**"), ("`", "`"), ('"', '"'))
-_QUOTES: Final = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2212: "-", 0x2013: "-", 0x00D7: "x"}
+_WRAPS: Final = (
+    ("$$", "$$"),
+    ("\\(", "\\)"),
+    ("\\[", "\\]"),
+    ("$", "$"),
+    ("**", "**"),
+    ("*", "*"),
+    ("`", "`"),
+    ('"', '"'),
+)
+_QUOTES: Final = {
+    0x2018: "'",
+    0x2019: "'",
+    0x201C: '"',
+    0x201D: '"',
+    0x2212: "-",
+    0x2013: "-",
+    0x00D7: "x",
+    0x2044: "/",
+}
 _LATEX_FRACTION = re.compile(r"\\[dt]?frac ?\{([^{}]{1,80})\} ?\{([^{}]{1,80})\}")
 _LATEX_TEXT = re.compile(r"\\(?:boxed|text|textbf|mathrm|mathbf|operatorname|mbox) ?\{([^{}]*)\}")
 _LATEX_SPACE = re.compile(r"\\(?:left|right|displaystyle)(?![a-zA-Z])|\\[,;:! ]|~")
 _LATEX_ESCAPE = re.compile(r"\\([%$#&_{}])")
 _THOUSANDS_LATEX = re.compile(r"(?<=\d)\{,\}(?=\d{3})")
+_POWER = re.compile(r"\^ ?\{ ?([+-]?\w{1,20}) ?\}(?!\w)")
+# Compatibility forms would make 102 of 10², and 11/2 of 1½.
+_RAISED = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u207d-\u207f]+")
+_LOWERED = re.compile(r"(?<=\d)[\u2080-\u2089]+|[\u2080-\u2089]+(?=\d)")
+_FRACTION_AFTER_NUMBER = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+_EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
+_FACTORIAL = re.compile(r"(?:[\d)]|(?<![^\W\d_])[^\W\d_])!+(?=[.?;, ]*$)")
 _LISTED = re.compile(r" ?, ?(?=\S)")
-_MARKED = re.compile(r"(?:final answer|answer is|answer:)[ \t]{0,4}[:=]?[ \t]{0,4}([^\n]{1,400})", re.IGNORECASE)
+# Where an answer follows: on the same line, or on the next ones. The last line counts if it is a heading.
+_MARK = re.compile(
+    r"\bfinal answer(?:[*_]{0,3}[ \t]{1,4}is\b)?|\banswer is\b|\banswer[*_]{0,3}[ \t]?:"
+    r"|^[ \t]{0,8}(?:#{1,6}[ \t]|\*{2,3})[ \t]{0,4}answer[*:]{0,4}[ \t]{0,8}$|^[ \t]{0,8}a:"
+    r"|^[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_OPTIONS = re.compile(r"^[ \t]{0,8}b:", re.IGNORECASE | re.MULTILINE)
+_ENDED_EMPHASIS = re.compile(r"^[*_]{1,3}(?![^\s:=])[ \t:=]*")
+_DECORATION: Final = " \t*_#=>~$[]\\-"
+_MOST_LINES: Final = 8
+_MOST_ANSWER: Final = 400
 _BOXED = "\\boxed{"
 _MAX_PLAIN_ANSWER: Final = 200
 
@@ -52,7 +94,8 @@ def normalize_answer(answer: str) -> str:
 
     The form of a form is itself. Of an answer longer than 20,000 characters only white space and case are evened out.
     """
-    text = " ".join(unicodedata.normalize("NFKC", answer).translate(_QUOTES).split())
+    text = _FRACTION_AFTER_NUMBER.sub(" ", _LOWERED.sub(r"_\g<0>", _RAISED.sub(r"^\g<0>", answer)))
+    text = " ".join(unicodedata.normalize("NFKC", text).translate(_QUOTES).split())
     if len(text) > _MAX_CHARACTERS:
         return text.casefold()
     for _ in range(_MAX_PASSES):
@@ -66,34 +109,55 @@ def normalize_answer(answer: str) -> str:
 def answer_of_text(text: str) -> str:
     r"""Return the final answer of a reply that did not tag one; empty where there is none to be seen.
 
-    That is what the last `\boxed{…}` holds, else what follows the last "answer is", else the whole if it has at most
-    200 characters.
+    That is what the last `\boxed{…}` holds, else what follows the last mark: "answer is", "Answer:", "Final Answer" or
+    "A:", a heading on the last line; else the whole if it has at most 200 characters. Markdown around a marked answer
+    is left out, and where nothing else follows on the line of the mark, the answer is the next line that has text.
     """
     boxed = _find_last_boxed(text)
     if boxed:
         return boxed
-    marked = _MARKED.findall(text)
-    if marked:
-        return str(marked[-1]).strip()
+    for mark in reversed(list(_MARK.finditer(text))):
+        is_option = mark[0].lstrip().casefold() == "a:" and _OPTIONS.search(text) is not None
+        marked = "" if is_option else _read_marked(text[mark.end() : mark.end() + _MOST_ANSWER])
+        if marked:
+            return marked
     whole = text.strip()
     return whole if len(whole) <= _MAX_PLAIN_ANSWER else ""
 
 
+def _read_marked(text: str) -> str:
+    """Return the first line that is more than markdown, without its markdown; empty where there is none."""
+    for line in text.split("\n")[:_MOST_LINES]:
+        shown = _ENDED_EMPHASIS.sub("", line.lstrip(" \t:=>"))
+        shown = _EMPHASIS.sub(r"\2", shown.lstrip("#").strip())
+        if shown.count("**") == 1:
+            shown = shown.removesuffix("**")
+        for mark in "*`":
+            if shown.startswith(mark) and shown.endswith(mark) and mark not in shown[1:-1]:
+                shown = shown[1:-1]
+        if shown.strip(_DECORATION) and not shown.startswith("```"):
+            return shown.strip()
+    return ""
+
+
 def _simplify(text: str) -> str:
     """Take one layer of wrapping off, or bring what is left to its form."""
-    text = _strip_latex(text).strip()
+    text = _EMPHASIS.sub(r"\2", _strip_latex(text)).strip()
     for opening, closing in _WRAPS:
         inner = text[len(opening) : -len(closing)]
         is_wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing)
         if is_wrapped and opening not in inner and closing not in inner:
             return inner.strip()
-    folded = _LEAD.sub("", text.casefold()).strip()
-    trimmed = _CHOICE.sub(r"\1", folded.rstrip(".!?;, ") or folded)
+    folded = _LEAD.sub("", fold_case(text)).strip()
+    factorial = _FACTORIAL.search(folded)
+    whole = folded[: factorial.end()] if factorial else folded.rstrip(".!?;, ")
+    trimmed = _CHOICE.sub(r"\1", whole or folded)
     return _spell_number(trimmed) or _spell_quantity(trimmed) or _LISTED.sub(", ", trimmed)
 
 
 def _strip_latex(text: str) -> str:
     text = _THOUSANDS_LATEX.sub(",", _LATEX_SPACE.sub(" ", text))
+    text = _POWER.sub(r"^\1", text)
     text = _LATEX_FRACTION.sub(r"(\1)/(\2)", text)
     text = re.sub(r"^\(([^()]*)\)/\(([^()]*)\)$", r"\1/\2", text.strip())
     return " ".join(_LATEX_ESCAPE.sub(r"\1", _LATEX_TEXT.sub(r"\1", text)).split())
@@ -123,7 +187,9 @@ def _spell(found: re.Match[str]) -> str:
     divisor = Fraction(bottom)
     if not divisor:
         return ""
-    value = Fraction(top) / divisor * Fraction(10) ** power
+    if found["whole"] and Fraction(top) >= divisor:
+        return ""
+    value = int(found["whole"] or 0) + Fraction(top) / divisor * Fraction(10) ** power
     return _spell_decimal(-value if found["sign"] == "-" else value)
 
 

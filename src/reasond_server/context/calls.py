@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
-from reasond_server.types import Usage, UsageSource
+from reasond_server.types import NOTHING, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -32,13 +33,15 @@ _ROOM_TO_END_CHARACTERS: Final = 256
 class ModelReply:
     """The whole reply of a call; `calls` are native tool calls.
 
-    A reply with a closing tag has the finish STOP, whatever the model wrote after it.
+    A reply with a closing tag has the finish STOP, whatever the model wrote after it. `cut_usage` is what a call before
+    this one had, if stop strings ended that in its hidden reasoning; `usage` leaves it out.
     """
 
     parsed: ParsedReply
     finish: ModelFinish
     usage: Usage
     calls: Sequence[ToolCall] = ()
+    cut_usage: Usage = NOTHING
 
     @property
     def is_only_hidden_reasoning(self) -> bool:
@@ -46,6 +49,11 @@ class ModelReply:
         parsed = self.parsed
         has_text = bool(parsed.text.strip() or parsed.content.strip())
         return not has_text and bool(self.usage.reasoning_tokens or parsed.thinking.strip())
+
+    @property
+    def spent(self) -> Usage:
+        """What all calls had that were made for this reply."""
+        return self.usage + self.cut_usage
 
     @property
     def reasoning_tokens(self) -> int:
@@ -56,13 +64,19 @@ class ModelReply:
 class ReplyListener:
     """Turns the events of one call into fragments and a reply: send `request`, `take` each event, then `close`.
 
+        is_asking = True
+        while is_asking:
+            ... send `request`, `take` its events ...
+            is_asking = listener.ask_again()
+        rest, reply = listener.close(counter)
+
     The closing tags of `kinds` are the stop strings. Some providers ignore stop strings: what they write after the
     closing tag is read and dropped, because the usage comes at the end of the call. When they write much more,
     `is_done` becomes true: then close the call, and its usage is counted here (UsageSource.ESTIMATED). `label` is that
     of the ChatRequest.
     """
 
-    __slots__ = ("_calls", "_finished", "_parser", "_past", "_written", "request")
+    __slots__ = ("_calls", "_cut_usage", "_finished", "_kinds", "_parser", "_past", "_written", "request")
 
     def __init__(
         self,
@@ -75,6 +89,8 @@ class ReplyListener:
         tool_choice: str = "auto",
         label: str = "",
     ) -> None:
+        self._kinds = kinds
+        self._cut_usage = NOTHING
         self._parser = parser = TagParser(kinds=kinds)
         self.request = ChatRequest(
             messages=messages,
@@ -119,6 +135,20 @@ class ReplyListener:
         self._written.append(text)
         self._past += len(text)
 
+    def ask_again(self) -> bool:
+        """Return whether to send `request` once more: stop strings ended the reasoning, and now it has none.
+
+        What the call wrote is forgotten. It asks again once at most.
+        """
+        finished = self._finished
+        if finished is None or not finished.is_stopped_in_reasoning or not self.request.stop:
+            return False
+        self._cut_usage = finished.usage
+        self._parser = parser = TagParser(kinds=self._kinds)
+        self.request = replace(self.request, stop=(), has_enough=lambda: parser.is_done)
+        self._finished, self._written = None, []
+        return True
+
     def close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], ModelReply]:
         """Return the fragments that were held back, and the reply.
 
@@ -129,7 +159,11 @@ class ReplyListener:
         if self._parser.is_done:
             reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
             return (), ModelReply(
-                parsed=self._parser.result, finish=reason, usage=finished.usage, calls=tuple(self._calls)
+                parsed=self._parser.result,
+                finish=reason,
+                usage=finished.usage,
+                calls=tuple(self._calls),
+                cut_usage=self._cut_usage,
             )
         # Stop strings are not returned, so after STOP an open tag counts as closed, unless it was cut in quoted code.
         is_stop = finished.reason is ModelFinish.STOP
@@ -141,6 +175,7 @@ class ReplyListener:
             finish=ModelFinish.LENGTH if is_cut else finished.reason,
             usage=finished.usage,
             calls=tuple(self._calls),
+            cut_usage=self._cut_usage,
         )
 
     def _end_for_model(self, counter: TokenCounter) -> Finished:
@@ -183,15 +218,18 @@ async def hear(
         tool_choice=tool_choice,
         label=label,
     )
-    events = model.stream(listener.request)
-    try:
-        async for event in events:
-            for fragment in listener.take(event):
-                yield fragment
-            if listener.is_done:
-                break
-    finally:
-        await events.aclose()
+    is_asking = True
+    while is_asking:
+        events = model.stream(listener.request)
+        try:
+            async for event in events:
+                for fragment in listener.take(event):
+                    yield fragment
+                if listener.is_done:
+                    break
+        finally:
+            await events.aclose()
+        is_asking = listener.ask_again()
     rest, reply = listener.close(model.counter)
     for fragment in rest:
         yield fragment

@@ -16,7 +16,7 @@ from reasond_server.context.carryover import read_notes
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.errors import UNSPENT, ModelError, TokenBudgetExhaustedError
 from reasond_server.llm.model import Message, ModelFinish, Role
-from reasond_server.types import Usage, UsageSource
+from reasond_server.types import NOTHING, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +31,15 @@ FEWEST_SUMMARY_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The result of the call: `notes`, or None and the reason. `usage` is None if no call was made or charged."""
+    """The result of the call: `notes`, or None and the reason. `usage` is None if no call was made or charged.
+
+    `cut_usage` is as in `ModelReply`.
+    """
 
     notes: ParsedReply | None = None
     failure: str = ""
     usage: Usage | None = None
+    cut_usage: Usage = NOTHING
     is_exact: bool = True
 
 
@@ -100,7 +104,13 @@ async def summarize(
         failure = f"the summary call failed ({error.reason})"
         return Summary(failure=failure, usage=usage if is_charged else None, is_exact=is_exact)
     failure = _find_flaw(reply)
-    return Summary(notes=None if failure else reply.parsed, failure=failure, usage=reply.usage, is_exact=is_exact)
+    return Summary(
+        notes=None if failure else reply.parsed,
+        failure=failure,
+        usage=reply.usage,
+        cut_usage=reply.cut_usage,
+        is_exact=is_exact,
+    )
 
 
 def _find_flaw(reply: ModelReply) -> str:

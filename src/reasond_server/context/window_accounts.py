@@ -51,7 +51,7 @@ class SavingsMeter:
             self._resent = self._resent.add(self._prompt + self._generated, 0)
 
     def add_carryover(self, usage: Usage) -> None:
-        """Count a call that was made for a carryover alone."""
+        """Count a call that is no window: made for a carryover alone, or ended in its reasoning by stop strings."""
         self._spent = self._spent.add(usage.input_tokens, usage.output_tokens)
 
     @property
@@ -171,6 +171,11 @@ class WindowAccounts:
             is_only_hidden_reasoning=is_only_hidden_reasoning,
         )
         return tokens
+
+    def book_cut_call(self, usage: Usage) -> None:
+        """Book a call that stop strings ended in its reasoning, before the one that made the window; nothing: none."""
+        if usage.model_calls:
+            self._savings.add_carryover(usage)
 
     @property
     def metrics(self) -> BoundedContextMetrics:

@@ -68,7 +68,7 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
     Raises:
         SettingsError: the folder is missing or open to everybody, or something else is at the path.
     """
-    _check_folder(path)
+    require_private_folder(path)
     _clear(path)
     try:
         # The socket is made with its final mode: set afterwards, others could connect in between.
@@ -80,7 +80,12 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
         ) from error
 
 
-def _check_folder(path: Path) -> None:
+def require_private_folder(path: Path) -> None:
+    """Refuse a Unix socket at `path` if others than its owner and group could enter its folder.
+
+    Raises:
+        SettingsError: the path is relative or too long, or its folder is missing or open to everybody.
+    """
     if not path.is_absolute() or len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
         raise SettingsError(
             f"The Unix socket {show(str(path))} is not an absolute path of at most {_MAX_SOCKET_PATH_BYTES} bytes",

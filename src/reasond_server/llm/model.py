@@ -130,13 +130,16 @@ class Finished:
     """The last event of a call that ended well. `usage.model_calls` is 1.
 
     `warnings` tell what the result's reader should know of this call, such as a parameter that the provider
-    does not take and that was therefore left out.
+    does not take and that was therefore left out. `is_stopped_in_reasoning` tells that the model was sent stop strings,
+    reasoned, and ended with STOP before its answer began: a stop string may have ended it there, and without stop
+    strings the same request may be answered.
     """
 
     reason: ModelFinish
     usage: Usage
     matched_stop: str | None = None
     warnings: Sequence[str] = ()
+    is_stopped_in_reasoning: bool = False
 
 
 ModelEvent = Text | ReasoningText | ToolCall | Finished

@@ -6,6 +6,7 @@ above a ceiling is refused, never lowered.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -94,19 +95,26 @@ class StrategyConfiguration:
         by_key |= {f"{_CEILING}{name.removeprefix('max_')}": (self._ceilings, name) for name in parameters}
         for kind in (self._defaults, self._ceilings):
             kind[strategy.name] = {}
+        problems: list[Violation] = []
         for key, value in table.items():
-            if key not in by_key:
-                raise SettingsError(
-                    f"[reasoning.strategies.{strategy.name}] {key} is not known{suggest_nearest(key, by_key)}"
-                )
-            kind, name = by_key[key]
-            kind[strategy.name][name] = value
+            if key in by_key:
+                kind, name = by_key[key]
+                kind[strategy.name][name] = value
+            else:
+                problems.append(Violation(field=key, description=f"is not known{suggest_nearest(key, by_key)}"))
         for name, ceiling in self._ceilings[strategy.name].items():
-            key = f"[reasoning.strategies.{strategy.name}] {_CEILING}{name.removeprefix('max_')}"
+            key = f"{_CEILING}{name.removeprefix('max_')}"
             if not _is_number(ceiling):
-                raise SettingsError(f"{key} must be a number, got {show(ceiling)}")
-            if not _takes_numbers(strategy.get_config_schema(), name):
-                raise SettingsError(f"{key} is a ceiling of {name!r}, which takes no numbers", remedy="Remove the key.")
+                problems.append(Violation(field=key, description=f"must be a number, got {show(ceiling)}"))
+            elif not _takes_numbers(strategy.get_config_schema(), name):
+                text = f"is a ceiling of {name!r}, which takes no numbers; remove the key"
+                problems.append(Violation(field=key, description=text))
+        if problems:
+            section = f"reasoning.strategies.{strategy.name}"
+            raise SettingsError(
+                "; ".join(f"[{section}] {one.field} {one.description}" for one in problems),
+                violations=[replace(one, field=f"{section}.{one.field}") for one in problems],
+            )
 
     def _check_defaults(self, strategy: ReasoningStrategy[Any]) -> None:
         """Check what applies where a request sets nothing; keep it, unless the next run might need another one."""

@@ -175,7 +175,7 @@ class ReasoningService:
             if ABANDONED not in result.warnings:
                 break
         view = await self.get(caller, execution.execution_id)
-        note_result(result.metrics.usage, str(result.finish_reason or ""))
+        note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)
         # Where no content is kept, the store knows less than the stream said.
         return replace(view, result=result)
 
@@ -219,7 +219,7 @@ class ReasoningService:
             result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with no other
             if result is None:
                 raise _why_gone(run)
-            note_result(result.metrics.usage, str(result.finish_reason or ""))
+            note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)
             if result.error is not None:
                 raise failure_of(result.error, result.execution_id, error=run.error)
             events = await self._read_events(run)

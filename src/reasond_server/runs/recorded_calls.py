@@ -173,7 +173,8 @@ def _event_row(event: ModelEvent) -> list[Any]:
         return ["reasoning", event.text]
     if isinstance(event, ToolCall):
         return ["call", event.call_id, event.name, event.arguments_json]
-    return ["finished", event.reason, event.matched_stop, [*event.warnings], _usage_row(event.usage)]
+    row = ["finished", event.reason, event.matched_stop, [*event.warnings], _usage_row(event.usage)]
+    return [*row, True] if event.is_stopped_in_reasoning else row
 
 
 def _event_of(row: Sequence[Any]) -> ModelEvent:
@@ -184,7 +185,13 @@ def _event_of(row: Sequence[Any]) -> ModelEvent:
         return ReasoningText(text=first)
     if kind == "call":
         return ToolCall(call_id=first, name=rest[0], arguments_json=rest[1])
-    return Finished(reason=ModelFinish(first), matched_stop=rest[0], warnings=tuple(rest[1]), usage=_usage_of(rest[2]))
+    return Finished(
+        reason=ModelFinish(first),
+        matched_stop=rest[0],
+        warnings=tuple(rest[1]),
+        usage=_usage_of(rest[2]),
+        is_stopped_in_reasoning=rest[3:] == [True],
+    )
 
 
 def _usage_row(usage: Usage) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from reasond_server.context.window_plan import (
 from reasond_server.errors import InvalidConfigError, TokenBudgetExhaustedError, Violation
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
-from reasond_server.types import BoundedContextStep, CarryoverMode, CostClass, FinishReason
+from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -299,6 +299,7 @@ class _Progress:
         # A server that ignores limits, or counts otherwise than it answers, does not make a promise of ours true.
         is_kept = all(usage.total_tokens <= self._config.chunk_size for usage in usages)
         self._is_window_exact = self._is_window_exact and is_kept and (summary is None or summary.is_exact)
+        self.accounts.book_cut_call(reply.cut_usage + (summary.cut_usage if summary else NOTHING))
         return self.accounts.book(
             reply.usage,
             summary=summary.usage if summary else None,

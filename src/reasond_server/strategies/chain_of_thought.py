@@ -89,15 +89,18 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         listener = ReplyListener(
             messages=messages, max_tokens=max_tokens, temperature=config.temperature, kinds=(TagKind.ANSWER,)
         )
-        events = model.stream(listener.request)
-        try:
-            async for event in events:
-                if text := _pick_visible(listener.take(event), config):
-                    yield Wrote(text=text)
-                if listener.is_done:
-                    break
-        finally:
-            await events.aclose()
+        is_asking = True
+        while is_asking:
+            events = model.stream(listener.request)
+            try:
+                async for event in events:
+                    if text := _pick_visible(listener.take(event), config):
+                        yield Wrote(text=text)
+                    if listener.is_done:
+                        break
+            finally:
+                await events.aclose()
+            is_asking = listener.ask_again()
         rest, reply = listener.close(model.counter)
         if text := _pick_visible(rest, config):
             yield Wrote(text=text)

@@ -62,7 +62,7 @@ class SelfConsistencyConfig(StrategyConfig):
     ] = 4096
     min_agreement: Annotated[
         float,
-        Field(ge=0.0, le=1.0, allow_inf_nan=False, description="Share of the votes that the winner needs."),
+        Field(ge=0.0, le=1.0, allow_inf_nan=False, description="Share of the samples taken that must give the winner."),
     ] = 0.0
 
 
@@ -82,8 +82,9 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
 
     Failure modes: errors that most samples share win the vote. Without a right answer among the samples no vote finds
     it. Answers that are texts rather than values seldom agree. A sample that fails, or ends without an answer, casts
-    no vote; a warning counts them. Below min_agreement nothing is answered: MAX_ITERATIONS, `is_abstained`, and the
-    counts in a warning. A budget that ends early leaves the vote to what there is (BUDGET_EXHAUSTED).
+    no vote, and agrees with none; a warning counts them. Below min_agreement nothing is answered: MAX_ITERATIONS,
+    `is_abstained`, and the counts in a warning. A budget that ends early leaves the vote to what there is
+    (BUDGET_EXHAUSTED).
 
     Source: Wang et al. 2022, arXiv 2203.11171.
     """
@@ -160,8 +161,9 @@ class Poll:
 
     @property
     def tally(self) -> Tally:
-        """The votes so far."""
-        return Tally(cast=[each.sample.normalized_answer for each in self.samples])
+        """The votes so far; a sample that failed is one without an answer."""
+        cast = [each.sample.normalized_answer for each in self.samples]
+        return Tally(cast=[*cast, *[""] * (self.taken - len(cast))])
 
     @property
     def left(self) -> int:
@@ -203,7 +205,9 @@ class Poll:
                 self.errors.append(result)
                 self.allowance.settle(self.worst, Cost() if isinstance(result, UNSPENT) else self.worst)
                 continue
-            self.allowance.settle(self.worst, Cost(model_calls=1, tokens=result.usage.total_tokens))
+            self.allowance.settle(
+                self.worst, Cost(model_calls=result.spent.model_calls, tokens=result.spent.total_tokens)
+            )
             fresh.append(_judge(result, temperature))
         self.samples += fresh
         return [
@@ -309,9 +313,10 @@ class Poll:
         return gaps
 
     def _describe_disagreement(self, tally: Tally) -> str:
-        votes = tally.votes[0][1]
+        votes, cast = tally.votes[0][1], sum(votes for _, votes in tally.votes)
+        taken = "" if cast == tally.total else f" in {tally.total} samples"
         return (
-            f"No answer was given: the best has {votes} of {tally.total} votes, and min_agreement "
+            f"No answer was given: the best has {votes} of {cast} votes{taken}, and min_agreement "
             f"{self.config.min_agreement:g} asks for more."
         )
 
@@ -355,7 +360,7 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Votes in the order in which they were cast; an empty one is a sample without an answer, and no vote."""
+    """What samples said, in their order; an empty answer is no vote, but its sample counts in every share."""
 
     cast: Sequence[str] = ()
 
@@ -370,8 +375,8 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Votes in all."""
-        return sum(votes for _, votes in self.votes)
+        """Samples taken, with an answer or without."""
+        return len(self.cast)
 
     @property
     def winner(self) -> str:
@@ -381,14 +386,14 @@ class Tally:
 
     @property
     def margin(self) -> float:
-        """Share of the winner less that of the runner-up, 0.0-1.0; 0 without votes."""
+        """Share of the samples that gave the winner less that of the runner-up, 0.0-1.0; 0 without votes."""
         counts = [count for _, count in self.votes]
         if not counts:
             return 0.0
-        return (counts[0] - (counts[1] if len(counts) > 1 else 0)) / sum(counts)
+        return (counts[0] - (counts[1] if len(counts) > 1 else 0)) / self.total
 
     def has_agreement(self, min_agreement: float) -> bool:
-        """Return whether the winner has at least that share of the votes."""
+        """Return whether at least that share of the samples gave the winner."""
         votes = self.votes
         return bool(votes) and votes[0][1] + _TOLERANCE >= min_agreement * self.total
 

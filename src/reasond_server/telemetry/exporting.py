@@ -117,19 +117,28 @@ def sink_of(options: TracingOptions) -> SpanSink | None:
     """Return the tracing that `options` ask for; None where spans go nowhere, and then nothing is imported.
 
     Raises:
-        SettingsError: the packages are not installed, or the protocol is none that is spoken here, though the
-            configuration names an endpoint.
+        SettingsError: as `require_receiver`.
     """
     if not options.target:
         return None
+    require_receiver(options)
     wrong = _refusal(options)
     if wrong is None:
         return sink_to(CarefulExporter(_exporter(options), target=options.address), options)
-    if options.endpoint:
-        raise wrong
     # The variables may be set for every program of a cluster.
     _log.warning("nothing is traced, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s", wrong.message)
     return None
+
+
+def require_receiver(options: TracingOptions) -> None:
+    """Refuse an endpoint of the configuration that cannot be spoken to; one of the environment is ignored instead.
+
+    Raises:
+        SettingsError: the packages are not installed, or the protocol is none that is spoken here.
+    """
+    wrong = _refusal(options) if options.endpoint else None
+    if wrong is not None:
+        raise wrong
 
 
 def _refusal(options: TracingOptions) -> SettingsError | None:

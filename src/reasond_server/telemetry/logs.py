@@ -185,9 +185,12 @@ def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # Our own access log has the calls already, and "mcp" would log every message with its content.
-    for name in ("uvicorn", "mcp"):
-        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    # Our own access log has the calls already.
+    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
+    # Both are of the package "mcp": a traceback with the content for every line that a server sends and should not.
+    # `tools.mcp` says what is wrong with a server, in lines whose number is bounded.
+    for name in ("mcp", "client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.captureWarnings(True)
     # No line has them, and looking them up takes a third of what a record takes ("Optimization" in logging's manual).
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -248,12 +251,14 @@ def json_line(event: EventDict) -> bytes:
 def for_a_person(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     """Return `event` with local time, without what its message says already, and with control characters shown.
 
-    Fields that are empty are left out too.
+    Fields that are empty are left out too, and a trace id that is the call id.
     """
     message = str(event["message"])
     words = message.split()
     clock = datetime.fromisoformat(str(event.pop("time"))).astimezone().strftime("%H:%M:%S")
     traceback = str(event.pop("traceback", ""))
+    if event.get("trace_id") == event.get("call_id"):
+        event.pop("trace_id", None)
     fields = {
         _escape(name): _escape(str(value))
         for name, value in event.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 # As many as a JSON-RPC batch may have calls; more would make a line long.
 _MAX_EXECUTIONS: Final = 20
+_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
 class Scope:
@@ -21,7 +24,10 @@ class Scope:
 
     `call_id` is the transport's id of the RPC, not the `request_id` of a task. `trace` is the place in a trace: of the
     own span, or of the caller's where nothing is traced. `span` is the parent of the spans of calls. `arrival` is set
-    where requests are traced. The tokens and the finish reason are those of a unary call's run.
+    where requests are traced. Strategy, tokens and finish reason are those of a unary call's run.
+
+    Where there is no trace, lines have a trace id all the same: the call id, or one made of it, so that a call and the
+    run that it began share theirs; of a run that another process goes on with, its execution id.
     """
 
     __slots__ = (
@@ -32,6 +38,7 @@ class Scope:
         "input_tokens",
         "output_tokens",
         "span",
+        "strategy",
         "trace",
     )
 
@@ -51,12 +58,15 @@ class Scope:
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.finish_reason = ""
+        self.strategy = ""
 
     def add_to(self, line: MutableMapping[str, Any]) -> None:
         """Put the ids into `line`, where it does not have them."""
         if self.trace is not None:
             line.setdefault("trace_id", self.trace.trace_id)
             line.setdefault("span_id", self.trace.span_id)
+        elif (own := self.call_id or self.execution_id) and "trace_id" not in line:
+            line["trace_id"] = own if _TRACE_ID.fullmatch(own) else _make_trace_id(own)
         if self.call_id and "call_id" not in line:
             line["call_id"] = self.call_id
         if self.execution_id and "execution_id" not in line:
@@ -65,6 +75,7 @@ class Scope:
             line.setdefault("input_tokens", self.input_tokens)
             line.setdefault("output_tokens", self.output_tokens)
             line.setdefault("finish_reason", self.finish_reason)
+            line.setdefault("strategy", self.strategy)
 
 
 class Arrival:
@@ -108,6 +119,11 @@ class Arrival:
         return span
 
 
+def _make_trace_id(name: str) -> str:
+    """Return a trace id for `name`, always the same."""
+    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
 _current: Final[ContextVar[Scope | None]] = ContextVar("reasond_scope", default=None)
 
 
@@ -139,13 +155,14 @@ def note_execution(execution_id: str) -> None:
         scope.execution_id = f"{scope.execution_id},{execution_id}"
 
 
-def note_result(usage: Usage, finish_reason: str) -> None:
-    """Add what the run of a unary call spent, and how it ended; of several, how the last one did."""
+def note_result(usage: Usage, finish_reason: str, *, strategy: str) -> None:
+    """Add what the run of a unary call spent, how it ended and what it worked by; of several, those of the last one."""
     scope = _current.get()
     if scope is not None:
         scope.input_tokens = (scope.input_tokens or 0) + usage.input_tokens
         scope.output_tokens = (scope.output_tokens or 0) + usage.output_tokens
         scope.finish_reason = finish_reason
+        scope.strategy = strategy
 
 
 def current_trace() -> TraceContext | None:

@@ -9,41 +9,39 @@ from __future__ import annotations
 import ast
 import math
 import operator
-import re
 from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-untyped]  # it has no types
 
 from reasond_server.errors import show
-from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
+from reasond_server.tools.expressions import (
+    MAX_EXPRESSION_CHARACTERS,
+    CalculationError,
+    ExpressionError,
+    normalize_expression,
+    parse_expression,
+)
+from reasond_server.tools.tool import (
+    ArgumentsRefusedError,
+    ModelledTool,
+    ToolArguments,
+    ToolContext,
+    ToolFailedError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-MAX_EXPRESSION_CHARACTERS: Final = 500
-_MAX_NODES = 300
-_MAX_DEPTH = 60
 _MAX_BITS = 4_096
 _MAX_FACTORIAL = 170
 _SAFE_INTEGER = 2**53
 _SIGNIFICANT_DIGITS = 15
-_ALLOWED = re.compile(r"[0-9A-Za-z_.,+\-*/%()\s]*")
-# Python's parser warns about text such as "1if"; only an exponent may follow a digit.
-_LETTER_AFTER_DIGIT = re.compile(r"(?<![A-Za-z_0-9.])(?:\d[\d.]*|\.\d+)(?![eE][+-]?\d)[A-Za-z_]")
-# Python reads max(1,000, 5) as three numbers. Only a group that begins with 0 shows the mistake.
-_SEPARATED = re.compile(r"(?<![\d.])\d{1,3},0\d\d(?!\d)")
-_UNSEPARATED = "a comma separates the arguments of a function; write 1000, not 1,000"
 _NAMES: Mapping[str, float] = MappingProxyType({"pi": math.pi, "e": math.e, "tau": math.tau})
-_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Call, ast.Name, ast.Load, ast.operator, ast.unaryop)
 
 Number = int | float
-
-
-class CalculationError(Exception):
-    """The expression has no result; the text says why."""
 
 
 class CalculatorArguments(ToolArguments):
@@ -72,23 +70,33 @@ class Calculator(ModelledTool[CalculatorArguments]):
     async def call(self, arguments: CalculatorArguments, context: ToolContext) -> object:  # noqa: ARG002 - the form
         """Return the expression and its result, a number; whole ones beyond 2^53 as text.
 
+        `read_as` is added where the expression was not written as the grammar has it.
+
         Raises:
-            ToolFailedError: the expression is none, or has no result within the limits.
+            ArgumentsRefusedError: it is no expression of the grammar.
+            ToolFailedError: it has no result within the limits.
         """
         try:
-            value = calculate(arguments.expression)
+            text = normalize_expression(arguments.expression)
+            value = calculate(text)
         except CalculationError as error:
-            raise ToolFailedError(f"{show(arguments.expression)} cannot be worked out: {error}") from None
-        return {"expression": arguments.expression, "result": _to_json_number(value)}
+            kind = ArgumentsRefusedError if isinstance(error, ExpressionError) else ToolFailedError
+            raise kind(f"{show(arguments.expression)} cannot be worked out: {error}") from None
+        answer = {"expression": arguments.expression, "result": _to_json_number(value)}
+        return answer if text == " ".join(arguments.expression.split()) else answer | {"read_as": text}
 
 
-def calculate(expression: str) -> Number:
-    """Return the value of `expression`.
+def calculate(text: str) -> Number:
+    """Return the value of `text`, an expression as `normalize_expression` returns it.
 
     Raises:
-        CalculationError: it is no expression of the grammar, or has no result within the limits.
+        ExpressionError: it is no expression of the grammar.
+        CalculationError: it has no result within the limits.
     """
-    tree = _parse(expression.replace("^", "**").replace("\N{MULTIPLICATION SIGN}", "*").replace("\u2212", "-"))
+    tree = parse_expression(text, names=_NAMES, functions=_FUNCTIONS)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            _require_bounded(node.value)
     try:
         # The text is only for its own error messages, which nobody sees.
         return _require_bounded(_build_evaluator().eval("", previously_parsed=tree.body))
@@ -106,52 +114,6 @@ def calculate(expression: str) -> Number:
 @cache
 def _build_evaluator() -> SimpleEval:
     return SimpleEval(operators=dict(_OPERATORS), functions=dict(_FUNCTIONS), names=dict(_NAMES))
-
-
-def _parse(text: str) -> ast.Expression:
-    """Return the tree of `text`, which contains only what the grammar allows."""
-    if len(text) > 2 * MAX_EXPRESSION_CHARACTERS:
-        raise CalculationError(f"it is longer than {MAX_EXPRESSION_CHARACTERS} characters")
-    if not _ALLOWED.fullmatch(text):
-        raise CalculationError("only digits, names, + - * / % ( ) . and , may stand in it")
-    if _LETTER_AFTER_DIGIT.search(text):
-        raise CalculationError("a letter stands after a digit; write * between factors")
-    if _SEPARATED.search(text):
-        raise CalculationError(_UNSEPARATED)
-    try:
-        tree = ast.parse(" ".join(text.split()), mode="eval")
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CalculationError("it is no arithmetic expression") from None
-    for node in _collect_nodes(tree):
-        _require_allowed(node)
-    return tree
-
-
-def _require_allowed(node: ast.AST) -> None:
-    """Refuse a node that the grammar does not allow."""
-    if isinstance(node, ast.Tuple):
-        raise CalculationError(_UNSEPARATED)
-    if not isinstance(node, _NODES):
-        raise CalculationError("only numbers, operators, brackets and functions may stand in it")
-    if isinstance(node, ast.Constant):
-        if type(node.value) not in {int, float}:
-            raise CalculationError("only numbers may stand in it")
-        _require_bounded(node.value)
-    if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name)):
-        raise CalculationError("functions take plain arguments")
-    if isinstance(node, ast.Name) and node.id not in _NAMES and node.id not in _FUNCTIONS:
-        raise CalculationError(f"the name {show(node.id)} is not known; functions are {', '.join(sorted(_FUNCTIONS))}")
-
-
-def _collect_nodes(tree: ast.AST) -> Sequence[ast.AST]:
-    """Return all nodes, level by level."""
-    nodes, level, depth = [tree], [tree], 1
-    while level := [child for node in level for child in ast.iter_child_nodes(node)]:
-        nodes += level
-        depth += 1
-        if len(nodes) > _MAX_NODES or depth > _MAX_DEPTH:
-            raise CalculationError("it has too many parts")
-    return nodes
 
 
 def _require_bounded(value: Any) -> Number:  # noqa: ANN401 - whatever an operator gave

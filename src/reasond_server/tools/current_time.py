@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field
 
 from reasond_server.errors import show
-from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
+from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolArguments, ToolContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,11 +47,11 @@ class CurrentTime(ModelledTool[CurrentTimeArguments]):
         """Return the time.
 
         Raises:
-            ToolFailedError: there is no such zone on this machine.
+            ArgumentsRefusedError: there is no such zone on this machine.
         """
         zone = _find_zone(arguments.zone)
         if zone is None:
-            raise ToolFailedError(
+            raise ArgumentsRefusedError(
                 f"the zone {show(arguments.zone)} is not known here; use an IANA name such as Europe/Berlin, or UTC"
             )
         now = self._now().astimezone(zone).replace(microsecond=0)

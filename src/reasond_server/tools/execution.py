@@ -25,7 +25,7 @@ from reasond_server.tools.results import (
     to_json_text,
     to_preview,
 )
-from reasond_server.tools.tool import TOOL_NAME, Tool, ToolContext, ToolFailedError
+from reasond_server.tools.tool import TOOL_NAME, ArgumentsRefusedError, Tool, ToolContext, ToolFailedError
 from reasond_server.types import ToolResult
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import ToolObserver
     from reasond_server.types import Json, ToolCall
 
+NOT_CALLED: Final = "not_called"
+REPEATED: Final = "repeated"
+_INVALID_ARGUMENTS: Final = "invalid_arguments"
+_UNKNOWN_TOOL: Final = "unknown_tool"
+# What the model should not have asked for. It is told how to mend that, and no tool failed.
+_REFUSALS: Final = frozenset({NOT_CALLED, REPEATED, _INVALID_ARGUMENTS, _UNKNOWN_TOOL})
 _log = logging.getLogger("reasond.tools")
 _UNWINDING_S: Final = 1.0
 _MAX_NAMES: Final = 40
@@ -130,20 +136,23 @@ class RunToolbox:
     async def _make_call(self, call: ToolCall, key: str) -> ToolResult | _Failure:
         tool = self._tools.get(call.name)
         if tool is None:
-            return _Failure(kind="unknown_tool", message=_describe_unknown(call.name, self._tools))
+            return _Failure(kind=_UNKNOWN_TOOL, message=_describe_unknown(call.name, self._tools))
         try:
             arguments = arguments_of(call.arguments_json)
         except ValueError as error:
             schema = to_json_text(tool.parameters)
-            return _Failure(kind="invalid_arguments", message=f"{error}. The schema is: {schema}")
+            return _Failure(kind=_INVALID_ARGUMENTS, message=f"{error}. The schema is: {schema}")
         if violations := _find_violations(tool, arguments):
-            return _Failure(kind="invalid_arguments", message=_describe_violations(violations, tool))
+            return _Failure(kind=_INVALID_ARGUMENTS, message=_describe_violations(violations, tool))
         outcome = await self._invoke(tool, arguments, call, key)
         return outcome if isinstance(outcome, _Failure) else self._keep_result(tool, call, outcome)
 
     def _keep_result(self, tool: Tool, call: ToolCall, value: object) -> ToolResult | _Failure:
+        most = self._limits.max_kept_bytes
+        if tool.max_output_bytes is not None:
+            most = min(most, tool.max_output_bytes)
         try:
-            text, is_cut = cut_to_bytes(to_json_text(value), tool.max_output_bytes)
+            text, is_cut = cut_to_bytes(to_json_text(value), most)
         except NotJsonError:
             _log.warning("tool returned what is no JSON", extra={"tool": tool.name})
             message = f"the tool {show(tool.name)} returned something that is no JSON; it needs its author"
@@ -151,10 +160,9 @@ class RunToolbox:
         if tool.name == READ_TOOL_RESULT:
             return ToolResult(call_id=call.call_id, result_json=text)
         self._memory.keep(call.call_id, text)
-        most = self._limits.max_shown_bytes
-        return ToolResult(
-            call_id=call.call_id, result_json=to_preview(text, handle=call.call_id, most_bytes=most, is_cut=is_cut)
-        )
+        shown_bytes = self._limits.max_shown_bytes
+        preview = to_preview(text, handle=call.call_id, most_bytes=shown_bytes, is_cut=is_cut)
+        return ToolResult(call_id=call.call_id, result_json=preview)
 
     async def _invoke(self, tool: Tool, arguments: Json, call: ToolCall, key: str) -> object:
         """Return what the tool returned within its time, or a failure.
@@ -187,7 +195,8 @@ async def _run_tool(tool: Tool, arguments: Json, context: ToolContext) -> object
     try:
         return await tool.invoke(arguments, context)
     except ToolFailedError as error:
-        return _Failure(kind="failed", message=_clean_message(str(error)))
+        kind = _INVALID_ARGUMENTS if isinstance(error, ArgumentsRefusedError) else "failed"
+        return _Failure(kind=kind, message=_clean_message(str(error)))
     except asyncio.CancelledError:
         if task is not None and task.cancelling():
             raise
@@ -209,6 +218,16 @@ async def _stop(work: asyncio.Task[object], tool: Tool) -> None:
 def refuse_call(call: ToolCall, kind: str, message: str) -> ToolResult:
     """Return the result of a call that is not made; `kind` is for programs, `message` for the model."""
     return _build_error_result(call, _Failure(kind=kind, message=message))
+
+
+def has_failed(result: ToolResult) -> bool:
+    """Return whether a tool was called and could not do its work; a call that was refused has not failed."""
+    if not result.is_error:
+        return False
+    try:
+        return arguments_of(result.result_json).get("error") not in _REFUSALS
+    except ValueError:
+        return True
 
 
 def _find_violations(tool: Tool, arguments: Json) -> Sequence[Violation]:

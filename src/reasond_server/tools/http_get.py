@@ -14,7 +14,13 @@ from pydantic import Field
 
 from reasond_server.errors import show
 from reasond_server.telemetry.propagation import outgoing_headers
-from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
+from reasond_server.tools.tool import (
+    ArgumentsRefusedError,
+    ModelledTool,
+    ToolArguments,
+    ToolContext,
+    ToolFailedError,
+)
 from reasond_server.tools.vetting import MAX_URL_CHARACTERS, AddressPolicy, RefusedAddressError, Target
 
 if TYPE_CHECKING:
@@ -87,7 +93,8 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         """Return status, final URL, media type and text.
 
         Raises:
-            ToolFailedError: the URL may not be fetched, or could not be.
+            ArgumentsRefusedError: the URL may not be fetched.
+            ToolFailedError: it could not be, or leads to one that may not be.
         """
         import aiohttp  # noqa: PLC0415 - it takes a while, and most servers never fetch
 
@@ -101,7 +108,8 @@ class HttpGet(ModelledTool[HttpGetArguments]):
                     return answer
                 url = urljoin(target.url, answer)
         except RefusedAddressError as error:
-            raise ToolFailedError(str(error)) from None
+            kind = ArgumentsRefusedError if url == arguments.url else ToolFailedError
+            raise kind(str(error)) from None
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
             raise ToolFailedError(f"{show(url)} could not be fetched: {_describe_cause(error)}") from None
         raise ToolFailedError(f"{show(arguments.url)} was redirected more than {_MAX_REDIRECTS} times")

@@ -2,6 +2,7 @@
 
 A connection belongs to one task, which opens it, lists the tools, waits until it breaks, and opens it again after a
 while; calls come from the tasks of runs. If a server is down, its calls get an error result, and their runs go on.
+When a server says that its tools have changed, they are listed again.
 
 The package `mcp` is an extra. Source: Model Context Protocol 2026-07-28, with the handshake of older servers.
 """
@@ -17,13 +18,13 @@ import re
 import sys
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.errors import SettingsError, show
 from reasond_server.telemetry.propagation import outgoing_headers
 from reasond_server.tools.mcp_values import build_validator, describe_tool, value_of
 from reasond_server.tools.results import NotJsonError, to_json_text
-from reasond_server.tools.tool import MAX_OUTPUT_BYTES, ToolFailedError
+from reasond_server.tools.tool import ToolFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,6 +47,8 @@ _SUFFIX: Final = 9
 IDEMPOTENCY_KEY: Final = "reasond/idempotency_key"
 """Where the key of a call stands in its `_meta`."""
 _CONNECTION_CLOSED: Final = -32000
+_METHOD_NOT_FOUND: Final = -32601
+_TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 _CLOSING_S: Final = 10.0
 # What the package raises for a result that is malformed or does not satisfy the tool's own schema. Broken connections
 # mostly raise other errors (of anyio, httpx2 and the system), but not always: the connection is probed then.
@@ -104,6 +107,8 @@ class McpServer:
         self._jitter = jitter
         self._client: mcp.Client | None = None
         self._tools: Sequence[Tool] = ()
+        self._unread = 0
+        self._changed = asyncio.Event()
         self._broken = asyncio.Event()
         self._closing = asyncio.Event()
         self._tried = asyncio.Event()
@@ -117,7 +122,7 @@ class McpServer:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools of the last connection."""
+        """The tools that the server listed last."""
         return self._tools
 
     @property
@@ -154,7 +159,8 @@ class McpServer:
 
         Raises:
             ToolFailedError: the server is down, reports that the call failed, or returned a result that cannot be
-                read. The first closes the connection, which all runs share; the last makes the server probe it.
+                read. The first closes the connection, which all runs share; after the last the tools are listed as a
+                probe.
         """
         from mcp import MCPError  # noqa: PLC0415 - an optional package
 
@@ -177,7 +183,7 @@ class McpServer:
             # Its text may quote the result, which is content.
             facts = {"server": self.name, "tool": tool, "error": type(error).__name__}
             _log.warning("mcp result not understood", extra=facts)
-            await self._probe(client)
+            await self._list_again(client)
             raise ToolFailedError(
                 f"the MCP server {self.name!r} returned a result that cannot be read, or that its own schema of "
                 f"the tool does not allow; another call may do"
@@ -188,12 +194,12 @@ class McpServer:
             raise ToolFailedError(f"the connection to the MCP server {self.name!r} failed") from None
         return value_of(result)
 
-    async def _probe(self, client: mcp.Client) -> None:
-        """List the tools as a probe, and give the connection up if the server does not answer."""
+    async def _list_again(self, client: mcp.Client) -> None:
+        """List the tools, and give the connection up if the server does not answer."""
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                # A cached list would say nothing about the connection.
-                await client.list_tools(cache_mode="bypass")
+                # A cached list would say nothing about the connection, or of what has changed.
+                self._tools = await self._list_tools(client, cache_mode="bypass")
         except Exception as error:  # noqa: BLE001 - whatever it is, the next connection knows no more of it
             self._give_up(client)
             _log.warning("mcp connection broken", extra={"server": self.name, "error": type(error).__name__})
@@ -237,8 +243,58 @@ class McpServer:
             self._standing.set()
             self._tried.set()
             _log.info("mcp server connected", extra={"server": self.name, "tools": len(self._tools)})
-            if not self._closing.is_set():
-                await self._broken.wait()
+            followers = [asyncio.create_task(work) for work in (self._follow_changes(client), self._subscribe(client))]
+            try:
+                if not self._closing.is_set():
+                    await self._broken.wait()
+            finally:
+                for follower in followers:
+                    follower.cancel()
+                await asyncio.wait(followers)
+
+    async def _hear(self, message: object) -> None:
+        """Take what the server says unasked: that its tools have changed, or lines that are no messages."""
+        if getattr(message, "method", "") == _TOOLS_CHANGED:
+            self._changed.set()
+        elif isinstance(message, Exception):
+            self._unread += 1
+            # The 1st, 10th, 100th: a program that prints to its standard output must not fill the log.
+            if str(self._unread).strip("0") == "1":
+                facts = {"server": self.name, "error": type(message).__name__, "so_far": self._unread}
+                _log.warning("mcp server sent what is no message", extra=facts)
+
+    async def _follow_changes(self, client: mcp.Client) -> None:
+        """List the tools again whenever they have changed, at most once in half a second."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            before = {tool.name for tool in self._tools}
+            await self._list_again(client)
+            after = {tool.name for tool in self._tools}
+            facts = {"server": self.name, "added": len(after - before), "removed": len(before - after)}
+            _log.info("mcp tools listed again", extra=facts)
+            await asyncio.sleep(_FIRST_WAIT_S)
+
+    async def _subscribe(self, client: mcp.Client) -> None:
+        """Stay subscribed to changes of the tools, which servers since 2026-07-28 tell only to subscribers."""
+        from mcp import MCPError  # noqa: PLC0415 - an optional package
+        from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 - as above
+
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    # Nobody told what changed since the last list.
+                    self._changed.set()
+                    async for _ in changes:
+                        self._changed.set()
+            except ListenNotSupportedError:
+                return
+            except MCPError as error:
+                if error.code == _METHOD_NOT_FOUND:
+                    return
+            except Exception as error:  # noqa: BLE001 - as of calls: the run of no one must die of it
+                _log.debug("mcp subscription lost", extra={"server": self.name, "error": type(error).__name__})
+            await asyncio.sleep(_LONGEST_WAIT_S * (0.5 + self._jitter() / 2))
 
     async def _build_client(self, stack: AsyncExitStack) -> mcp.Client:
         """Return a client, not connected yet."""
@@ -251,7 +307,7 @@ class McpServer:
             program = StdioServerParameters(
                 command=options.command, args=list(options.args), env=dict(options.env) or None
             )
-            return Client(stdio_client(program, errlog=sys.__stderr__ or sys.stderr))
+            return Client(stdio_client(program, errlog=sys.__stderr__ or sys.stderr), message_handler=self._hear)
         import httpx2  # noqa: PLC0415 - comes with mcp
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - an optional package
 
@@ -263,14 +319,14 @@ class McpServer:
             event_hooks={"request": [_add_trace_headers]},
         )
         await stack.enter_async_context(http)
-        return Client(streamable_http_client(options.url, http_client=http))
+        return Client(streamable_http_client(options.url, http_client=http), message_handler=self._hear)
 
-    async def _list_tools(self, client: mcp.Client) -> Sequence[Tool]:
+    async def _list_tools(self, client: mcp.Client, *, cache_mode: Literal["use", "bypass"] = "use") -> Sequence[Tool]:
         """Return the tools that the server has and the operator allows."""
         found: list[Any] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
-            page = await client.list_tools(cursor=cursor)
+            page = await client.list_tools(cursor=cursor, cache_mode=cache_mode)
             found += page.tools
             cursor = page.next_cursor
             if not cursor or len(found) >= _MAX_TOOLS:
@@ -313,7 +369,7 @@ class McpTool:
         self.description = describe_tool(told)
         self.parameters: Json = told.input_schema
         self.timeout_s: float | None = timeout_s
-        self.max_output_bytes = MAX_OUTPUT_BYTES
+        self.max_output_bytes: int | None = None
         self.is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
         self._violations = build_validator(told.input_schema)
 

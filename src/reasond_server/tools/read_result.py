@@ -8,7 +8,7 @@ from pydantic import Field
 
 from reasond_server.errors import show
 from reasond_server.tools.results import resolve_pointer, to_json_text
-from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
+from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolArguments, ToolContext
 
 if TYPE_CHECKING:
     from reasond_server.tools.results import ResultMemory
@@ -55,7 +55,7 @@ class ReadToolResult(ModelledTool[ReadArguments]):
         """Return the requested part.
 
         Raises:
-            ToolFailedError: there is no such result or part.
+            ArgumentsRefusedError: there is no such result or part.
         """
         text = self._find_text(arguments)
         if arguments.contains is not None:
@@ -68,13 +68,13 @@ class ReadToolResult(ModelledTool[ReadArguments]):
     def _find_text(self, arguments: ReadArguments) -> str:
         text = self._memory.find(arguments.handle)
         if text is None:
-            raise ToolFailedError(_describe_missing(arguments.handle, self._memory))
+            raise ArgumentsRefusedError(_describe_missing(arguments.handle, self._memory))
         if arguments.json_pointer is None:
             return text
         try:
             return to_json_text(resolve_pointer(text, arguments.json_pointer))
         except ValueError as error:
-            raise ToolFailedError(f"json_pointer {show(arguments.json_pointer)}: {error}") from None
+            raise ArgumentsRefusedError(f"json_pointer {show(arguments.json_pointer)}: {error}") from None
 
 
 def _find_places(text: str, arguments: ReadArguments) -> object:

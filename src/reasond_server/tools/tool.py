@@ -37,12 +37,16 @@ if TYPE_CHECKING:
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Every provider accepts such a name of a function."""
 
-MAX_OUTPUT_BYTES: Final = 1_048_576
-"""How many bytes of a result are kept unless the tool says otherwise."""
-
 
 class ToolFailedError(Exception):
     """A tool could not do its work; the model sees the text, so it says what to do about it."""
+
+
+class ArgumentsRefusedError(ToolFailedError):
+    """Nothing was done, because the arguments are wrong in a way that their schema cannot tell.
+
+    This is the model's mistake, as arguments that do not fit the schema are: the call does not count as failed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +93,11 @@ class Tool(Protocol):
         ...
 
     @property
-    def max_output_bytes(self) -> int:
-        """Most bytes of a result that are kept; the rest is lost, and the model is told so."""
+    def max_output_bytes(self) -> int | None:
+        """Most bytes of a result that are kept; the rest is lost, and the model is told so.
+
+        None stands for the operator's `[tools] max_kept_bytes`, above which nothing is kept.
+        """
         ...
 
     @property
@@ -106,6 +113,7 @@ class Tool(Protocol):
         """Do the work with `arguments`, which have no violations, and return a value that JSON can hold.
 
         Raises:
+            ArgumentsRefusedError: nothing was done, because the arguments are wrong; the text is for the model.
             ToolFailedError: the work could not be done; the text is for the model.
             Exception: any other error is logged, and the model is told only that the tool failed.
         """
@@ -128,7 +136,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
     description: ClassVar[str]
     arguments_type: ClassVar[type[ToolArguments]]
     timeout_s: float | None = None
-    max_output_bytes: int = MAX_OUTPUT_BYTES
+    max_output_bytes: int | None = None
     is_idempotent: bool = False
 
     @property

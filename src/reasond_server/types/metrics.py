@@ -208,7 +208,10 @@ class BoundedContextMetrics:
 @METRICS.declare("react")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactMetrics:
-    """What ReAct reports; `corrections` are replies that broke the protocol and were asked for again."""
+    """What ReAct reports; `corrections` are replies that broke the protocol and were asked for again.
+
+    `failed_tool_calls` are calls that a tool could not do; those that were refused are the model's mistake.
+    """
 
     total_iterations: int
     answer_found_at_iteration: int | None
@@ -244,7 +247,7 @@ class AnswerVotes:
 @METRICS.declare("self_consistency")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfConsistencyMetrics:
-    """What self-consistency reports: votes by answer, most first, and the winner's lead as a share of them."""
+    """What self-consistency reports: votes by answer, most first; the winner's lead as a share of the samples taken."""
 
     samples: int
     votes: Sequence[AnswerVotes]

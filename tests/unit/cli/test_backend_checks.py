@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.engines.serving import Engine
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def config(folder: Path, base_url: str, more: str = "", *, name: str = "") -> Path:
@@ -38,15 +41,28 @@ def test_what_is_printed_can_be_pasted_and_then_fits(
     assert check(config(tmp_path, engine.base_url)) is ExitCode.MODEL
     out = capsys.readouterr().out
     assert out.startswith(f"m at {engine.base_url} (")
-    table, _, pasted = out.partition("# Other than the profile generic says; put this into config.toml:\n")
+    table, _, pasted = out.partition("# Other than the profile generic says. ")
     assert "json_schema enforced            yes" in table
-    assert tomllib.loads(pasted) == {
+    assert pasted.startswith("This goes into config.toml\n# in place of [llm], and of [llm.capabilities] if there is")
+    assert tomllib.loads(f"# {pasted}") == {
         "llm": {
+            "provider": "openai",
+            "model": "m",
+            "base_url": engine.base_url,
             "profile": "llamacpp",
             "capabilities": {"max_stops": 16, "context_window": engine.window},
         }
     }
-    assert check(config(tmp_path, engine.base_url, pasted.replace("[llm]\n", ""))) is ExitCode.OK
+    guide = re.search(
+        r"```toml\n(\[llm\].*?)```", (ROOT / "docs/guides/model-backends.md").read_text("utf-8"), re.DOTALL
+    )
+    assert guide is not None
+    path = tmp_path / "config.toml"
+    path.write_text(guide[1].replace("http://127.0.0.1:8080/v1", engine.base_url), encoding="utf-8")
+    assert check(path) is ExitCode.MODEL
+    _, _, own = capsys.readouterr().out.partition("# Other than the profile")
+    path.write_text(f"# {own}", encoding="utf-8")
+    assert check(path) is ExitCode.OK
     assert "The profile llamacpp says the same; nothing is to be changed." in capsys.readouterr().out
 
 
@@ -57,7 +73,7 @@ def test_a_server_that_ignores_limits_is_warned_of(tmp_path: Path, capsys: pytes
     printed = capsys.readouterr()
     assert "max_tokens = 1 kept             no" in printed.out
     assert "warning: The server keeps no limit of tokens; reasond stops reading" in printed.err
-    pasted = tomllib.loads(printed.out.partition("config.toml:\n")[2])["llm"]["backends"]["spare"]["capabilities"]
+    pasted = tomllib.loads(printed.out.partition("one:\n")[2])["llm"]["backends"]["spare"]["capabilities"]
     assert pasted == {"tools": False, "max_stops": 0, "forced_tool_choice": False}, "with what stood there already"
 
 
@@ -67,7 +83,7 @@ def test_a_server_that_lies_about_its_usage_is_found_out(tmp_path: Path, capsys:
     printed = capsys.readouterr()
     assert "usage believable                no       prompt 1 of 7 words, output 10 of 10 words" in printed.out
     assert "warning: The server's usage cannot be true" in printed.err
-    pasted = tomllib.loads(printed.out.partition("config.toml:\n")[2])["llm"]["capabilities"]
+    pasted = tomllib.loads(printed.out.partition("one:\n")[2])["llm"]["capabilities"]
     assert "context_window" not in pasted
 
 

@@ -47,8 +47,8 @@ async def test_stdout_gets_a_token_that_a_server_with_the_key_accepts(
     [
         ({}, {}, "There is no key"),
         ({"key_id": "three"}, ENVIRON, "has no key 'three'"),
-        ({"lifetime": "2d"}, ENVIRON, "between 1 and 86400"),
-        ({"lifetime": "0"}, ENVIRON, "between 1 and 86400"),
+        ({"lifetime": "30d"}, ENVIRON, r"--lifetime 30d is not between 1 second and the 86400 seconds of \[auth\]"),
+        ({"lifetime": "0"}, ENVIRON, "--lifetime 0 is not between"),
         ({"lifetime": "soon"}, ENVIRON, "is no time"),
         ({"subject": ""}, ENVIRON, "subject"),
         ({"tenant": "a\nb"}, ENVIRON, "tenant"),

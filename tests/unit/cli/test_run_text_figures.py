@@ -60,11 +60,13 @@ def build_bounded(single_pct: float, resent_pct: float) -> list[str]:
 def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> None:
     lines = build_bounded(40, 50)
     assert lines[0] == "largest window: 900 tokens, counted; 2 calls for carryovers alone"
-    assert lines[1].startswith("against one call that holds everything: attention -40.0 %")
-    assert lines[2].startswith("against calls that resend everything: attention -50.0 %")
+    assert lines[1].startswith("saved, against one call that holds everything: attention 40.0 %")
+    assert lines[2].startswith("saved, against calls that resend everything: attention 50.0 %")
     assert len(lines) == 3
 
 
 def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:
     (_, line) = build_bounded(50, 50)
-    assert line.startswith("against one call that holds everything, or calls that resend everything: attention -50.0 %")
+    assert line.startswith(
+        "saved, against one call that holds everything, or calls that resend everything: attention 50.0 %"
+    )

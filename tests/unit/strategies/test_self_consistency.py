@@ -374,13 +374,13 @@ def test_half_of_the_samples_can_decide_a_new_vote(samples: int, fewest: int) ->
 
 def test_of_equals_the_first_given_wins_and_leads_by_nothing() -> None:
     tally = Tally(cast=["b", "a", "", "a", "b"])
-    assert (tally.winner, tally.margin, tally.total) == ("b", 0.0, 4)
+    assert (tally.winner, tally.margin, tally.total) == ("b", 0.0, 5)
     assert tally.votes == [("b", 2), ("a", 2)]
 
 
 def test_without_votes_there_is_no_winner() -> None:
     tally = Tally(cast=["", ""])
-    assert (tally.winner, tally.margin, tally.total, tally.has_agreement(0)) == ("", 0.0, 0, False)
+    assert (tally.winner, tally.margin, tally.total, tally.has_agreement(0)) == ("", 0.0, 2, False)
 
 
 def test_a_share_is_reached_in_spite_of_floats() -> None:
@@ -392,6 +392,20 @@ def test_a_share_is_reached_in_spite_of_floats() -> None:
 def test_the_margin_is_that_of_shares() -> None:
     assert Tally(cast=["a", "a", "a", "b"]).margin == 0.5
     assert Tally(cast=["a"]).margin == 1.0
+    assert Tally(cast=["", "a", "", "", ""]).margin == 0.2
+
+
+@pytest.mark.parametrize(
+    "silent",
+    ["No end. " * 40, Reply(error=ModelFailedError("gone"))],
+    ids=["without an answer", "failed"],
+)
+async def test_agreement_is_a_share_of_the_samples_taken_and_not_of_those_that_answered(silent: str | Reply) -> None:
+    with ScriptedModel(["<answer>42</answer>", *[silent] * 4]) as model:
+        _, outcome = await run(model, samples=5, min_agreement=0.4)
+    assert (outcome.answer, outcome.finish_reason) == ("", FinishReason.MAX_ITERATIONS)
+    assert (metrics(outcome).is_abstained, metrics(outcome).margin) == (True, 1 / len(model.requests))
+    assert f"the best has 1 of 1 votes in {len(model.requests)} samples" in " ".join(outcome.warnings)
 
 
 @given(temperature=st.floats(0.001, 2.0), samples=st.integers(1, 40))

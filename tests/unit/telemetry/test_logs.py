@@ -53,7 +53,7 @@ def as_json(one: logging.LogRecord) -> dict[str, Any]:
 
 @pytest.fixture
 def _restored_logging() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "mcp")]
+    loggers = [logging.getLogger(name) for name in (None, "uvicorn", "mcp", "client")]
     before = loggers[0].handlers[:], [each.level for each in loggers]
     yield
     loggers[0].handlers[:] = before[0]
@@ -218,7 +218,8 @@ def test_all_loggers_write_to_the_configured_stream_and_some_only_their_warnings
     configure(stream, is_human=is_human)
     logging.getLogger("reasond.any").info("kept")
     logging.getLogger("uvicorn.error").info("chatter")
-    logging.getLogger("mcp.client").info("a message")
+    logging.getLogger("mcp.client.stdio").error("a message with its content")
+    logging.getLogger("client").warning("a notification with its content")
     logging.getLogger("uvicorn.error").warning("trouble")
     logging.getLogger("reasond.any").debug("detail")
     lines = stream.getvalue().splitlines()

@@ -10,7 +10,7 @@ from reasond_server.types import Usage
 
 async def test_outside_of_rpcs_nothing_is_noted() -> None:
     note_execution("e")
-    note_result(Usage(input_tokens=1), "answered")
+    note_result(Usage(input_tokens=1), "answered", strategy="react")
     assert (current(), current_trace()) == (None, None)
 
 
@@ -24,8 +24,22 @@ async def test_executions_of_a_batch_are_noted_once_each_and_not_without_end() -
 
 async def test_tokens_of_a_batch_are_added() -> None:
     enter(scope := Scope())
-    note_result(Usage(input_tokens=1, output_tokens=2), "answered")
-    note_result(Usage(input_tokens=3, output_tokens=4), "truncated")
+    note_result(Usage(input_tokens=1, output_tokens=2), "answered", strategy="react")
+    note_result(Usage(input_tokens=3, output_tokens=4), "truncated", strategy="mine")
     line: dict[str, Any] = {}
     scope.add_to(line)
-    assert line == {"input_tokens": 4, "output_tokens": 6, "finish_reason": "truncated"}
+    assert line == {"input_tokens": 4, "output_tokens": 6, "finish_reason": "truncated", "strategy": "mine"}
+
+
+def test_without_a_trace_a_line_has_the_call_id_for_a_trace_id_or_one_made_of_it() -> None:
+    found = []
+    line: dict[str, Any]
+    alone: dict[str, Any]
+    for call_id, execution_id in (("ab" * 16, "e"), ("mine", "e"), ("mine", "f"), ("", "cd" * 16), ("0" * 32, "")):
+        Scope(call_id=call_id, execution_id=execution_id).add_to(line := {})
+        found.append(line["trace_id"])
+    assert (found[0], found[3]) == ("ab" * 16, "cd" * 16)
+    assert found[1] == found[2]
+    assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") and set(one) != {"0"} for one in found)
+    Scope().add_to(alone := {})
+    assert alone == {}

@@ -248,6 +248,24 @@ async def test_a_result_beyond_the_tools_own_limit_is_cut_and_says_so() -> None:
     assert shown["total_characters"] < 400
 
 
+async def test_a_result_is_kept_whole_up_to_what_is_kept_for_a_run() -> None:
+    """`max_output_bytes` of most tools says nothing of its own; docs/guides/tools.md promises the whole."""
+
+    async def write_much(_text: str) -> object:
+        return {"said": "x" * 2_000_000}
+
+    shown = json.loads((await box(Echo(write_much)).call(call())).result_json)
+    assert "its end is lost" not in shown["more"]
+    assert shown["total_characters"] > 2_000_000
+    echo = Echo(write_much)
+    for echo.max_output_bytes in (None, 3_000_000):
+        tools = box(echo, max_kept_bytes=1_500_000)
+        shown = json.loads((await tools.call(call())).result_json)
+        assert shown["more"].endswith("its end is lost")
+        read = call('{"handle": "c1", "offset": 1499000}', name=READ_TOOL_RESULT, call_id="c2")
+        assert json.loads((await tools.call(read)).result_json)["total_characters"] == 1_500_000
+
+
 async def test_calls_beyond_the_budget_are_refused_before_anything_runs() -> None:
     echo = Echo()
     tools = box(echo, max_calls=2)

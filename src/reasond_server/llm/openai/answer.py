@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.protocol import Decoder
     from reasond_server.llm.openai.transport import Upstream
     from reasond_server.telemetry.observers import BackendObserver
-    from reasond_server.types import ToolCall
+    from reasond_server.types import ToolCall, Usage
 
 
 _LINGER_FOR_USAGE_S = 2.0
@@ -47,6 +47,10 @@ _CHARACTERS_PER_TOKEN = 4
 _BYTES_PER_CHARACTER = 512
 _T = TypeVar("_T")
 _MARGIN = 0.05
+_STOPPED_IN_REASONING = (
+    "The server ended hidden reasoning before any answer, perhaps at a stop string that the model thought of: this "
+    "backend is called without stop strings from now on, and from the start with max_stops = 0 in its capabilities."
+)
 
 
 class AnswerReader:
@@ -55,6 +59,7 @@ class AnswerReader:
     Attributes:
         is_done: nothing that matters can come any more, because of the end or of a stop string (`is_stopped`).
         is_accepted: something of the answer came, held back or not.
+        has_content: text or a call of a tool came, and not reasoning alone.
         characters: how much text was let through, reasoning included.
         fault: an error that the server reported, or a breach of the protocol; nothing is read after it.
     """
@@ -68,6 +73,7 @@ class AnswerReader:
         self._taken = 0
         self.is_done = False
         self.is_accepted = False
+        self.has_content = False
         self.characters = 0
 
     @property
@@ -135,6 +141,7 @@ class AnswerReader:
                 events.append(ReasoningText(text=self._note(thought)))
             else:
                 self._taken += 1
+                self.has_content = True
                 events.extend(run)
         self.is_done = self.is_done or self.is_stopped
         return events
@@ -162,6 +169,7 @@ class AnswerReader:
 
     def _show(self, text: str, events: list[Text | ReasoningText | ToolCall]) -> None:
         self._taken += len(text)
+        self.has_content = self.has_content or not text.isspace()
         shown = self._stop.feed(text)
         if shown:
             events.append(Text(text=self._note(shown)))
@@ -299,6 +307,8 @@ class StreamedAnswer:
 
     Where the connection breaks or the server reports an error, all that came before is returned first, then the fault
     is raised. Once the caller has enough of the text, the end is awaited for a second at most, and a fault is an end.
+    `on_stopped_in_reasoning` is called where the model stopped before its answer began; None where no stop strings were
+    sent, so that they cannot be the cause.
     """
 
     def __init__(
@@ -312,7 +322,9 @@ class StreamedAnswer:
         limits: WaitLimits,
         counter: TokenCounter,
         observer: BackendObserver,
+        on_stopped_in_reasoning: Callable[[], None] | None = None,
     ) -> None:
+        self._on_stopped_in_reasoning = on_stopped_in_reasoning
         self._request = request
         self._warnings = warnings
         self._options = options
@@ -410,12 +422,25 @@ class StreamedAnswer:
         usage = complete_usage(ending.usage, messages=messages, written=self._reader.written, counter=self._counter)
         if usage.source is not UsageSource.REPORTED:
             self._observer.usage_mended(self._options.name, usage.source.value)
+        is_stopped = self._is_stopped_in_reasoning(reason, usage)
+        own = [warning for warning in (truncated, _STOPPED_IN_REASONING if is_stopped else "") if warning]
         return Finished(
             reason=reason,
             usage=usage,
             matched_stop=ending.matched_stop,
-            warnings=(*self._warnings, *([truncated] if truncated else ())),
+            warnings=(*self._warnings, *own),
+            is_stopped_in_reasoning=is_stopped,
         )
+
+    def _is_stopped_in_reasoning(self, reason: ModelFinish, usage: Usage) -> bool:
+        """Return whether stop strings may have ended the reasoning, and tell of it."""
+        has_reasoned = bool(self._reader.characters or usage.reasoning_tokens)
+        if reason is not ModelFinish.STOP or self._reader.has_content or not has_reasoned:
+            return False
+        if self._on_stopped_in_reasoning is None:
+            return False
+        self._on_stopped_in_reasoning()
+        return True
 
     def _fault_of(self, trouble: _Trouble) -> UpstreamFaultError:
         if isinstance(trouble, UpstreamFaultError):

@@ -77,6 +77,8 @@ class OpenAIModel:
     ) -> None:
         self._observer = observer
         self._options = options
+        # What calls are built by: without stop strings once one of them ended hidden reasoning.
+        self._body_options = options
         self._counter = counter
         self._protocol = protocol
         self._transport = transport
@@ -133,7 +135,9 @@ class OpenAIModel:
         """
         options = self._options
         deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self._monotonic)
-        call = _ModelCall(request=request, body=self._protocol.build_body(request, options), deadline=deadline)
+        call = _ModelCall(
+            request=request, body=self._protocol.build_body(request, self._body_options), deadline=deadline
+        )
         self._retries.note_call()
         given_up = 0
         for attempt in counted(1):
@@ -210,7 +214,12 @@ class OpenAIModel:
             limits=limits,
             counter=self._counter,
             observer=self._observer,
+            on_stopped_in_reasoning=self._leave_stops_out if "stop" in call.body.data else None,
         )
+
+    def _leave_stops_out(self) -> None:
+        """Send no stop strings any more: the server looks for them in hidden reasoning too."""
+        self._body_options = replace(self._options, profile=replace(self._options.profile, max_stops=0))
 
     def _fault_of_open_breaker(self) -> UpstreamFaultError:
         wait = self._breaker.compute_wait_s()

@@ -78,8 +78,9 @@ class React(ReasoningStrategy[ReactConfig]):
         """
         model, run = context.model, await start_run(task, context, self._offers)
         outcome: Outcome | None = None
+        listener: ReplyListener | None = None
         while outcome is None:
-            listener = await run.prepare_call()
+            listener = listener or await run.prepare_call()
             events = model.stream(listener.request)
             try:
                 async for event in events:
@@ -94,10 +95,13 @@ class React(ReasoningStrategy[ReactConfig]):
                 return
             finally:
                 await events.aclose()
+            if listener.ask_again():
+                continue
             rest, reply = listener.close(model.counter)
             for text in _pick_visible(rest):
                 yield Wrote(text=text)
             step, outcome = await run.take_reply(reply)
+            listener = None
             yield step
         yield outcome
 
@@ -157,7 +161,7 @@ class ReactRun:
 
     async def take_reply(self, reply: ModelReply) -> tuple[Step, Outcome | None]:
         """Act on a reply; return its step, and the outcome if it is the last."""
-        self.used_tokens += reply.usage.total_tokens
+        self.used_tokens += reply.spent.total_tokens
         parsed = reply.parsed
         has_words = bool((parsed.text + parsed.content).strip())
         self.empty_in_a_row = 0 if has_words or reply.calls else self.empty_in_a_row + 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.errors import ContextExhaustedError, TokenBudgetExhaustedError
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.prompts import bound_specs
-from reasond_server.tools.execution import refuse_call
+from reasond_server.tools.execution import NOT_CALLED, REPEATED, has_failed, refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.results import arguments_of
 from reasond_server.types import FinishReason, ToolCall
@@ -248,24 +248,24 @@ class ToolUse:
             before.append(call.call_id)
             self.made += 1
             result = await self._call(call)
-        self.failed += result.is_error
+        self.failed += has_failed(result)
         return result, note
 
     def _find_refusal(self, call: ToolCall, times: int) -> ToolResult | None:
         if self.stop is not None:
-            return refuse_call(call, "not_called", _NONE_LEFT)
+            return refuse_call(call, NOT_CALLED, _NONE_LEFT)
         if times < _MAX_SAME_CALLS:
             return None
         warning = "The model made the same call a third time; it was refused, and the run had to answer."
         self._stop = AnswerDemand(finish_reason=FinishReason.MAX_ITERATIONS, warning=warning)
-        return refuse_call(call, "repeated", f"the same call was made {_MAX_SAME_CALLS} times before; use its result")
+        return refuse_call(call, REPEATED, f"the same call was made {_MAX_SAME_CALLS} times before; use its result")
 
     async def _call(self, call: ToolCall) -> ToolResult:
         try:
             return await self.tools.call(call)
         except TokenBudgetExhaustedError as error:
             self._stop = AnswerDemand(finish_reason=FinishReason.BUDGET_EXHAUSTED, warning=error.full_message)
-            return refuse_call(call, "not_called", _NONE_LEFT)
+            return refuse_call(call, NOT_CALLED, _NONE_LEFT)
 
 
 def handle_of(call: ToolCall) -> str:

@@ -202,7 +202,7 @@ def _key_of(path: Sequence[str], thought: TreeThought) -> str:
 
 
 def _cost_of(reply: ModelReply) -> Cost:
-    return Cost(model_calls=1, tokens=reply.usage.total_tokens)
+    return Cost(model_calls=reply.spent.model_calls, tokens=reply.spent.total_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

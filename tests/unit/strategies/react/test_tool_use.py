@@ -155,6 +155,18 @@ def call(expression: str, call_id: str = "x") -> ToolCall:
     return ToolCall(call_id=call_id, name="calculator", arguments_json=f'{{"expression": "{expression}"}}')
 
 
+async def test_only_a_tool_that_could_not_do_its_work_has_failed() -> None:
+    made = calling(most=9)
+    for one in ("1 / 0", "4 * 25 cents", "100 + 5%"):
+        await made.make(made.mint(call(one)))
+    unknown = ToolCall(call_id="x", name="abacus", arguments_json="{}")
+    misfit = ToolCall(call_id="x", name="calculator", arguments_json='{"sum": "1"}')
+    for wrong in (unknown, misfit):
+        result, _ = await made.make(made.mint(wrong))
+        assert result.is_error
+    assert (made.made, made.failed) == (5, 1), "the division by zero"
+
+
 async def test_the_same_call_is_told_the_second_time_and_refused_the_third() -> None:
     made = calling(most=9)
     notes = []
@@ -164,7 +176,7 @@ async def test_the_same_call_is_told_the_second_time_and_refused_the_third() -> 
     assert notes[0] == notes[2] == ""
     assert "as c1" in notes[1]
     assert result.is_error
-    assert (made.made, made.failed) == (2, 1)
+    assert (made.made, made.failed) == (2, 0), "a call that was refused has not failed"
     assert made.stop is not None
     assert made.stop.finish_reason is FinishReason.MAX_ITERATIONS
 

@@ -342,7 +342,9 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
     max_tokens: builtins.int
     """Most tokens per sample, 100-32768; default 4096."""
     min_agreement: builtins.float
-    """Share of the votes that the winner needs, 0.0-1.0; default 0 (a plurality is enough)."""
+    """Share of the samples taken that must give the winner, 0.0-1.0; default 0 (a plurality is enough). Samples that failed
+    or gave no answer count as taken.
+    """
     def __init__(
         self,
         *,
@@ -880,7 +882,7 @@ class ReactMetrics(google.protobuf.message.Message):
     tool_calls: builtins.int
     """Tool calls made."""
     failed_tool_calls: builtins.int
-    """Tool calls that failed."""
+    """Calls that a tool could not do. A call that is refused, for its name or its arguments, is none of them."""
     corrections: builtins.int
     """Replies that broke the protocol and were asked for again."""
     masked_observations: builtins.int
@@ -977,7 +979,9 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
     samples: builtins.int
     """Samples that were taken; fewer than asked where the vote was decided early."""
     margin: builtins.float
-    """Share of the winner less share of the runner-up, 0.0-1.0."""
+    """Share of the samples taken that gave the winner less that of the runner-up, 0.0-1.0. Samples that failed or gave no
+    answer count as taken.
+    """
     is_stopped_early: builtins.bool
     """Whether sampling stopped because the vote was decided."""
     is_abstained: builtins.bool

@@ -1,0 +1,127 @@
+"""What keeps a server from starting: all that `serve` would find one after the other, found at once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reasond_server.backends import find_backend_problems, model_of
+from reasond_server.config import choose_provider
+from reasond_server.config.checks import find_unservable, is_any_within
+from reasond_server.config.problems import settings_error
+from reasond_server.config.sources import examine
+from reasond_server.errors import SettingsError
+from reasond_server.grpc_api.listening import CertificateReloader, require_private_folder
+from reasond_server.instruments import tls_files_of, tracing_options
+from reasond_server.limiting import limiting_of
+from reasond_server.reasoning.configuration import StrategyConfiguration
+from reasond_server.reasoning.registry import check_tables, discover
+from reasond_server.stores import require_driver
+from reasond_server.telemetry.exporting import require_receiver
+from reasond_server.tools.source import discover_tools
+from reasond_server.toolsets import tools_of
+from reasond_server.verifiers import agent_tokens_of, verification_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from reasond_server.config import LoadedSettings, Settings
+    from reasond_server.config.sources import Examined
+
+
+def require_startable(config: Path | None, environ: Mapping[str, str], *, is_dev: bool) -> LoadedSettings:
+    """Return the configuration with which a server would start.
+
+    Nothing is connected or written: the store, free ports, model servers and MCP servers are not looked at.
+
+    Raises:
+        SettingsError: a server would not start; with everything that is wrong.
+    """
+    found = examine(config, environ)
+    errors = [settings_error(found.problems, found.loaded.origins)] if found.problems else []
+    errors += find_refusals(found, environ, is_dev=is_dev)
+    if errors:
+        raise _join(errors)
+    return found.loaded
+
+
+def find_refusals(found: Examined, environ: Mapping[str, str], *, is_dev: bool) -> list[SettingsError]:
+    """Return why a server would not start with what is right of a configuration."""
+    errors: list[SettingsError] = []
+    for check, keys in _list_checks(found.loaded, environ, is_dev=is_dev):
+        if is_any_within(found.doubtful, keys):
+            continue
+        try:
+            check()
+        except SettingsError as error:
+            errors.append(error)
+    problems = [*find_unservable(found.loaded.settings, dev=is_dev, doubtful=found.doubtful)]
+    if problems:
+        errors.append(settings_error(problems, {}))
+    return errors
+
+
+def _list_checks(
+    loaded: LoadedSettings, environ: Mapping[str, str], *, is_dev: bool
+) -> Iterator[tuple[Callable[[], object], Sequence[str]]]:
+    """Yield what a server does before it listens, each with the keys without which it says nothing."""
+    settings = loaded.settings
+    for name in settings.reasoning.enabled_strategies:
+        yield partial(_check_strategy, name, settings), ("reasoning.enabled_strategies",)
+    for name in settings.reasoning.strategies:
+        yield partial(check_tables, [name]), ()
+    for name in settings.tools.enabled:
+        yield partial(discover_tools, [name]), ("tools.enabled",)
+    yield partial(tools_of, settings.tools.model_copy(update={"enabled": ()})), ("tools.mcp", "tools.http_get")
+    yield partial(_check_model, loaded, environ), ("llm",)
+    yield partial(_check_access, loaded, is_dev=is_dev), ("auth", "reasoning.enabled_strategies")
+    yield partial(limiting_of, settings.limits), ("limits",)
+    yield partial(require_receiver, tracing_options(settings, environ, instance_id="")), ("tracing", "llm")
+    yield partial(_check_listening, settings), ("server.tls", "server.grpc_unix_socket")
+    yield partial(require_driver, settings.store.url), ()
+
+
+def _check_strategy(name: str, settings: Settings) -> None:
+    registry = discover([name])
+    StrategyConfiguration(registry=registry, tables=settings.reasoning.strategies)
+
+
+def _check_model(loaded: LoadedSettings, environ: Mapping[str, str]) -> None:
+    """Build the model with its counter, unless what it is built from is wrong already."""
+    settings = loaded.settings
+    if problems := find_backend_problems(settings, environ):
+        raise settings_error(problems, loaded.origins)
+    if choose_provider(settings, environ) != "demo":
+        model_of(settings, environ, loaded.folder)
+
+
+def _check_access(loaded: LoadedSettings, *, is_dev: bool) -> None:
+    now = partial(datetime.now, UTC)
+    verification = verification_of(loaded, dev=is_dev, now=now)
+    agent_tokens_of(loaded.settings.auth, signing=verification.signing, now=now)
+
+
+def _check_listening(settings: Settings) -> None:
+    server = settings.server
+    if files := tls_files_of(server):
+        CertificateReloader(files).credentials()
+    if server.grpc_unix_socket:
+        require_private_folder(Path(server.grpc_unix_socket))
+
+
+def _join(errors: Sequence[SettingsError]) -> SettingsError:
+    """Return `errors` as one, with a line for each thing that is wrong."""
+    if len(errors) == 1:
+        return errors[0]
+    lines = [line for error in errors for line in _lines_of(error)]
+    return SettingsError(
+        "\n  ".join([f"The configuration has {len(lines)} problems:", *lines]),
+        violations=[one for error in errors for one in error.violations],
+    )
+
+
+def _lines_of(error: SettingsError) -> Sequence[str]:
+    """Return what is wrong, each with its key; an error without violations names keys in its text."""
+    return [f"{each.field}: {each.description}" for each in error.violations] or [error.full_message]
