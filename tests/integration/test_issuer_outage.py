@@ -44,7 +44,7 @@ async def post(listening: Listening, *, query: str = "What is 6 times 7?") -> ht
 
 async def test_over_grpc_it_is_unavailable() -> None:
     async with serve_without_issuer() as listening, grpc.aio.insecure_channel(listening.grpc) as channel:
-        stub = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
+        stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.ListStrategies(
                 reasoning_service_pb2.ListStrategiesRequest(), metadata=(("authorization", BEARER),), timeout=180
