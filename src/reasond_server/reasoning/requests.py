@@ -68,12 +68,14 @@ def _values_in(config: Json) -> int:
 
 
 def _in_query(query: str) -> Iterator[Violation]:
+    # Existing clients read these words (seed 001).
+    bounds = f"must be between 1 and {MAX_QUERY_CHARACTERS} characters"
     if not 1 <= len(query) <= MAX_QUERY_CHARACTERS:
-        yield Violation(field="query", description=f"must be between 1 and {MAX_QUERY_CHARACTERS} characters")
+        yield Violation(field="query", description=bounds)
         # A text that is refused for its length is not read.
         return
     if not query.strip():
-        yield Violation(field="query", description="must hold more than white space")
+        yield Violation(field="query", description=f"{bounds}, and not white space alone")
     yield from _unfit_characters("query", query)
 
 
@@ -102,7 +104,7 @@ def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
 
 def _in_names(task: Task) -> Iterator[Violation]:
     if task.strategy is not None and not _STRATEGY_NAME.match(task.strategy):
-        text = f"must be 1-64 lower-case letters, digits and underscores, got {show(task.strategy)}"
+        text = f"must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got {show(task.strategy)}"
         yield Violation(field="strategy", description=text)
     if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:
         text = f"must be at most {MAX_NAME_CHARACTERS} characters, got {len(task.agent)}"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.types import Json
 
 
 class StrategyConfig(BaseModel):
@@ -37,6 +38,14 @@ class StrategyConfig(BaseModel):
     def uses_tools(self) -> bool:
         """Whether the run calls tools: only then it is given any, and its caller needs `reasoning:tools`."""
         return False
+
+    @classmethod
+    def combine(cls, *levels: Json) -> dict[str, Any]:
+        """Return the parameters of all `levels`, the weakest first, before they are checked.
+
+        A parameter of a weaker level may be fitted to another one of a stronger level, never the other way round.
+        """
+        return {name: value for level in levels for name, value in level.items()}
 
 
 ConfigT = TypeVar("ConfigT", bound=StrategyConfig)
