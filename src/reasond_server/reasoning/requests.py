@@ -50,6 +50,22 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         raise InvalidRequestError.of(*found)
 
 
+def require_query(query: str) -> str:
+    """Return `query` if it is within bounds, for models of requests; a ValueError says in our words what is wrong."""
+    return _require_none(query, _in_query(query))
+
+
+def require_material(material: str) -> str:
+    """Return `material` if it is within bounds, likewise."""
+    return _require_none(material, _in_material(material))
+
+
+def _require_none(text: str, problems: Iterator[Violation]) -> str:
+    for problem in problems:
+        raise ValueError(problem.description)
+    return text
+
+
 def digest_of(task: Task) -> str:
     """Return a digest that two tasks share only if they ask the same (AIP-155)."""
     text = json.dumps(asdict(task), sort_keys=True, default=str)
@@ -80,7 +96,7 @@ def _in_query(query: str) -> Iterator[Violation]:
 
 
 def _in_material(material: str) -> Iterator[Violation]:
-    size = len(material.encode("utf-8", "surrogatepass"))
+    size = len(material) if material.isascii() else len(material.encode("utf-8", "surrogatepass"))
     if size > MAX_MATERIAL_BYTES:
         text = f"must be at most {MAX_MATERIAL_BYTES} bytes of UTF-8, got {size}"
         yield Violation(field="material", description=text)
