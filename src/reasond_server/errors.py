@@ -19,6 +19,7 @@
     │   ├── TokenMissingError             TOKEN_MISSING
     │   ├── TokenInvalidError             TOKEN_INVALID
     │   ├── TokenExpiredError             TOKEN_EXPIRED
+    │   ├── IssuerUnavailableError        ISSUER_UNAVAILABLE
     │   └── PermissionMissingError        PERMISSION_MISSING
     ├── LimitError                    how much
     │   ├── RateLimitedError              RATE_LIMITED
@@ -40,6 +41,7 @@
     │   ├── ModelFailedError              MODEL_FAILED
     │   ├── ModelProtocolError            MODEL_PROTOCOL
     │   └── ContentFilteredError          CONTENT_FILTERED
+    ├── NotResumableError             NOT_RESUMABLE
     ├── InternalError                 INTERNAL
     └── SettingsError                 the operator's configuration; never crosses a wire
 
@@ -236,6 +238,19 @@ class TokenExpiredError(AccessError):
         is_bare=True,
         denial="authentication",
         remedy="Get a fresh token and call again.",
+    )
+
+
+class IssuerUnavailableError(AccessError):
+    """The keys of the issuer cannot be fetched, so nobody knows whether the token is valid; nothing was spent."""
+
+    declaration = Reason(
+        "ISSUER_UNAVAILABLE",
+        "UNAVAILABLE",
+        is_fault=True,
+        denial="issuer",
+        retry_after_s=SOON_S,
+        remedy="Retry after `RetryInfo` with the same token. If it lasts, the operator looks at `[auth] jwks_url`.",
     )
 
 
@@ -444,6 +459,18 @@ class ContentFilteredError(ModelError):
 
     declaration = Reason(
         "CONTENT_FILTERED", "FAILED_PRECONDITION", remedy="Rephrase the task; the same one will be withheld again."
+    )
+
+
+class NotResumableError(ReasondError):
+    """The server that worked on the execution went down, and no other can go on with it."""
+
+    declaration = Reason(
+        "NOT_RESUMABLE",
+        "ABORTED",
+        is_fault=True,
+        remedy="Read what was done with `GetExecution`; it is kept. Then start the task again, with another request id"
+        " if it had one.",
     )
 
 
