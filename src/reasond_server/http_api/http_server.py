@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from reasond_server.errors import SettingsError, show
+from reasond_server.http_api.connection_cap import ConnectionCap
 from reasond_server.http_api.connections import BoundedProtocol, ConnectionLimits
 
 if TYPE_CHECKING:
@@ -116,7 +117,11 @@ class HttpServer:
 
     def _config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
         protocol: Any = partial(
-            BoundedProtocol, limits=self._limits, on_slow=self._on_slow, is_draining=lambda: self._is_draining
+            BoundedProtocol,
+            limits=self._limits,
+            cap=ConnectionCap(most=self._limits.max_connections),
+            on_slow=self._on_slow,
+            is_draining=lambda: self._is_draining,
         )
         return uvicorn.Config(
             self._app,
