@@ -78,7 +78,7 @@ def test_a_fence_in_the_answer_keeps_a_closing_tag_in_it() -> None:
 
 
 def test_a_fence_that_is_never_closed_hides_the_rest() -> None:
-    assert parse("```\n<answer>2</answer>").kind is None
+    assert parse("So:\n```\n<answer>2</answer>").kind is None
     assert parse("```").text == "```"
 
 
@@ -177,7 +177,7 @@ def test_what_could_become_a_tag_is_held_back_and_the_rest_is_not() -> None:
 
 def test_only_the_kinds_that_were_asked_for_are_tags() -> None:
     parsed = parse("<continue>a</continue><answer>b</answer>", kinds=(TagKind.ANSWER,))
-    assert (parsed.text, parsed.content) == ("<continue>a</continue>", "b")
+    assert (parsed.text, parsed.content) == ("a", "b")
 
 
 def test_a_reply_longer_than_the_cap_is_cut_there() -> None:
@@ -199,3 +199,44 @@ def test_long_hostile_replies_are_parsed_in_one_delta_and_in_many(delta: str) ->
         many.feed(text[start : start + 7])
     many.close(is_stop=True)
     assert len(many.result.text) + len(many.result.thinking) > 100_000
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "```\n<answer>42</answer>\n```",
+        "~~~text\nSo it is.\n<answer>42</answer>\n~~~\n",
+        "\n```xml\n<answer>42",
+        "<answer><answer>42</answer></answer>",
+        "<answer> <Answer>\n42</answer>",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_an_answer_in_a_fence_around_the_whole_reply_or_in_two_tags_is_found(reply: str, size: int) -> None:
+    parser = TagParser()
+    for start in range(0, len(reply), size):
+        parser.feed(reply[start : start + size])
+    parser.close(is_stop=True)
+    assert (parser.result.kind, parser.result.content.strip()) == (TagKind.ANSWER, "42")
+    assert parser.result.is_closed
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["See:\n```\n<answer>42</answer>\n```", "```\n<answer>42</answer>\n```\nis the form.", "```\n42\n```"],
+)
+def test_a_fence_around_part_of_a_reply_quotes_its_tags(reply: str) -> None:
+    parser = TagParser()
+    parser.feed(reply)
+    parser.close(is_stop=True)
+    assert (parser.result.kind, parser.result.text) == (None, reply)
+
+
+def test_notes_where_only_an_answer_counts_lose_their_tags() -> None:
+    parser = TagParser(kinds=(TagKind.ANSWER,))
+    parser.feed("Well. <continue>It is 42.</continue>")
+    parser.close(is_stop=True)
+    assert (parser.result.kind, parser.result.text) == (None, "Well. It is 42.")
+    parser = TagParser(kinds=(TagKind.ANSWER,))
+    parser.feed("<answer>Use <continue>.</answer>")
+    assert parser.result.content == "Use <continue>."
