@@ -67,6 +67,7 @@ _OBJECTS_PER_LOOK = 30_000
 # All executions have ended by then; this is for their last events to reach the clients.
 _LAST_WRITES_S = 2.0
 _LAST_SPANS_S = 2.0
+_STORE_LOOK_S = 1.0
 
 
 class Server:
@@ -94,6 +95,8 @@ class Server:
         """
         settings = loaded.settings
         require_servable(settings, dev=dev, also=[] if model is not None else find_backend_problems(settings, environ))
+        for warning in loaded.find_exposed_files():
+            _log.warning("%s", warning)
         self._settings = settings
         self._dev = dev
         self._clock = clock or system_clock()
@@ -114,7 +117,7 @@ class Server:
         self._agent_tokens = agent_tokens_of(settings.auth, signing=self._verification.signing, now=self._clock.now)
         self._limiting = limiting_of(settings.limits, observer=observer)
         self._watch = None if loaded.file is None else self._file_watch(loaded.file, environ)
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._health = HealthServicer(services=[each.name for each in DECLARED])
         self._is_ready = False
         self._is_draining = False
@@ -147,9 +150,9 @@ class Server:
             await self.stop()
             raise
         if self._watch is not None:
-            self._watching = asyncio.create_task(self._watch.run(), name="configuration file")
-        self._is_ready = True
-        self._health.set_ready()
+            self._watching.append(asyncio.create_task(self._watch.run(), name="configuration file"))
+        self._watching.append(asyncio.create_task(self._watch_store(), name="place of the store"))
+        self._set_ready(is_ready=True)
         return Listening(
             grpc=self._grpc_target(),
             http=self._http_base_url(),
@@ -185,8 +188,8 @@ class Server:
             await self._counting.sampler.aclose()
         if self._core is not None:
             await self._core.tools.aclose()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         await self._verification.aclose()
         await self._limiting.aclose()
         await self._model.aclose()
@@ -227,6 +230,23 @@ class Server:
         if self._counting is not None:
             self._counting.sampler.begin()
         core.runner.begin()
+
+    async def _watch_store(self) -> None:
+        """Report not ready while the store cannot keep anything because its file is gone."""
+        while True:
+            await asyncio.sleep(_STORE_LOOK_S)
+            is_in_place = self._stores is not None and self._stores.is_in_place()
+            if self._is_draining or is_in_place is self._is_ready:
+                continue
+            if is_in_place:
+                _log.info("the store is in its place again; ready")
+            else:
+                _log.error("the file of the store was deleted or replaced; not ready until it is back")
+            self._set_ready(is_ready=is_in_place)
+
+    def _set_ready(self, *, is_ready: bool) -> None:
+        self._is_ready = is_ready
+        self._health.set_ready(is_ready=is_ready)
 
     def _file_watch(self, file: Path, environ: Mapping[str, str]) -> FileWatch:
         return FileWatch(file=file, environ=environ, apply=lambda settings: self._verification.reload(settings.auth))

@@ -75,6 +75,7 @@ async def open_stores_of(settings: Settings, *, clock: Clock, dev: bool) -> Stor
         max_executions=store.max_executions,
         max_bytes=store.max_bytes,
         max_agents=settings.agents.max_agents,
+        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
         synchronous=store.synchronous,
         max_file_bytes=store.max_file_bytes,
     )
@@ -126,6 +127,7 @@ def assemble(
         max_executions=settings.store.max_executions,
         max_bytes=settings.store.max_bytes,
         max_agents=settings.agents.max_agents,
+        max_agents_per_tenant=settings.agents.max_agents_per_tenant,
     )
     store = store or in_memory.executions
     kind = ReasoningKind(clock=clock, tools=tools, find_strategy=registry.get)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json, to_json
 
 from reasond_server.access import audit
+from reasond_server.access.permissions import require_strategy
 from reasond_server.errors import InternalError, InvalidRequestError, ReasondError, Violation
 from reasond_server.logs.store import ExecutionFilter
 from reasond_server.telemetry.scope import note_execution
@@ -52,6 +53,9 @@ class ExecutionPage:
 class ExecutionDesk:
     """Reads, follows, lists, cancels and forgets executions on behalf of a verified caller, who sees only its own.
 
+    Reading and listing are granted for every strategy at once. Whoever may use some strategies only can follow, cancel
+    and delete executions of those alone.
+
     What it finds or refuses stands in the audit log.
     """
 
@@ -61,7 +65,7 @@ class ExecutionDesk:
         self._follower = follower
 
     async def read(self, caller: Principal, execution_id: str) -> ExecutionLog:
-        """Return the execution with its log so far. Raises as `resume`."""
+        """Return the execution with its log so far. Raises as `resume`, but asks for no permission."""
         execution = await self._find(caller, execution_id)
         return ExecutionLog(execution=execution, events=await self._read_events(execution))
 
@@ -81,10 +85,11 @@ class ExecutionDesk:
 
         Raises:
             ExecutionNotFoundError: there is none for this caller.
+            PermissionMissingError: the caller may not use its strategy.
             CursorExpiredError: its log is no longer kept.
             InvalidRequestError: the log never was that long.
         """
-        execution = await self._find(caller, execution_id)
+        execution = await self._find(caller, execution_id, is_used=True)
         link_rpc_to(self._runner.find_live(execution_id))
         if not 0 <= after_sequence <= execution.last_sequence:
             text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
@@ -111,7 +116,7 @@ class ExecutionDesk:
 
         One that is at work in another process, or in none, is returned as it is after 10 seconds at most.
         """
-        return await self._stop(await self._find(caller, execution_id))
+        return await self._stop(await self._find(caller, execution_id, is_used=True))
 
     async def list(
         self,
@@ -140,14 +145,16 @@ class ExecutionDesk:
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and forget it. Raises as `resume`."""
-        await self._stop(await self._find(caller, execution_id))
+        await self._stop(await self._find(caller, execution_id, is_used=True))
         await self._store.delete(caller.tenant, execution_id)
 
-    async def _find(self, caller: Principal, execution_id: str) -> Execution:
-        """Return the caller's execution."""
+    async def _find(self, caller: Principal, execution_id: str, *, is_used: bool = False) -> Execution:
+        """Return the caller's execution; refuse one that `is_used` if its strategy is not granted."""
         await self._runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
         try:
             execution = await self._store.find(caller.tenant, execution_id)
+            if is_used:
+                require_strategy(caller, execution.strategy)
         except ReasondError as error:
             audit.refuse(error, execution_id)
             raise

@@ -28,11 +28,15 @@ _POSTGRES: Final = ("postgresql://", "postgres://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """What keeps executions and agents, both in one database; `place` says in words where that is."""
+    """What keeps executions and agents, both in one database; `place` says in words where that is.
+
+    `is_in_place` says whether the database is still there, without asking it; false means that nothing can be kept.
+    """
 
     executions: ExecutionStore
     agents: AgentDirectory
     place: str
+    is_in_place: Callable[[], bool] = lambda: True
 
     async def aclose(self) -> None:
         """Give back what is held; nothing is called afterwards."""
@@ -48,11 +52,13 @@ async def open_stores(
     max_executions: int,
     max_bytes: int,
     max_agents: int,
+    max_agents_per_tenant: int | None = None,
     synchronous: str = "normal",
     max_file_bytes: int = 0,
 ) -> Stores:
     """Open the stores at `url`: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
 
+    `max_agents` bounds the agents of all tenants, `max_agents_per_tenant` those of each (None: only the former).
     `max_executions` and `max_bytes` bound the memory store, `synchronous` and `max_file_bytes` are SQLite's.
 
     Raises:
@@ -60,15 +66,21 @@ async def open_stores(
     """
     if url == MEMORY_URL:
         return memory_stores(
-            now=now, monotonic=monotonic, max_executions=max_executions, max_bytes=max_bytes, max_agents=max_agents
+            now=now,
+            monotonic=monotonic,
+            max_executions=max_executions,
+            max_bytes=max_bytes,
+            max_agents=max_agents,
+            max_agents_per_tenant=max_agents_per_tenant,
         )
     if url.startswith(_POSTGRES):
-        return await _postgres_stores(url, now=now, max_agents=max_agents)
+        return await _postgres_stores(url, now=now, max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant)
     return await _sqlite_stores(
         file_of(url, data_dir),
         now=now,
         monotonic=monotonic,
         max_agents=max_agents,
+        max_agents_per_tenant=max_agents_per_tenant,
         synchronous=synchronous,
         max_file_bytes=max_file_bytes,
     )
@@ -81,10 +93,11 @@ def memory_stores(
     max_executions: int,
     max_bytes: int,
     max_agents: int,
+    max_agents_per_tenant: int | None = None,
 ) -> Stores:
     """Return stores that live and die with the process."""
     executions = MemoryExecutionStore(max_executions=max_executions, max_bytes=max_bytes, now=now, monotonic=monotonic)
-    agents = MemoryAgentDirectory(max_agents=max_agents, now=now)
+    agents = MemoryAgentDirectory(max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now)
     return Stores(executions=executions, agents=agents, place=_IN_MEMORY)
 
 
@@ -167,6 +180,7 @@ async def _sqlite_stores(
     now: Callable[[], datetime],
     monotonic: Callable[[], float],
     max_agents: int,
+    max_agents_per_tenant: int | None,
     synchronous: str,
     max_file_bytes: int,
 ) -> Stores:
@@ -182,11 +196,15 @@ async def _sqlite_stores(
     except BaseException:
         await executions.aclose()
         raise
-    agents = StoredAgentDirectory(rows=SqliteAgentRows(file), max_agents=max_agents, now=now)
-    return Stores(executions=executions, agents=agents, place=f"SQLite, {path}")
+    agents = StoredAgentDirectory(
+        rows=SqliteAgentRows(file), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
+    )
+    return Stores(executions=executions, agents=agents, place=f"SQLite, {path}", is_in_place=lambda: file.is_in_place)
 
 
-async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents: int) -> Stores:
+async def _postgres_stores(
+    url: str, *, now: Callable[[], datetime], max_agents: int, max_agents_per_tenant: int | None
+) -> Stores:
     _require_driver()
     from reasond_server.agents.stored_directory import (  # noqa: PLC0415 - an extra
         PostgresAgentRows,
@@ -198,7 +216,9 @@ async def _postgres_stores(url: str, *, now: Callable[[], datetime], max_agents:
     pool = await PostgresPool.open(url)
     executions = PostgresExecutionStore(pool=pool, now=now)
     await executions.listen()
-    agents = StoredAgentDirectory(rows=PostgresAgentRows(pool), max_agents=max_agents, now=now)
+    agents = StoredAgentDirectory(
+        rows=PostgresAgentRows(pool), max_agents=max_agents, max_agents_per_tenant=max_agents_per_tenant, now=now
+    )
     return Stores(executions=executions, agents=agents, place=f"PostgreSQL, {describe_address(url)}")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
     from reasond_server.config.auth import AgentAccountSettings, PeerSettings
 
-# One agent makes few honest mistakes; one address may have many agents.
+# An agent makes few honest mistakes from one address; one address may have many agents.
 _FAILURES_OF_AN_AGENT = 5
 _FAILURES_OF_AN_ADDRESS = 50
 
@@ -49,8 +49,15 @@ class Verification:
     key_set: JwksKeys | None
 
     def reload(self, auth: AuthSettings) -> None:
-        """Apply what may change while the server runs: the revocations."""
-        self.revocations.replace(token_ids=auth.revoked_ids, subjects=auth.inactive_subjects)
+        """Apply what may change while the server runs: the revocations.
+
+        Only a list that the file states counts: an empty file, or one that is cut off, must not let anybody in again.
+        """
+        stated = auth.model_fields_set
+        self.revocations.replace(
+            token_ids=auth.revoked_ids if "revoked_ids" in stated else None,
+            subjects=auth.inactive_subjects if "inactive_subjects" in stated else None,
+        )
 
     async def aclose(self) -> None:
         """Close connections to the issuer."""
@@ -89,7 +96,7 @@ def verification_of(loaded: LoadedSettings, *, dev: bool, now: Callable[[], date
     )
     return Verification(
         verifier=verifier,
-        peers=_build_peers(auth, roles),
+        peers=_build_peers(auth, roles, revocations),
         revocations=revocations,
         signing=signing[0] if signing else None,
         key_set=key_set,
@@ -192,7 +199,7 @@ def signing_key_of(key: AuthKey) -> SigningKey:
     return SigningKey(id=key.id, secret=key.secret.get_secret_value().encode())
 
 
-def _build_peers(auth: AuthSettings, roles: Roles) -> Peers:
+def _build_peers(auth: AuthSettings, roles: Roles, revocations: Revocations) -> Peers:
     """Return the peers that client certificates identify."""
     rules = [
         PeerRule(
@@ -200,7 +207,7 @@ def _build_peers(auth: AuthSettings, roles: Roles) -> Peers:
         )
         for peer in auth.peers
     ]
-    return Peers(trust_domain=auth.trust_domain, rules=rules)
+    return Peers(trust_domain=auth.trust_domain, rules=rules, revocations=revocations)
 
 
 def _load_public_key(key: AuthKey, place: int) -> VerifyingKey:

@@ -174,7 +174,11 @@ REFUSED = [
     ({"query": "why?", "agent": "nobody"}, "AGENT_NOT_FOUND"),
     ({"query": "why?", "strategy": "chain_of_thought", "strategy_config": {"max_tokens": 5}}, "INVALID_CONFIG"),
     (
-        {"query": "why?", "strategy": "bounded_context", "strategy_config": {"chunk_size": 1024}},
+        {
+            "query": "why?",
+            "strategy": "bounded_context",
+            "strategy_config": {"chunk_size": 1024, "carryover_size": 1024},
+        },
         "INVALID_CONFIG",
     ),
     ({"query": "why?", "strategy": "react", "strategy_config": {"max_tool_calls": 51}}, "INVALID_CONFIG"),

@@ -111,6 +111,18 @@ async def test_tokens_that_nobody_can_give_back_stay_spent(redis_server: RedisSe
     assert ended.exception() is None
 
 
+async def test_a_debt_is_kept_until_it_is_paid_off(redis: Redis) -> None:
+    """The retry that the caller is told must not come after Redis forgets why."""
+    ledger = RedisTokenLedger(redis=redis, limits=TokenLimits(per_minute=100))
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    await ledger.settle(reservation, used=5000)
+    with pytest.raises(TokenBudgetExhaustedError) as refused:
+        await ledger.reserve("alice", least=1, most=100)
+    buckets, _ = ledger._build_keys("alice", reservation.id)
+    await ledger.settle(await ledger.reserve("bob", least=1, most=1), used=10**15)
+    assert 2900 < (refused.value.retry_after_s or 0) < await redis.ttl(buckets)
+
+
 async def test_a_reservation_that_is_released_before_it_is_made_takes_nothing(redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
     release_slot = await ledger.reserve("alice", least=1, most=1)

@@ -121,6 +121,15 @@ async def test_a_prompt_that_the_server_cut_is_warned_of() -> None:
     assert warning.startswith("The prompt was truncated upstream: the model server reports 1000 tokens")
 
 
+async def test_a_report_that_cannot_be_true_is_replaced_and_warned_of() -> None:
+    events = (chunk("Hello"), chunk(finish="stop"), usage(999_999_999, 999_999_999), DONE)
+    async with upstream(streaming(*events)) as server:
+        finished = (await ask(server)).finished
+    assert finished.usage.total_tokens < 200
+    assert finished.usage.source is UsageSource.ESTIMATED
+    assert ["reports 999999999 tokens of the" in warning for warning in finished.warnings] == [True, True]
+
+
 async def test_parameters_that_were_left_out_are_named_in_the_result() -> None:
     from reasond_server.llm.profiles import ModelProfile  # noqa: PLC0415 - only this test names a profile
 

@@ -64,9 +64,24 @@ async def test_the_chain_of_thought_example(site: Site) -> None:
     assert result["trace"][1]["content"] == result["answer"]
 
 
-async def test_reasoning_that_is_not_to_be_shown_is_not_in_the_trace(site: Site) -> None:
+async def test_where_reasoning_is_not_to_be_shown_there_is_no_trace(site: Site) -> None:
     result = (await execute(site, query=INTEREST, strategy_config={"show_reasoning": False}))["result"]
-    assert [item["type"] for item in result["trace"]] == ["answer"]
+    assert result["trace"] == []
+    assert result["answer"]
+
+
+async def test_a_smaller_window_alone_takes_a_carryover_that_fits(site: Site) -> None:
+    """Seed 001 advises windows of 4K to 8K, and its default carryover is 4096."""
+    for size in (2048, 4096, 6000):
+        wanted = {"chunk_size": size}
+        answer = await execute(site, query=INTEREST, strategy="bounded_context", strategy_config=wanted)
+        assert answer["result"]["finish_reason"] == "answered", size
+
+
+async def test_the_sentences_of_seed_001_begin_those_of_blanks(site: Site) -> None:
+    answer = await execute(site, query="  \n")
+    expected = "Request validation failed: query must be between 1 and 100000 characters"
+    assert answer["error"]["message"].startswith(expected)
 
 
 async def test_the_bounded_context_example(site: Site) -> None:

@@ -42,18 +42,33 @@ async def health_of(listening: Listening, service: str = "") -> str:
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
 
-async def not_serving(listening: Listening) -> None:
-    """Wait until the health service says that the server is on its way out."""
+async def wait_for_health(listening: Listening, *, is_serving: bool = False) -> None:
+    """Wait until the health service does not say SERVING; until it does with `is_serving`."""
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         async for response in stub.Watch(health_pb2.HealthCheckRequest(), timeout=180):
-            if response.status != health_pb2.HealthCheckResponse.SERVING:
+            if (response.status == health_pb2.HealthCheckResponse.SERVING) is is_serving:
                 return
 
 
 async def http_status(listening: Listening, path: str) -> int:
     async with httpx.AsyncClient() as client:
         return (await client.get(f"{listening.http}{path}")).status_code
+
+
+async def test_a_server_whose_database_file_is_gone_is_not_ready_until_it_is_back(tmp_path: Path) -> None:
+    file = tmp_path / "reasond.db"
+    server = server_with(STORE__URL=f"sqlite:///{file}")
+    listening = await server.start()
+    try:
+        file.rename(tmp_path / "moved.db")
+        await wait_for_health(listening)
+        assert await http_status(listening, "/readyz") == 503
+        (tmp_path / "moved.db").rename(file)
+        await wait_for_health(listening, is_serving=True)
+        assert await http_status(listening, "/readyz") == 200
+    finally:
+        await server.stop()
 
 
 async def test_a_started_server_is_ready_on_both_sides() -> None:
@@ -77,7 +92,7 @@ async def test_draining_reports_it_refuses_new_work_and_lets_running_work_end() 
         events = aiter(stream)
         assert (await anext(events)).WhichOneof("event") == "started"
         draining = asyncio.create_task(server.drain())
-        await not_serving(listening)
+        await wait_for_health(listening)
         assert await http_status(listening, "/readyz") == 503
         assert await http_status(listening, "/healthz") == 200
         refusal = await refusal_of(client)
@@ -146,7 +161,7 @@ async def test_a_second_signal_ends_at_once(second: signal.Signals) -> None:
     serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
     listening = await ready.get()
     os.kill(os.getpid(), signal.SIGTERM)
-    await not_serving(listening)
+    await wait_for_health(listening)
     os.kill(os.getpid(), second)
     async with asyncio.timeout(120):
         await serving
@@ -164,7 +179,7 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
         events = aiter(client.reason_iterations("why?", strategy="chain_of_thought"))
         assert (await anext(events)).WhichOneof("event") == "started"
         os.kill(os.getpid(), signal.SIGTERM)
-        await not_serving(listening)
+        await wait_for_health(listening)
         os.kill(os.getpid(), signal.SIGINT)
         assert [event.WhichOneof("event") async for event in events] == ["completed"]
     async with asyncio.timeout(120):

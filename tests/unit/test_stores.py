@@ -130,7 +130,7 @@ async def test_a_fresh_server_makes_its_file_for_its_owner_alone_and_says_where(
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     finally:
         await server.stop()
-    assert sorted(path.name for path in file.parent.iterdir()) == ["reasond.db", "reasond.db.lock"]
+    assert sorted(path.name for path in file.parent.iterdir()) == ["reasond.db"]
 
 
 async def test_under_dev_everything_is_in_memory_unless_an_address_is_given(tmp_path: Path) -> None:

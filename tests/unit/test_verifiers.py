@@ -103,6 +103,32 @@ async def test_who_is_revoked_is_taken_over_from_new_settings(tmp_path: Path) ->
         await verification.verifier.verify(token)
 
 
+async def test_only_a_list_that_a_file_states_lets_anybody_in_again(tmp_path: Path) -> None:
+    """An editor, or a deployment, may leave the file empty or cut off for a moment, or for good."""
+    peer = "spiffe://example.org/a"
+    text = (
+        '[server]\ntls = "files"\ntls_certificate = "c"\ntls_private_key = "k"\ntls_client_ca = "ca"\n'
+        '[auth]\ntrust_domain = "example.org"\npeers = [{ path = "/a" }]\n'
+        f'inactive_subjects = ["Alice Smith", "{peer}"]\nrevoked_ids = ["t 1"]\n'
+    )
+    verification = verification_of(load_text(tmp_path, text), dev=True, now=lambda: datetime.now(UTC))
+    assert verification.signing is not None
+    current = {"iat": int(datetime.now(UTC).timestamp()), "exp": int(datetime.now(UTC).timestamp()) + 60}
+    by_subject = sign(claims(sub="Alice Smith", **current), verification.signing, headers={"kid": "ephemeral"})
+    by_id = sign(claims(jti="t 1", **current), verification.signing, headers={"kid": "ephemeral"})
+    for left in (text, "", "[auth]\n", "[server]\nreflection = true\n"):
+        verification.reload(load_text(tmp_path, left).settings.auth)
+        with pytest.raises(TokenInvalidError, match="no longer active"):
+            await verification.verifier.verify(by_subject)
+        with pytest.raises(TokenInvalidError, match="has been revoked"):
+            await verification.verifier.verify(by_id)
+        assert verification.peers.recognise([peer]) is None
+    verification.reload(load_text(tmp_path, "[auth]\nrevoked_ids = []\ninactive_subjects = []\n").settings.auth)
+    await verification.verifier.verify(by_subject)
+    await verification.verifier.verify(by_id)
+    assert verification.peers.recognise([peer]) is not None
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -190,8 +190,10 @@ class FairSemaphore:
 class AgentSecrets:
     """Authenticates agents by their secrets, in the same time whether or not there is such an agent.
 
-    `by_agent` and `by_address` count failures against guessing; `verify` compares a secret with a hash. Addresses take
-    turns at it, so that one that asks often does not keep the others waiting. A /64 network of IPv6 is one address.
+    `by_agent` counts the failures of an address with one agent, `by_address` those with all agents. Failures from other
+    addresses do not count: anybody who knows the name of an agent could lock it out by them. `verify` compares a secret
+    with a hash. Addresses take turns at it, so that one that asks often does not keep the others waiting. A /64 network
+    of IPv6 is one address.
     """
 
     def __init__(
@@ -235,9 +237,9 @@ class AgentSecrets:
             secret_hash = self._nobody if account is None else account.secret_hash
             is_right = await asyncio.to_thread(self._verify, secret_hash, secret)
             if account is not None and is_right:
-                self._by_agent.forget_failures(agent_id)
+                self._by_agent.forget_failures(_join_key(agent_id, address))
                 return account
-            self._by_agent.note_failure(agent_id)
+            self._by_agent.note_failure(_join_key(agent_id, address))
             self._by_address.note_failure(address)
         raise TokenInvalidError(
             "Authentication failed: agent_id or secret is wrong", remedy="Check both with the operator."
@@ -250,12 +252,13 @@ class AgentSecrets:
             trial.exception()
 
     def _refuse_throttled(self, agent_id: str, address: str) -> None:
-        """Refuse an agent or address that failed too often.
+        """Refuse an address that failed too often, with this agent or with all.
 
         Raises:
             RateLimitedError: with the time to wait.
         """
-        wait_s = max(self._by_agent.compute_wait_s(agent_id), self._by_address.compute_wait_s(address))
+        with_agent_s = self._by_agent.compute_wait_s(_join_key(agent_id, address))
+        wait_s = max(with_agent_s, self._by_address.compute_wait_s(address))
         if wait_s > 0:
             raise RateLimitedError(
                 "Too many attempts with a wrong agent_id or secret",
@@ -299,6 +302,11 @@ class AgentTokens:
             permissions=frozenset(account.permissions),
         )
         return IssuedToken(token=token, principal=principal, lifetime_s=self.lifetime_s)
+
+
+def _join_key(agent_id: str, address: str) -> str:
+    """Return the key of an agent's failures from one address; an address has no spaces."""
+    return f"{address} {agent_id}"
 
 
 def _network_of(address: str) -> str:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import own_tenant_of
+from reasond_server.access.token_verifier import Revocations
 from reasond_server.types import Principal
 
 if TYPE_CHECKING:
@@ -28,11 +29,14 @@ class PeerRule:
 
 
 class Peers:
-    """Recognises the peers of one trust domain by the first rule that fits their path."""
+    """Recognises the peers of one trust domain by the first rule that fits their path, unless they are revoked."""
 
-    def __init__(self, *, trust_domain: str = "", rules: Sequence[PeerRule] = ()) -> None:
+    def __init__(
+        self, *, trust_domain: str = "", rules: Sequence[PeerRule] = (), revocations: Revocations | None = None
+    ) -> None:
         self._trust_domain = trust_domain
         self._rules = tuple(rules)
+        self._revocations = revocations or Revocations()
 
     @property
     def has_rules(self) -> bool:
@@ -40,7 +44,7 @@ class Peers:
         return bool(self._trust_domain and self._rules)
 
     def recognise(self, uris: Sequence[str]) -> Principal | None:
-        """Return the principal for the URIs of a verified certificate; None if no rule fits them.
+        """Return the principal for the URIs of a verified certificate; None if no rule fits them, or it is revoked.
 
         The subject is the SPIFFE id; without a tenant in the rule it gets one of its own.
         """
@@ -49,6 +53,8 @@ class Peers:
             return None
         found = _SPIFFE.fullmatch(uris[0])
         if found is None or found["domain"] != self._trust_domain or {".", ".."} & set(found["path"].split("/")):
+            return None
+        if self._revocations.find_reason(subject=uris[0]):
             return None
         for rule in self._rules:
             if fnmatchcase(found["path"], rule.path):

@@ -53,18 +53,19 @@ class TokenRules:
 
 
 class Revocations:
-    """Ids of tokens (claim `jti`) and subjects (claim `sub`) that are refused although the token is valid."""
+    """Ids of tokens (claim `jti`) and subjects that are refused although their token or certificate is valid."""
 
     def __init__(self, *, token_ids: Iterable[str] = (), subjects: Iterable[str] = ()) -> None:
         self._token_ids = frozenset(token_ids)
         self._subjects = frozenset(subjects)
 
-    def replace(self, *, token_ids: Iterable[str], subjects: Iterable[str]) -> None:
-        """Refuse these from now on, and no others."""
-        self._token_ids, self._subjects = frozenset(token_ids), frozenset(subjects)
+    def replace(self, *, token_ids: Iterable[str] | None = None, subjects: Iterable[str] | None = None) -> None:
+        """Refuse these from now on, and no others; None leaves what is refused as it is."""
+        self._token_ids = self._token_ids if token_ids is None else frozenset(token_ids)
+        self._subjects = self._subjects if subjects is None else frozenset(subjects)
 
-    def find_reason(self, *, token_id: str, subject: str) -> str:
-        """Return why a token is refused; empty if it is not."""
+    def find_reason(self, *, token_id: str = "", subject: str) -> str:
+        """Return why a token, or a certificate, is refused; empty if it is not."""
         if token_id and token_id in self._token_ids:
             return "Token has been revoked"
         return "Subject is no longer active" if subject in self._subjects else ""

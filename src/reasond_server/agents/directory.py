@@ -103,10 +103,12 @@ class AgentDirectory(Protocol):
 
 
 class MemoryAgentDirectory:
-    """Keeps at most `max_agents` agents of all tenants in memory; `now` returns the time in UTC."""
+    """Keeps agents in memory, as many as `DirectoryRoom` allows; `now` returns the time in UTC."""
 
-    def __init__(self, *, max_agents: int, now: Callable[[], datetime]) -> None:
-        self._max_agents = max_agents
+    def __init__(
+        self, *, max_agents: int, now: Callable[[], datetime], max_agents_per_tenant: int | None = None
+    ) -> None:
+        self._room = DirectoryRoom(max_agents=max_agents, max_per_tenant=max_agents_per_tenant)
         self._now = now
         self._agents: dict[tuple[str, str], RegisteredAgent] = {}
         self._revision = 0
@@ -120,7 +122,7 @@ class MemoryAgentDirectory:
         if etag:
             require_etag(known, agent_id, etag)
         if known is None:
-            self._make_room()
+            self._make_room(tenant)
         # A counter in the tag makes a card that is registered again get a new tag.
         self._revision += 1
         agent = RegisteredAgent(
@@ -184,12 +186,10 @@ class MemoryAgentDirectory:
         now = self._now()
         self._agents = {key: agent for key, agent in self._agents.items() if not _has_lapsed(agent, now)}
 
-    def _make_room(self) -> None:
-        """Refuse another agent if the directory is full."""
-        if len(self._agents) >= self._max_agents:
-            self._drop_expired()
-        if len(self._agents) >= self._max_agents:
-            raise build_full_error(self._max_agents)
+    def _make_room(self, tenant: str) -> None:
+        """Refuse another agent of `tenant` if there is no room for it."""
+        self._drop_expired()
+        self._room.require(held=len(self._agents), held_by_tenant=sum(owner == tenant for owner, _ in self._agents))
 
 
 def is_agent_id(text: str) -> bool:
@@ -197,12 +197,29 @@ def is_agent_id(text: str) -> bool:
     return _AGENT_ID.fullmatch(text) is not None
 
 
-def build_full_error(max_agents: int) -> StoreFullError:
-    """Return the error of a full directory."""
-    return StoreFullError(
-        f"The directory holds {max_agents} agents, as many as it may",
-        remedy="Delete agents, register with a ttl, or raise agents.max_agents.",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryRoom:
+    """How many agents there may be: of all tenants, and of each tenant, so that none keeps the others out."""
+
+    max_agents: int
+    max_per_tenant: int | None
+
+    def require(self, *, held: int, held_by_tenant: int) -> None:
+        """Refuse another agent of a tenant.
+
+        Raises:
+            StoreFullError: the tenant, or the directory, holds as many as it may.
+        """
+        if self.max_per_tenant is not None and held_by_tenant >= self.max_per_tenant:
+            raise StoreFullError(
+                f"The tenant has registered {held_by_tenant} agents, as many as one may",
+                remedy="Delete agents, register with a ttl, or have agents.max_agents_per_tenant raised.",
+            )
+        if held >= self.max_agents:
+            raise StoreFullError(
+                f"The directory holds {held} agents, as many as it may",
+                remedy="Delete agents, register with a ttl, or have agents.max_agents raised.",
+            )
 
 
 def read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) -> tuple[int, str]:

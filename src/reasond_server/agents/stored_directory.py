@@ -13,8 +13,8 @@ import pydantic_core
 from reasond_server.agents.cards import etag_of
 from reasond_server.agents.directory import (
     AgentPage,
+    DirectoryRoom,
     RegisteredAgent,
-    build_full_error,
     build_next_token,
     build_not_found_error,
     is_agent_id,
@@ -37,7 +37,9 @@ _FIND = f"SELECT body FROM agents WHERE tenant = :tenant AND agent_id = :agent_i
 _PAGE = f"""
 SELECT body FROM agents WHERE tenant = :tenant AND agent_id > :after AND {_ALIVE} ORDER BY agent_id LIMIT :size
 """  # noqa: S608 - ours
-_COUNT = f"SELECT count(*) FROM agents WHERE {_ALIVE}"  # noqa: S608 - ours
+_COUNT = f"""
+SELECT count(*), count(CASE WHEN tenant = :tenant THEN 1 END) FROM agents WHERE {_ALIVE}
+"""  # noqa: S608 - ours
 # A statement whose caller read an older state changes nothing; the caller reads again.
 _INSERT = """
 INSERT INTO agents (tenant, agent_id, etag, body, expire_time) VALUES (:tenant, :agent_id, :etag, :body, :expire_time)
@@ -106,13 +108,20 @@ class PostgresAgentRows:
 class StoredAgentDirectory:
     """An AgentDirectory over `rows`; `now` returns the time in UTC.
 
-    It holds at most `max_agents` agents of all tenants; several processes that register at the same moment can
-    exceed that by as many as they are.
+    It holds as many agents as `DirectoryRoom` allows; several processes that register at the same moment can exceed
+    that by as many as they are.
     """
 
-    def __init__(self, *, rows: AgentRows, max_agents: int, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        *,
+        rows: AgentRows,
+        max_agents: int,
+        now: Callable[[], datetime],
+        max_agents_per_tenant: int | None = None,
+    ) -> None:
         self._rows = rows
-        self._max_agents = max_agents
+        self._room = DirectoryRoom(max_agents=max_agents, max_per_tenant=max_agents_per_tenant)
         self._now = now
 
     async def register(
@@ -125,7 +134,7 @@ class StoredAgentDirectory:
             if etag:
                 require_etag(known, agent_id, etag)
             if known is None:
-                await self._make_room(now)
+                await self._make_room(tenant, now)
             agent = _build_agent(parsed, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s)
             values = {
                 "tenant": tenant,
@@ -181,12 +190,11 @@ class StoredAgentDirectory:
         rows = await self._rows.select(_FIND, values)
         return _decode(rows[0][0]) if rows else None
 
-    async def _make_room(self, now: datetime) -> None:
-        """Refuse another agent if the directory is full; delete lapsed agents."""
+    async def _make_room(self, tenant: str, now: datetime) -> None:
+        """Refuse another agent of `tenant` if there is no room for it; delete lapsed agents."""
         values = {"now": now.timestamp()}
-        ((count,),) = await self._rows.select(_COUNT, values)
-        if count >= self._max_agents:
-            raise build_full_error(self._max_agents)
+        ((held, held_by_tenant),) = await self._rows.select(_COUNT, values | {"tenant": tenant})
+        self._room.require(held=held, held_by_tenant=held_by_tenant)
         await self._rows.change(_DROP_EXPIRED, values)
 
 

@@ -6,7 +6,7 @@ import json
 import tomllib
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.outcome import ExitCode
+from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.starting import require_startable
 from reasond_server.cli.terminal import write
 from reasond_server.config import load, settings_as_rows
@@ -25,6 +25,8 @@ def check(config: Path | None, *, environ: Mapping[str, str], is_dev: bool) -> E
         SettingsError: it would not; with everything that is wrong.
     """
     loaded = require_startable(config, environ, is_dev=is_dev)
+    for warning in loaded.find_exposed_files():
+        warn(warning)
     names = ", ".join(loaded.settings.reasoning.enabled_strategies) or "none"
     write(f"ok: {source_of(loaded)}; strategies: {names}")
     return ExitCode.OK

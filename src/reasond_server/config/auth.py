@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping  # noqa: TC003 - Pydantic reads the annotations when the models are made
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,6 +28,9 @@ KeyAlgorithm = Literal[
 ]
 ClaimName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./:-]{1,128}$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]
+# What a token and a certificate may have: a name of a person holds spaces.
+TokenId = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+Subject = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 RoleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -130,17 +135,18 @@ class AuthSettings(Section):
         default="permissions", description='Claim that lists permissions; "scope" reads words with spaces between.'
     )
     roles_claim: ClaimName = Field(default="roles", description="Claim that lists roles.")
-    revoked_ids: tuple[Word, ...] = Field(
+    revoked_ids: tuple[TokenId, ...] = Field(
         default=(),
         strict=False,
         max_length=10_000,
-        description="Ids (claim jti) of tokens that are refused; read again while the server runs.",
+        description="Ids (claim jti) of tokens that are refused; read again while the server runs, and then a file "
+        "without this key changes nothing.",
     )
-    inactive_subjects: tuple[Word, ...] = Field(
+    inactive_subjects: tuple[Subject, ...] = Field(
         default=(),
         strict=False,
         max_length=10_000,
-        description="Subjects (claim sub) whose tokens are refused; read again while the server runs.",
+        description="Subjects (claim sub, or SPIFFE id of a certificate) that are refused; read again as revoked_ids.",
     )
     verified_kept_s: float = Field(
         default=60.0, ge=0, le=60, description="Seconds that a verified token is not verified again; 0 is never."
@@ -268,14 +274,22 @@ def _public_key_of(key: AuthKeySettings, *, folder: Path) -> bytes:
 def _read(path: Path, suffix: str, *, most: int) -> bytes:
     """Return what is in the file of a key."""
     try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+        # Opening a pipe would wait for its writer, perhaps for ever.
+        with open(path, "rb", opener=_open_at_once) as file:
+            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            content = file.read(most + 1) if is_regular else b""
     except (OSError, ValueError):
         message = "names a file that cannot be read; it must exist and be readable for the server"
         raise _SecretError(suffix, message) from None
+    if not is_regular:
+        raise _SecretError(suffix, "names no regular file, but a pipe or a device")
     if len(content) > most:
         raise _SecretError(suffix, f"names a file of more than {most} bytes, which is no key")
     return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _text_of(content: bytes) -> str:

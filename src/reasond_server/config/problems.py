@@ -72,9 +72,9 @@ def _wrong_chosen_key(key: str) -> str:
     if key.startswith("auth."):
         return "is no such name: at most 64 letters, digits and . _ -"
     if not key.startswith("reasoning."):
-        return "is no such name: lower-case letters, digits and _"
+        return "is no such name: a lower-case letter first, then a-z, 0-9 and _, at most 64"
     if key.count(".") + 1 < _STRATEGY_PARTS:
-        return "is no name of a strategy: lower-case letters, digits and _"
+        return "is no name of a strategy: a lower-case letter first, then a-z, 0-9 and _, at most 64"
     name = key.rpartition(".")[2]
     return f"is no known key; did you mean default_{name}? Others are max_allowed_<parameter without max_>"
 

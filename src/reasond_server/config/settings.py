@@ -286,7 +286,12 @@ class ReasoningSettings(Section):
 class AgentsSettings(Section):
     """The directory of agents."""
 
-    max_agents: int = Field(default=1000, ge=1, le=100_000, description="Most agents that can be registered.")
+    max_agents: int = Field(
+        default=1000, ge=1, le=100_000, description="Most agents that can be registered, of all tenants together."
+    )
+    max_agents_per_tenant: int = Field(
+        default=250, ge=1, le=100_000, description="Most agents that one tenant can register."
+    )
     max_card_bytes: int = Field(
         default=256 * _KIBI, ge=1024, le=256 * _KIBI, description="Largest agent card that is accepted, in bytes."
     )

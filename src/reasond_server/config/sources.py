@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ _MAX_FILE_BYTES = 1024 * 1024
 _DEFAULT = "default"
 # Twice as deep as any key; tables are walked recursively.
 _MAX_DEPTH = 16
+# A group may read, as that of a container does.
+_OF_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,25 @@ class LoadedSettings:
     def folder(self) -> Path:
         """What the files that are named in the settings are relative to."""
         return self.file.parent if self.file else Path()
+
+    def find_exposed_files(self) -> tuple[str, ...]:
+        """Return a warning for each file with a secret that other users may read or change."""
+        auth, server = self.settings.auth, self.settings.server
+        named = [
+            (f"auth.keys[{place}].secret_file", self.folder / key.secret_file)
+            for place, key in enumerate(auth.keys)
+            if key.secret_file
+        ]
+        if server.tls == "files":
+            named.append(("server.tls_private_key", Path(server.tls_private_key)))
+        is_in_file = self.origins["auth.keys"].startswith("file ")
+        if self.file is not None and is_in_file and any(key.secret for key in auth.keys):
+            named.append(("the configuration, which holds auth.keys.secret,", self.file))
+        return tuple(
+            f"The file of {name} has mode {mode:04o}: other users may read or change it. Make it 0600."
+            for name, path in named
+            if (mode := _read_mode(path)) & _OF_OTHERS
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +187,10 @@ class FileWatch:
             _log.error("the changed configuration file cannot be used, what was read before stays: %s", error.message)
             return False
         self._apply(loaded.settings)
-        _log.info("configuration file read again: revoked tokens and inactive subjects hold; other keys need a restart")
+        _log.info(
+            "configuration file read again: auth.revoked_ids and auth.inactive_subjects hold where it states them; "
+            "other keys need a restart"
+        )
         return True
 
     def _look(self) -> tuple[int, ...]:
@@ -175,6 +200,14 @@ class FileWatch:
         except OSError:
             return ()
         return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _read_mode(path: Path) -> int:
+    """Return the permissions of a file; 0 if it is not there, which others tell."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0
 
 
 def _choose_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.errors import ContextExhaustedError, ModelProtocolError
+from reasond_server.llm.counting.requests import bound_messages, count_request, text_of_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.types import NOTHING, Usage, UsageSource
 from reasond_server.types.values import value
@@ -24,7 +25,6 @@ ResultT = TypeVar("ResultT")
 LEAST_TOKENS: Final = 100
 """Fewest tokens that a call must have room to write."""
 
-_BYTES_PER_MESSAGE: Final = 64
 # Some 64 tokens: what a model that is about to end may still write after its closing tag.
 _ROOM_TO_END_CHARACTERS: Final = 256
 
@@ -183,8 +183,8 @@ class ReplyListener:
         if not self._parser.is_done:
             raise ModelProtocolError("the model's stream ended without a reason")
         usage = Usage(
-            input_tokens=counter.count_prompt(self.request.messages),
-            output_tokens=counter.count_text("".join(self._written)),
+            input_tokens=count_request(self.request, counter),
+            output_tokens=counter.count_text("".join([*self._written, *map(text_of_call, self._calls)])),
             model_calls=1,
             source=UsageSource.ESTIMATED,
         )
@@ -286,4 +286,4 @@ def bound_prompt(messages: Sequence[Message], counter: TokenCounter) -> int:
     """
     if counter.is_exact:
         return counter.count_prompt(messages)
-    return sum(len(message.content.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for message in messages)
+    return bound_messages(messages)

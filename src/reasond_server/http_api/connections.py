@@ -222,6 +222,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_REFUSAL % status)
             self.transport.close()
+            # Over TLS it would wait half a minute for a goodbye that a silent client never says.
+            self.loop.call_later(_UNREAD_S, self.transport.abort)
 
 
 T = TypeVar("T")

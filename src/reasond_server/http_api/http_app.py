@@ -12,7 +12,7 @@ from reasond_server.http_api.jsonrpc import MAX_BATCH
 from reasond_server.http_api.jsonrpc_calls import Gate
 from reasond_server.http_api.metrics_page import METRICS_PATH
 from reasond_server.http_api.reception import Addresses, Reception
-from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint
+from reasond_server.http_api.token_endpoint import TOKEN_PATH, TokenEndpoint, refuse_agents
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class HttpApp(Reception):
             "/readyz": ReadinessPage(is_ready),
             **({} if metrics is None else {METRICS_PATH: metrics}),
         }
-        endpoints: dict[str, ASGIApp] = {JSONRPC_PATH: rpc}
+        endpoints: dict[str, ASGIApp] = {JSONRPC_PATH: rpc, TOKEN_PATH: refuse_agents}
         if agent_tokens is not None:
             endpoints[TOKEN_PATH] = TokenEndpoint(
                 issuer=agent_tokens,

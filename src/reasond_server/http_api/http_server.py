@@ -70,7 +70,7 @@ class HttpServer:
         context = FollowingContext(self._tls).context() if self._tls else None
         listener = await self._bind()
         self._port = listener.getsockname()[1]
-        self._server = _Server(self._config(context))
+        self._server = _Server(self._config(context), handshake_timeout_s=self._limits.header_timeout_s)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         is_bound = asyncio.create_task(self._server.is_bound.wait())
         await asyncio.wait({self._serving, is_bound}, return_when=asyncio.FIRST_COMPLETED)
@@ -146,14 +146,25 @@ def _listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> soc
 class _Server(uvicorn.Server):
     """uvicorn's server as a guest: signals are its host's, and its host ends it."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, *, handshake_timeout_s: float) -> None:
         super().__init__(config)
+        self._handshake_timeout_s = handshake_timeout_s
         self.is_bound = asyncio.Event()
         self._is_ending = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
-        await super().startup(sockets)
+        """Listen, and say so.
+
+        This does what uvicorn does with sockets, but for the time limit of TLS: asyncio's own is a minute, and uvicorn
+        has no word for another. The clocks of `BoundedProtocol` begin after the handshake.
+        """
+        config = self.config
+        new_protocol: Any = config.http_protocol_class
+        protocol = partial(new_protocol, config=config, server_state=self.server_state, app_state={})
+        handshake = {} if config.ssl is None else {"ssl_handshake_timeout": self._handshake_timeout_s}
+        listen: Any = partial(asyncio.get_running_loop().create_server, ssl=config.ssl, backlog=config.backlog)
+        self.servers = [await listen(protocol, sock=each, **handshake) for each in sockets or ()]
+        self.started = True
         self.is_bound.set()
 
     @contextlib.contextmanager

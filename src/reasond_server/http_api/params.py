@@ -1,12 +1,13 @@
-"""The parameters of the JSON-RPC methods: types and names are checked here, limits by the core."""
+"""The parameters of the JSON-RPC methods: types, names and limits of texts are checked here, the rest by the core."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from reasond_server.errors import InvalidRequestError, Violation
+from reasond_server.reasoning.requests import require_material, require_query
 from reasond_server.types import Budget, FinishReason, Task
 from reasond_server.violations import drop_surplus_unknown, violations_of
 
@@ -58,11 +59,11 @@ class ExecuteParams(Params):
     that both are refused in the same words.
     """
 
-    query: str = ""
+    query: Annotated[str, AfterValidator(require_query)] = ""
     strategy: str | None = None
     strategy_config: dict[str, Any] | None = None
     agent_capabilities: list[str] | None = None
-    material: str | None = None
+    material: Annotated[str, AfterValidator(require_material)] | None = None
     agent: str | None = None
     budget: BudgetParams | None = None
     request_id: str | None = None

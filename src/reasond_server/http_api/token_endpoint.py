@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
@@ -73,6 +73,19 @@ class TokenEndpoint:
         audit.log_allowed(_OPERATION, principal=issued.principal, call_id=exchange.call_id)
         answer = {"access_token": issued.token, "token_type": "Bearer", "expires_in": issued.lifetime_s}
         await send_answer(send, 200, to_json(answer), headers=_HEADERS)
+
+
+async def refuse_agents(*_: object) -> NoReturn:
+    """Answer in the place of a `TokenEndpoint` where no agent has a secret.
+
+    Raises:
+        RefusalError: 404, always.
+    """
+    raise RefusalError(
+        404,
+        "no agent has a secret on this server; add a table [auth.agents.NAME] with a secret_hash (reasond secret-hash "
+        "makes one), or send a token of your own, such as the one that reasond serve --dev prints",
+    )
 
 
 def _read(body: bytearray) -> TokenBody:

@@ -96,10 +96,11 @@ class Fallback:
 # KEYS: the caller's buckets (a hash), the reservation. ARGV: least, most, seconds that a reservation is kept, then
 # capacity and seconds of each bucket. Levels are thousandths of a token, times microseconds. A clock that was set back
 # refills nothing. Its time is noted even if a call is refused, so that no caller waits until the old time has come.
+# The hash expires once its buckets are full, and not before two windows have passed: a debt can take many windows.
 _FILL: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local is_set_back = false
+local is_set_back, needed = false, 0
 local function fill(place, capacity, seconds)
   local full = capacity * 1000
   local kept = redis.call('HMGET', KEYS[1], 'l' .. place, 't' .. place)
@@ -108,8 +109,10 @@ local function fill(place, capacity, seconds)
   if now > at then level = math.min(full, level + (now - at) * full / (seconds * 1000000)) end
   return level
 end
-local function keep(place, level)
+local function keep(place, level, capacity, seconds)
   redis.call('HSET', KEYS[1], 'l' .. place, string.format('%.3f', level), 't' .. place, string.format('%.0f', now))
+  needed = math.max(needed, seconds * 2, seconds * (1 - level / (capacity * 1000)))
+  redis.call('EXPIRE', KEYS[1], math.min(1e9, math.ceil(needed)))
 end
 """
 _RESERVE: Final = (
@@ -118,24 +121,23 @@ _RESERVE: Final = (
 local made = redis.call('GET', KEYS[2])
 if made then return {tonumber(made) or 0, 0} end
 local least, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local granted, wait, longest = most, 0, 0
-local levels = {}
+local granted, wait = most, 0
+local buckets = {}
 for place = 1, (#ARGV - 3) / 2 do
   local capacity, seconds = tonumber(ARGV[2 + place * 2]), tonumber(ARGV[3 + place * 2])
   local level = fill(place, capacity, seconds)
-  levels[place] = level
+  buckets[place] = {level, capacity, seconds}
   granted = math.min(granted, math.floor(level / 1000))
   if least > capacity then wait = -1 end
   if wait >= 0 and level < least * 1000 then
     wait = math.max(wait, math.ceil((least * 1000 - level) * seconds / capacity))
   end
-  longest = math.max(longest, seconds)
 end
 local is_refused = granted < least
 if is_refused and not is_set_back then return {granted, wait} end
 if not is_refused then redis.call('SET', KEYS[2], granted, 'EX', ARGV[3]) end
-for place, level in ipairs(levels) do keep(place, is_refused and level or level - granted * 1000) end
-redis.call('EXPIRE', KEYS[1], math.ceil(longest * 2))
+local taken = is_refused and 0 or granted * 1000
+for place, bucket in ipairs(buckets) do keep(place, bucket[1] - taken, bucket[2], bucket[3]) end
 return {granted, wait}
 """
 )
@@ -149,13 +151,11 @@ if tonumber(reserved or 'x') == nil then
   redis.call('SET', KEYS[2], 'settled', 'EX', 60)
   return 0
 end
-local back, longest = (tonumber(reserved) - tonumber(ARGV[1])) * 1000, 0
+local back = (tonumber(reserved) - tonumber(ARGV[1])) * 1000
 for place = 1, (#ARGV - 1) / 2 do
   local capacity, seconds = tonumber(ARGV[place * 2]), tonumber(ARGV[1 + place * 2])
-  keep(place, math.min(capacity * 1000, fill(place, capacity, seconds) + back))
-  longest = math.max(longest, seconds)
+  keep(place, math.min(capacity * 1000, fill(place, capacity, seconds) + back), capacity, seconds)
 end
-redis.call('EXPIRE', KEYS[1], math.ceil(longest * 2))
 return 1
 """
 )

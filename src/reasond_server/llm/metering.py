@@ -9,14 +9,14 @@ what calls really had.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors import UNSPENT, InternalError, ReasondError, TokenBudgetExhaustedError
-from reasond_server.llm.counting.estimates import EstimatingCounter
+from reasond_server.llm.counting.estimates import count_written
 from reasond_server.llm.counting.learning import can_learn
+from reasond_server.llm.counting.requests import bound_extras, bound_messages, count_extras, text_of_call
 from reasond_server.llm.model import (
     LONG_TEXT_CHARACTERS,
     ChatModel,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from reasond_server.types import Budget
 
 
-_BYTES_PER_MESSAGE = 64
 _TEXTS: Final = (Text, ReasoningText)
 
 
@@ -70,15 +69,18 @@ class TokenAccount(Protocol):
 class _MeteredCall:
     """What is known of a call before it ends; calls are compared by identity.
 
-    `prompt_tokens` is None until they are counted, `spent` is None while only an estimate can be given. `pieces` are
-    what the model wrote, in order.
+    `prompt_tokens` of messages and `extra_tokens` of tools and calls beside them are None until they are counted.
+    `spent` is None while only an estimate can be given. `pieces` is what the model wrote, in order, `calls` are its
+    calls of tools.
     """
 
-    messages: Sequence[Message]
+    request: ChatRequest
     prompt_tokens: int | None
     reserved_tokens: int
     max_tokens: int
     pieces: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    extra_tokens: int | None = None
     counted_tokens: int = 0
     uncounted_bytes: int = 0
     is_cut: bool = False
@@ -250,7 +252,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 finally:
                     watch.report_end()
         except UNSPENT:
-            call.spent = None if call.text else NOTHING
+            call.spent = None if call.pieces or call.calls else NOTHING
             raise
         finally:
             await self._settle(call)
@@ -264,6 +266,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 self.warnings_of_calls.update(dict.fromkeys(event.warnings))
             return (event,)
         if isinstance(event, ToolCall):
+            call.calls.append(text_of_call(event))
             return (event,)
         kept = self._cut_text(call, event.text)
         heard = event if kept == event.text else replace(event, text=kept)
@@ -356,11 +359,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._require_calls()
         most = request.max_tokens
         if not self._is_bounded:
-            return _MeteredCall(messages=request.messages, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
+            return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         budget = self._budget
         # Counters and counting servers see the contents of messages, not the tools and calls beside them.
-        counted = prompt if is_exact and prompt is not None else _bytes_of(request.messages)
-        prompt_bound = counted + _bytes_of_tools(request)
+        counted = prompt if is_exact and prompt is not None else bound_messages(request.messages)
+        prompt_bound = counted + bound_extras(request)
         if budget.max_total_tokens is not None:
             spent = self._spent.total_tokens + sum(call.reserved_tokens for call in self._open)
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
@@ -369,7 +372,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 raise _build_exhausted_error("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
         self.is_clamped = self.is_clamped or most < request.max_tokens
         reserved = prompt_bound + most
-        return _MeteredCall(messages=request.messages, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
+        return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
 
     def _cut_text(self, call: _MeteredCall, text: str) -> str:
         """Note `text` and return it, cut where the call passes its `max_tokens`; what cannot be encoded becomes "?"."""
@@ -380,9 +383,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         if call.counted_tokens + call.uncounted_bytes <= call.max_tokens:
             return kept
         counter = self.counter
-        count = counter.count_at_least if isinstance(counter, EstimatingCounter) else counter.count_text
         whole = call.text
-        call.counted_tokens, call.uncounted_bytes = count(whole), 0
+        call.counted_tokens, call.uncounted_bytes = count_written(whole, counter), 0
         if call.counted_tokens <= call.max_tokens:
             return kept
         # What was passed on already stays, though by an upper estimate it may be too much.
@@ -392,30 +394,16 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     def _estimate(self, call: _MeteredCall) -> Usage:
         if call.prompt_tokens is None:
-            call.prompt_tokens = self.counter.count_prompt(call.messages)
-        written = min(self.counter.count_text(call.text), call.max_tokens)
+            call.prompt_tokens = self.counter.count_prompt(call.request.messages)
+        if call.extra_tokens is None:
+            call.extra_tokens = count_extras(call.request, self.counter)
+        written = min(self.counter.count_text("".join([*call.pieces, *call.calls])), call.max_tokens)
         return Usage(
-            input_tokens=call.prompt_tokens, output_tokens=written, model_calls=1, source=UsageSource.ESTIMATED
+            input_tokens=call.prompt_tokens + call.extra_tokens,
+            output_tokens=written,
+            model_calls=1,
+            source=UsageSource.ESTIMATED,
         )
-
-
-def _bytes_of(messages: Sequence[Message]) -> int:
-    """Return an upper bound of the prompt's tokens that no tokenizer exceeds."""
-    return sum([_size_of(message.content) + _BYTES_PER_MESSAGE for message in messages])
-
-
-def _size_of(text: str) -> int:
-    # Whether a text is ASCII is known without a look at it.
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-
-def _bytes_of_tools(request: ChatRequest) -> int:
-    """Return an upper bound of the tokens of the tools that are offered and of the calls in the messages."""
-    if not request.tools and not any(message.tool_calls for message in request.messages):
-        return 0
-    offered = [f"{tool.name}{tool.description}{json.dumps(tool.parameters)}" for tool in request.tools]
-    called = [f"{call.name}{call.arguments_json}" for message in request.messages for call in message.tool_calls]
-    return sum(len(text.encode("utf-8", "replace")) + _BYTES_PER_MESSAGE for text in (*offered, *called))
 
 
 def _build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:

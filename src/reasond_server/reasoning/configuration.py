@@ -58,7 +58,7 @@ class StrategyConfiguration:
     def _check(self, strategy: ReasoningStrategy[Any], *, request: Json, agent: Json | None) -> StrategyConfig:
         system = self._defaults[strategy.name]
         known = strategy.config_type.model_fields
-        values = drop_surplus_unknown({**system, **(agent or {}), **request}, known)
+        values = drop_surplus_unknown(strategy.config_type.combine(system, agent or {}, request), known)
         try:
             config: StrategyConfig = strategy.config_type.model_validate(values)
         except ValidationError as error:

@@ -50,6 +50,22 @@ def check_task(task: Task, *, request_id: str = "") -> None:
         raise InvalidRequestError.of(*found)
 
 
+def require_query(query: str) -> str:
+    """Return `query` if it is within bounds, for models of requests; a ValueError says in our words what is wrong."""
+    return _require_none(query, _in_query(query))
+
+
+def require_material(material: str) -> str:
+    """Return `material` if it is within bounds, likewise."""
+    return _require_none(material, _in_material(material))
+
+
+def _require_none(text: str, problems: Iterator[Violation]) -> str:
+    for problem in problems:
+        raise ValueError(problem.description)
+    return text
+
+
 def digest_of(task: Task) -> str:
     """Return a digest that two tasks share only if they ask the same (AIP-155)."""
     text = json.dumps(asdict(task), sort_keys=True, default=str)
@@ -68,15 +84,17 @@ def _values_in(config: Json) -> int:
 
 
 def _in_query(query: str) -> Iterator[Violation]:
+    # Existing clients read these words (seed 001).
+    bounds = f"must be between 1 and {MAX_QUERY_CHARACTERS} characters"
     if not 1 <= len(query) <= MAX_QUERY_CHARACTERS:
-        yield Violation(field="query", description=f"must be between 1 and {MAX_QUERY_CHARACTERS} characters")
+        yield Violation(field="query", description=bounds)
     elif not query.strip():
-        yield Violation(field="query", description="must hold more than white space")
+        yield Violation(field="query", description=f"{bounds}, and not white space alone")
     yield from _unfit_characters("query", query)
 
 
 def _in_material(material: str) -> Iterator[Violation]:
-    size = len(material.encode("utf-8", "surrogatepass"))
+    size = len(material) if material.isascii() else len(material.encode("utf-8", "surrogatepass"))
     if size > MAX_MATERIAL_BYTES:
         text = f"must be at most {MAX_MATERIAL_BYTES} bytes of UTF-8, got {size}"
         yield Violation(field="material", description=text)
@@ -99,7 +117,7 @@ def _unfit_characters(field: str, text: str) -> Iterator[Violation]:
 
 def _in_names(task: Task) -> Iterator[Violation]:
     if task.strategy is not None and not _STRATEGY_NAME.match(task.strategy):
-        text = f"must be 1-64 lower-case letters, digits and underscores, got {show(task.strategy)}"
+        text = f"must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got {show(task.strategy)}"
         yield Violation(field="strategy", description=text)
     if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:
         text = f"must be at most {MAX_NAME_CHARACTERS} characters, got {len(task.agent)}"

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from reasond_server.access.permissions import require_strategy
 from reasond_server.desk import ExecutionDesk, link_rpc_to, note_concerned
 from reasond_server.errors import (
     ExecutionNotFoundError,
@@ -249,6 +250,8 @@ class ReasoningService:
             known = await self._runner.request_ids.find_known(caller.tenant, wanted.request_id, digest)
             if known is None:
                 return await self._start(caller, task, replace(wanted, digest=digest))
+            # It was started by anybody of the tenant.
+            require_strategy(caller, known.strategy)
             link_rpc_to(self._runner.find_live(known.execution_id))
             note_concerned(known.execution_id)
             return known

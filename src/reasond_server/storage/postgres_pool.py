@@ -14,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from reasond_server.errors import InternalError, SettingsError, StoreFullError, StoreUnavailableError, show
 from reasond_server.storage.migrating import upgrade_schema
-from reasond_server.storage.revisions import VERSION_TABLE, require_current, state_of_tables
+from reasond_server.storage.revisions import TABLES, VERSION_TABLE, require_current, state_of_tables
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -205,7 +205,11 @@ def _connect(conninfo: str) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def _read_state(connection: psycopg.Connection[tuple[Any, ...]]) -> SchemaState:
-    rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = ANY (current_schemas(FALSE))")
+    # A schema may hold tables of other programs: only names that reasond needs are looked at.
+    rows = connection.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = ANY (current_schemas(FALSE)) AND tablename = ANY (%s)",
+        [[VERSION_TABLE, *TABLES]],
+    )
     names, row = {name for (name,) in rows}, None
     if VERSION_TABLE in names:
         row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}".encode()).fetchone()  # noqa: S608 - ours

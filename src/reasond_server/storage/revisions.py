@@ -16,6 +16,10 @@ REVISIONS: Final = tuple(module.revision for module in IN_ORDER)
 """All revisions in order; the last one is what this release works with."""
 VERSION_TABLE: Final = "alembic_version"
 """Where Alembic notes the revision of a database."""
+TABLES: Final = frozenset({"executions", "entries", "claims", "forgotten", "agents"})
+"""The tables of this release."""
+_MAIN_TABLE: Final = "executions"
+_NAMED: Final = 3
 _MAKE_VERSION_TABLE: Final = f"""CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
     version_num VARCHAR(32) NOT NULL,
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
@@ -36,20 +40,26 @@ def state_of_tables(names: Collection[str], revision: str | None) -> SchemaState
     """Return the state of a database with tables of these names; `revision` is from its version table.
 
     Raises:
-        SettingsError: it has tables but no revision, so it is not ours.
+        SettingsError: the tables are another program's.
     """
-    if VERSION_TABLE not in names:
-        if "executions" in names or "agents" in names:
-            raise SettingsError(
-                "The database holds tables that reasond did not make",
-                remedy="Give reasond a database, or a schema, of its own in [store] url.",
-            )
+    others = set(names) - {VERSION_TABLE}
+    if revision is None and not others:
         return SchemaState.EMPTY
-    if revision is None:
-        return SchemaState.EMPTY
+    # A later release still has the table that everything else belongs to.
+    if revision is None or (revision not in REVISIONS and _MAIN_TABLE not in others):
+        raise SettingsError(
+            f"The database holds tables that reasond did not make{_list_some(others)}",
+            remedy="Give reasond a database, or a schema, of its own in [store] url.",
+        )
     if revision not in REVISIONS:
         return SchemaState.AHEAD
     return SchemaState.CURRENT if revision == REVISIONS[-1] else SchemaState.BEHIND
+
+
+def _list_some(names: Collection[str]) -> str:
+    """Return a few of `names` in words for a message; nothing if there are none."""
+    few = [show(name) for name in sorted(names)[:_NAMED]]
+    return f" ({', '.join(few)}{' and others' if len(names) > _NAMED else ''})" if few else ""
 
 
 def require_current(state: SchemaState, *, where: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
 import queue
 import sqlite3
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -35,7 +37,26 @@ _PAGE_BYTES: Final = 4096
 _WRITER_CACHE_KIB: Final = 512
 _READER_CACHE_KIB: Final = 256
 _CHECKED_BYTES: Final = 64 * 2**20
-_UNREADABLE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+# Only on Linux the locks of `flock` and those of SQLite on one file do not meet; elsewhere a file beside it is locked.
+_LOCKED_SUFFIX: Final = "" if sys.platform == "linux" else ".lock"
+_KEEP_IT: Final = "Keep the file: nothing says that it is damaged."
+# What SQLite's error at the start means, and what to do about it. Only damage is a reason to move the file away.
+_DAMAGE: Final = ("is damaged", "Restore it from a backup, or move it away: the server then begins with an empty one.")
+_FULL: Final = ("cannot be written: its disk, or [store] max_file_bytes, is full", f"Free space there. {_KEEP_IT}")
+_UNUSABLE: Final = {
+    sqlite3.SQLITE_CORRUPT: _DAMAGE,
+    sqlite3.SQLITE_NOTADB: ("is no SQLite database, or damaged", _DAMAGE[1]),
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_IOERR: (
+        "cannot be read or written",
+        f"Look at its disk: a full one, a quota or a fault of the disk refuses this. {_KEEP_IT}",
+    ),
+    sqlite3.SQLITE_BUSY: ("is in use by another program", "End what has it open."),
+}
+_NOT_OPENED: Final = (
+    "cannot be opened",
+    f"Let the server's user read and write it and its folder, and check that reasond made it. {_KEEP_IT}",
+)
 
 
 class SqliteFile:
@@ -45,10 +66,13 @@ class SqliteFile:
     they are loaded only to migrate a file of an earlier release.
 
     `write` and `read` run a function on a connection inside one transaction. They raise StoreFullError if the disk
-    (or `max_file_bytes`) is full, and StoreUnavailableError if the file cannot be reached or is closed.
+    (or `max_file_bytes`) is full, and StoreUnavailableError if the file cannot be reached or is closed, or the file at
+    `path` is another one or none by now: what is written to a deleted file is lost with this process.
     """
 
-    def __init__(self, *, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
+    def __init__(self, *, path: Path, lock: int, writer: Connection, new_reader: Callable[[], Connection]) -> None:
+        self._path = path
+        self._identity = _read_identity(path)
         self._lock = lock
         self._writer = writer
         self._new_reader = new_reader
@@ -69,6 +93,11 @@ class SqliteFile:
                 its schema is not that of this release.
         """
         return await asyncio.to_thread(_open, path, synchronous, max_file_bytes, checked_bytes)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file that is open here is still the one at its path."""
+        return self._identity is not None and _read_identity(self._path) == self._identity
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
         """Run `job` in a transaction of its own; call `then` on the event loop after the commit.
@@ -102,10 +131,13 @@ class SqliteFile:
         await asyncio.to_thread(self._close)
 
     def _run_write(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        self._require_in_place()
         with _translate_errors(), _run_transaction(self._writer, "BEGIN IMMEDIATE") as connection:
             return job(connection)
 
     def _run_read(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        # A new reader would open, or make, another file.
+        self._require_in_place()
         with _translate_errors():
             # There are as many threads as readers: a thread finds a free reader, or makes its own.
             try:
@@ -117,6 +149,12 @@ class SqliteFile:
                     return job(connection)
             finally:
                 self._readers.put(connection)
+
+    def _require_in_place(self) -> None:
+        if not self.is_in_place:
+            raise StoreUnavailableError(
+                "The file of the store was deleted or replaced", remedy="Have it put back, or the server restarted."
+            )
 
     def _close(self) -> None:
         self._reading.shutdown()
@@ -146,8 +184,9 @@ def migrate_file(path: Path) -> None:
     """Bring the file to the schema of this release; create it if it does not exist. Raises as `SqliteFile.open`."""
     lock = _lock_file(path)
     try:
-        with _refuse_unusable(path), closing(_connect(path, synchronous="FULL", writes=True)) as connection:
+        with _refuse_unusable(path), closing(_connect(path, synchronous="FULL")) as connection:
             state = _read_state(connection)
+            _prepare_writer(connection)
             if state is SchemaState.EMPTY:
                 _make_tables(connection)
             elif state is not SchemaState.CURRENT:
@@ -162,7 +201,7 @@ def read_file_state(path: Path) -> SchemaState:
     """Return the state of the file's schema, without changing or locking it. Raises as `SqliteFile.open`."""
     if not path.exists():
         return SchemaState.EMPTY
-    with _refuse_unusable(path), closing(_connect(path, synchronous="NORMAL", writes=False)) as connection:
+    with _refuse_unusable(path), closing(_connect_reader(path, "NORMAL")) as connection:
         return _read_state(connection)
 
 
@@ -171,9 +210,10 @@ def _open(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int)
     try:
         is_checked = _needs_check(path, checked_bytes)
         with _refuse_unusable(path):
-            writer = _connect(path, synchronous=synchronous, max_file_bytes=max_file_bytes, writes=True)
+            writer = _connect(path, synchronous=synchronous)
             try:
                 state = _read_state(writer)
+                _prepare_writer(writer, max_file_bytes)
                 if state is SchemaState.EMPTY:
                     _make_tables(writer)
                 else:
@@ -186,13 +226,13 @@ def _open(path: Path, synchronous: str, max_file_bytes: int, checked_bytes: int)
     except BaseException:
         os.close(lock)
         raise
-    return SqliteFile(
-        lock=lock, writer=writer, new_reader=lambda: _connect(path, synchronous=synchronous, writes=False)
-    )
+    return SqliteFile(path=path, lock=lock, writer=writer, new_reader=lambda: _connect_reader(path, synchronous))
 
 
 def _read_state(connection: Connection) -> SchemaState:
-    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    """Return the state of the schema; nothing is changed, because the file may be another program's."""
+    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    names = {name for (name,) in connection.execute(query)}
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone() if VERSION_TABLE in names else None
     return state_of_tables(names, row and row[0])
 
@@ -239,56 +279,77 @@ def _needs_check(path: Path, checked_bytes: int) -> bool:
 
 def _require_sound(connection: Connection, path: Path) -> None:
     if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise _build_settings_error(path, "is damaged")
+        raise _build_settings_error(path, *_DAMAGE)
 
 
 def _lock_file(path: Path) -> int:
-    """Create the file for its owner alone and lock the file `.lock` beside it; return the lock's descriptor."""
+    """Create the file for its owner alone and lock it against other processes; return the lock's descriptor.
+
+    The lock belongs to the file itself, so that nothing that is deleted beside it lets a second process in.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(f"{path}{_LOCKED_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise SettingsError(
-            f"The database {show(str(path))} cannot be opened for writing ({error.strerror})",
-            remedy="Let the server's user write there, or set another [store] url or data_dir.",
-        ) from error
+        remedy = "Let the server's user write there, or set another [store] url or data_dir."
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            remedy = f"Free space there. {_KEEP_IT}"
+        raise _build_settings_error(path, f"cannot be opened for writing ({error.strerror})", remedy) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(lock)
-        raise SettingsError(
-            f"The database {show(str(path))} is in use by another process",
-            remedy="Stop that server first, give this one another [store] data_dir, or use PostgreSQL for several.",
-        ) from error
+        remedy = "Stop that server first, give this one another [store] data_dir, or use PostgreSQL for several."
+        raise _build_settings_error(path, "is in use by another process", remedy) from error
     return lock
 
 
-def _connect(path: Path, *, synchronous: str, writes: bool, max_file_bytes: int = 0) -> Connection:
-    """Return a connection for a writer or a reader; `_run_transaction` begins its transactions."""
-    pragmas = [
-        "PRAGMA busy_timeout = 5000",
-        "PRAGMA foreign_keys = ON",
-        # Deleted content is overwritten, as DeleteExecution promises.
-        "PRAGMA secure_delete = ON",
-        f"PRAGMA synchronous = {synchronous}",
-    ]
-    if writes:
-        pragmas += [f"PRAGMA page_size = {_PAGE_BYTES}", "PRAGMA journal_mode = WAL"]
-        pragmas.append(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
-        if max_file_bytes:
-            pragmas.append(f"PRAGMA max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
-    else:
-        pragmas += ["PRAGMA query_only = ON", f"PRAGMA cache_size = -{_READER_CACHE_KIB}"]
+def _read_identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file at `path` from any other; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _connect(path: Path, *, synchronous: str) -> Connection:
+    """Return a connection; `_run_transaction` begins its transactions."""
     # One thread at a time uses it; another one closes it.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    _set_pragmas(
+        connection,
+        "busy_timeout = 5000",
+        "foreign_keys = ON",
+        # Deleted content is overwritten, as DeleteExecution promises.
+        "secure_delete = ON",
+        f"synchronous = {synchronous}",
+    )
+    return connection
+
+
+def _connect_reader(path: Path, synchronous: str) -> Connection:
+    connection = _connect(path, synchronous=synchronous)
+    _set_pragmas(connection, "query_only = ON", f"cache_size = -{_READER_CACHE_KIB}")
+    return connection
+
+
+def _prepare_writer(connection: Connection, max_file_bytes: int = 0) -> None:
+    """Let a connection write; this changes the file, so it is known by now that the file is ours."""
+    _set_pragmas(connection, f"page_size = {_PAGE_BYTES}", "journal_mode = WAL", f"cache_size = -{_WRITER_CACHE_KIB}")
+    if max_file_bytes:
+        _set_pragmas(connection, f"max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
+
+
+def _set_pragmas(connection: Connection, *pragmas: str) -> None:
+    """Set `pragmas`, or close the connection."""
     try:
         for pragma in pragmas:
-            connection.execute(pragma).close()
+            connection.execute(f"PRAGMA {pragma}").close()
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 @contextmanager
@@ -337,12 +398,8 @@ def _refuse_unusable(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        what = "is no SQLite database, or damaged" if code in _UNREADABLE else "cannot be opened"
-        raise _build_settings_error(path, what) from error
+        raise _build_settings_error(path, *_UNUSABLE.get(code, _NOT_OPENED)) from error
 
 
-def _build_settings_error(path: Path, what: str) -> SettingsError:
-    return SettingsError(
-        f"The database {show(str(path))} {what}",
-        remedy="Restore it from a backup, or move it away: the server then begins with an empty one.",
-    )
+def _build_settings_error(path: Path, what: str, remedy: str) -> SettingsError:
+    return SettingsError(f"The database {show(str(path))} {what}", remedy=remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.context.window_plan import FittedWindow, Window
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
-    from reasond_server.types import Task
+    from reasond_server.types import Json, Task
 
 _CLIPPED = (
     "The query is longer than its share of a window: its beginning and end were shown in every window, "
@@ -43,6 +43,7 @@ _CLIPPED = (
 )
 _REPEATING = "The reasoning repeated itself: the model was asked to answer before max_iterations."
 _AGAIN = "The model wrote nothing in a window that showed text: the same text was shown once more."
+_DEFAULT_CARRYOVER_SIZE = 4096
 
 
 class BoundedContextConfig(StrategyConfig):
@@ -52,8 +53,14 @@ class BoundedContextConfig(StrategyConfig):
         int, Field(ge=1024, le=MAX_CHUNK_SIZE, description="Size of every window: prompt, carryover and generated.")
     ] = 8192
     carryover_size: Annotated[
-        int, Field(ge=MIN_CARRYOVER_SIZE, le=16384, description="Most tokens carried from one window to the next.")
-    ] = 4096
+        int,
+        Field(
+            ge=MIN_CARRYOVER_SIZE,
+            le=16384,
+            description="Most tokens carried from one window to the next; where chunk_size alone is set, at most half "
+            "of it.",
+        ),
+    ] = _DEFAULT_CARRYOVER_SIZE
     max_iterations: Annotated[
         int, Field(ge=1, le=50, description="Most reasoning iterations; reading material is not counted.")
     ] = 5
@@ -71,6 +78,16 @@ class BoundedContextConfig(StrategyConfig):
     temperature: Annotated[
         float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
     ] = 0.7
+
+    @classmethod
+    def combine(cls, *levels: Json) -> dict[str, Any]:
+        """Return the parameters; a carryover of a weaker level than the window is at most half of the window."""
+        values = super().combine(*levels)
+        window, carryover = values.get("chunk_size"), values.get("carryover_size", _DEFAULT_CARRYOVER_SIZE)
+        setting = next((level for level in reversed(levels) if {"chunk_size", "carryover_size"} & level.keys()), {})
+        if "carryover_size" not in setting and isinstance(window, int) and isinstance(carryover, int):
+            values["carryover_size"] = max(MIN_CARRYOVER_SIZE, min(carryover, window // 2))
+        return values
 
 
 class BoundedContext(ReasoningStrategy[BoundedContextConfig]):

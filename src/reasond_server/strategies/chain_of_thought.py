@@ -36,7 +36,7 @@ class ChainOfThoughtConfig(StrategyConfig):
         float, Field(ge=0.0, le=2.0, allow_inf_nan=False, description="Sampling temperature of the model.")
     ] = 0.7
     show_reasoning: Annotated[
-        bool, Field(description="Whether the text before the answer is streamed and kept in the trace.")
+        bool, Field(description="Whether the text before the answer is streamed, and the result has a trace.")
     ] = True
 
 
@@ -63,7 +63,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
     anything is spent; one that leaves less than `max_tokens` lowers the limit, with a warning. A reply cut
     off by its limit ends TRUNCATED and keeps what there is of the answer; a reply without a tagged answer is
     taken for the answer whole (ANSWERED_UNTAGGED). With `show_reasoning` off nothing before the answer leaves
-    the strategy, so an untagged answer comes only at the end.
+    the strategy and its step is empty, so an untagged answer comes only at the end.
 
     Source: seed 001 (parameters, metrics, trace); Wei et al. 2022, arXiv 2201.11903.
     """
@@ -108,7 +108,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         metrics = ChainOfThoughtMetrics(
             temperature=config.temperature, max_tokens=max_tokens, finish_reason=reply.finish.value, model=model.name
         )
-        thought = Thought(text=ending.thought if config.show_reasoning else "", answer=ending.answer)
+        thought = Thought(text=ending.thought, answer=ending.answer) if config.show_reasoning else Thought(text="")
         yield Step(detail=thought, answer_found=ending.is_answered, metrics=metrics)
         if reply.is_only_hidden_reasoning:
             warnings = (*warnings, _describe_waste(reply))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.types import Json
 
 
 class StrategyConfig(BaseModel):
@@ -37,6 +38,14 @@ class StrategyConfig(BaseModel):
     def uses_tools(self) -> bool:
         """Whether the run calls tools: only then it is given any, and its caller needs `reasoning:tools`."""
         return False
+
+    @classmethod
+    def combine(cls, *levels: Json) -> dict[str, Any]:
+        """Return the parameters of all `levels`, the weakest first, before they are checked.
+
+        A parameter of a weaker level may be fitted to another one of a stronger level, never the other way round.
+        """
+        return {name: value for level in levels for name, value in level.items()}
 
 
 ConfigT = TypeVar("ConfigT", bound=StrategyConfig)
@@ -201,13 +210,23 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
             InvalidConfigError: `config` cannot work for this task and model.
         """
 
-    async def reason(self, query: str, *, model: ChatModel, material: str = "", **config: object) -> Outcome:
+    async def reason(
+        self, query: str, *, model: ChatModel | None = None, material: str = "", **config: object
+    ) -> Outcome:
         """Run to the end without a server and return the outcome (seed 000 FR-1.2).
+
+        Without `model` the embedded demo model answers, as on a server without configuration, and `warnings` say so.
 
         Raises:
             pydantic.ValidationError: `config` is not valid.
             ReasondError: as `run`.
         """
+        if model is None:
+            # Loaded here: whoever has a model does without this one.
+            from reasond_server.llm.demo import DemoModel  # noqa: PLC0415 - see above
+
+            outcome = await self.reason(query, model=(demo := DemoModel()), material=material, **config)
+            return replace(outcome, warnings=(*outcome.warnings, *demo.warnings))
         task = Task(query=query, material=material, strategy=self.name)
         checked: Any = self.config_type.model_validate(config)
         self.check(task, checked, model)

@@ -38,6 +38,11 @@ class TlsFiles:
             OSError, ValueError: a file cannot be read, is no PEM, is encrypted, or they do not fit together.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for path in self.paths:
+            # Opening a pipe would wait for its writer, perhaps for ever.
+            if path.exists() and not path.is_file():
+                message = "one of them is no regular file"
+                raise ValueError(message)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.certificate, self.private_key, password=_no_password)
         if self.client_ca:

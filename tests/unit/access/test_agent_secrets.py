@@ -77,12 +77,21 @@ async def test_guessing_is_stopped_by_agent_and_by_address_and_says_when_to_come
         with pytest.raises(TokenInvalidError):
             await ours.authenticate(agent_id="crawler", secret="wrong", address="a")
     with pytest.raises(RateLimitedError) as caught:
-        await ours.authenticate(agent_id="crawler", secret=SECRET, address="b")
+        await ours.authenticate(agent_id="crawler", secret=SECRET, address="a")
     assert caught.value.retry_after_s == 60
     with pytest.raises(TokenInvalidError):
         await ours.authenticate(agent_id="other", secret="wrong", address="a")
     with pytest.raises(RateLimitedError):
         await ours.authenticate(agent_id="third", secret="wrong", address="a")
+
+
+async def test_wrong_secrets_from_elsewhere_lock_no_agent_out() -> None:
+    ours = secrets(agent=2, address=100)
+    for attacker in range(5):
+        for _ in range(3):
+            with pytest.raises((TokenInvalidError, RateLimitedError)):
+                await ours.authenticate(agent_id="crawler", secret="wrong", address=f"192.0.2.{attacker}")
+    assert await ours.authenticate(agent_id="crawler", secret=SECRET, address="192.0.2.99") == ACCOUNT
 
 
 async def test_few_are_verified_at_once_and_not_many_wait() -> None:
@@ -126,7 +135,7 @@ async def test_a_place_stays_taken_and_a_failure_counts_though_the_caller_has_le
     await asyncio.gather(*ours._trials, return_exceptions=True)
     assert ours._semaphore.free == 2
     with pytest.raises(RateLimitedError):
-        await ours.authenticate(agent_id="crawler", secret=SECRET, address="b")
+        await ours.authenticate(agent_id="crawler", secret=SECRET, address="a")
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,12 @@ def clock() -> Clock:
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def make_directory(
     request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
-) -> AsyncGenerator[Callable[[int], AgentDirectory], None]:
+) -> AsyncGenerator[Callable[..., AgentDirectory], None]:
     """Every kind of directory in turn, empty."""
     if request.param == "memory":
-        yield lambda max_agents: MemoryAgentDirectory(max_agents=max_agents, now=clock)
+        yield lambda max_agents, per_tenant=None: MemoryAgentDirectory(
+            max_agents=max_agents, max_agents_per_tenant=per_tenant, now=clock
+        )
         return
     place: SqliteFile | PostgresPool
     if request.param == "sqlite":
@@ -59,12 +61,14 @@ async def make_directory(
     else:
         place = await PostgresPool.open(request.getfixturevalue("postgres_url"))
         rows = PostgresAgentRows(place)
-    yield lambda max_agents: StoredAgentDirectory(rows=rows, max_agents=max_agents, now=clock)
+    yield lambda max_agents, per_tenant=None: StoredAgentDirectory(
+        rows=rows, max_agents=max_agents, max_agents_per_tenant=per_tenant, now=clock
+    )
     await place.aclose()
 
 
 @pytest.fixture
-def directory(make_directory: Callable[[int], AgentDirectory]) -> AgentDirectory:
+def directory(make_directory: Callable[..., AgentDirectory]) -> AgentDirectory:
     return make_directory(200)
 
 
@@ -149,7 +153,7 @@ async def test_an_etag_for_an_agent_that_never_was_is_refused(directory: AgentDi
 
 
 async def test_a_full_directory_refuses_new_agents_only(
-    make_directory: Callable[[int], AgentDirectory], clock: Clock
+    make_directory: Callable[..., AgentDirectory], clock: Clock
 ) -> None:
     directory = make_directory(2)
     await directory.register(tenant="acme", agent_id="a", parsed=card())
@@ -160,6 +164,21 @@ async def test_a_full_directory_refuses_new_agents_only(
     clock.advance(10)
     await directory.register(tenant="acme", agent_id="c", parsed=card())
     assert ids(await directory.list(tenant="acme")) == ["a", "c"]
+
+
+async def test_a_tenant_that_registers_all_it_can_leaves_room_for_others(
+    make_directory: Callable[..., AgentDirectory], clock: Clock
+) -> None:
+    directory = make_directory(3, 2)
+    await directory.register(tenant="greedy", agent_id="a", parsed=card())
+    await directory.register(tenant="greedy", agent_id="b", parsed=card(), ttl_s=10)
+    with pytest.raises(StoreFullError, match="tenant has registered 2 agents") as refused:
+        await directory.register(tenant="greedy", agent_id="c", parsed=card())
+    assert "agents.max_agents_per_tenant" in refused.value.remedy
+    await directory.register(tenant="acme", agent_id="a", parsed=card())
+    await directory.register(tenant="greedy", agent_id="a", parsed=card())
+    clock.advance(10)
+    await directory.register(tenant="greedy", agent_id="c", parsed=card())
 
 
 async def test_a_list_holds_agents_with_all_the_capabilities(directory: AgentDirectory) -> None:

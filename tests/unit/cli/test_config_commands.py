@@ -56,6 +56,23 @@ def test_a_configuration_that_serves_is_ok(capsys: pytest.CaptureFixture[str]) -
     )
 
 
+@pytest.mark.parametrize(("mode", "is_exposed"), [(0o600, False), (0o640, False), (0o644, True), (0o660, True)])
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_a_secret_that_others_may_read_or_change_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, mode: int, is_exposed: bool, is_in_file: bool
+) -> None:
+    config, secret = tmp_path / "config.toml", tmp_path / "secret"
+    secret.write_text(KEY["SIGNING"])
+    source = f'secret = "{KEY["SIGNING"]}"' if is_in_file else 'secret_file = "secret"'
+    config.write_text(f'[auth]\nkeys = [{{ id = "one", {source} }}]\n')
+    (config if is_in_file else secret).chmod(mode)
+    assert config_commands.check(config, environ={}, is_dev=False) == 0
+    told = capsys.readouterr().err
+    assert ("other users may read or change it" in told) is is_exposed
+    assert (f"mode {mode:04o}" in told) is is_exposed
+    assert KEY["SIGNING"] not in told
+
+
 def test_without_a_key_only_dev_would_start(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SettingsError, match=r"auth\.keys"):
         config_commands.check(NO_FILE, environ={}, is_dev=False)

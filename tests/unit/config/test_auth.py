@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import secrets
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ def test_a_secret_stands_in_the_file_a_variable_or_a_file_of_its_own(tmp_path: P
         ({"secret_file": "gone"}, "auth.keys[0].secret_file", "cannot be read"),
         ({"secret_file": "."}, "auth.keys[0].secret_file", "cannot be read"),
         ({"secret_file": "a\x00b"}, "auth.keys[0].secret_file", "cannot be read"),
+        ({"secret_file": "pipe"}, "auth.keys[0].secret_file", "no regular file"),
+        ({"secret_file": "/dev/zero"}, "auth.keys[0].secret_file", "no regular file"),
         ({"secret_file": "binary"}, "auth.keys[0].secret_file", "no UTF-8 text"),
         ({"secret_file": "huge"}, "auth.keys[0].secret_file", "more than 4096 bytes"),
         ({"secret": "short"}, "auth.keys[0].secret", "has 5 bytes, fewer than the 32"),
@@ -53,6 +56,7 @@ def test_a_secret_stands_in_the_file_a_variable_or_a_file_of_its_own(tmp_path: P
 def test_a_secret_that_cannot_be_had_is_a_problem(
     tmp_path: Path, key: dict[str, object], field: str, description: str
 ) -> None:
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "binary").write_bytes(b"\xff" * 40)
     (tmp_path / "huge").write_bytes(b"x" * 4097)
     found, problems = read(tmp_path, key, EMPTY="")

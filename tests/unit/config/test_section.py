@@ -66,7 +66,7 @@ def test_tables_of_capabilities_and_backends_cannot_be_changed(tmp_path: Path) -
         ("[llm]\nmodle = 'm'", "llm.modle: is no known key; did you mean llm.model?"),
         ("[llm.backends.b]\nmodle = 'm'", "llm.backends.b.modle: is no known key; did you mean llm.model?"),
         ("[llm.backends.b]\nprovider = 'openai'", "llm.backends.b.provider: is no known key"),
-        ("[llm.backends.Big]\nmodel = 'm'", "is no such name: lower-case letters, digits and _"),
+        ("[llm.backends.Big]\nmodel = 'm'", "is no such name: a lower-case letter first"),
         ("[llm.capabilities]\nMax = 1", "is no such name"),
         ("[llm.capabilities]\nmax_stops = 1.5", "llm.capabilities.max_stops: must be true, false, a whole number"),
         ("[llm.capabilities]\nreasoning_fields = [1]", "a list of strings"),

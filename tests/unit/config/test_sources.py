@@ -200,7 +200,11 @@ def test_an_unknown_key_names_itself_the_nearest_and_where_it_was_read() -> None
         ("[sever]\ntls = 'off'", "sever", "did you mean server?"),
         ("[server]\nissuer = 'x'", "server.issuer", "did you mean auth.issuer?"),
         ("[reasoning.performence]\nx = 1", "reasoning.performence", "did you mean reasoning.performance?"),
-        ("[agents]\nzzz = 1", "agents.zzz", "known are agents.max_agents, agents.max_card_bytes"),
+        (
+            "[agents]\nzzz = 1",
+            "agents.zzz",
+            "known are agents.max_agents, agents.max_agents_per_tenant, agents.max_card_bytes",
+        ),
         (
             "zzz = 1",
             "zzz",

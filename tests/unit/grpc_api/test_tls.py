@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -187,3 +188,11 @@ def test_files_that_cannot_be_used_are_told_once_they_change_and_tried_again(
 
     write(tmp_path, authority.issue("server"))
     assert reloader.reload() is not None
+
+
+async def test_a_pipe_in_the_place_of_a_key_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    files = write(tmp_path, Authority("ours").issue("server"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(SettingsError, match="no regular file"):
+        await refused_server({**files, "tls_private_key": str(pipe)}).start()

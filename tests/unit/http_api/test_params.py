@@ -6,6 +6,7 @@ import pytest
 
 from reasond_server.errors import InvalidRequestError
 from reasond_server.http_api.params import ExecuteParams, ExecutionParams, ListExecutionsParams, read_params
+from reasond_server.reasoning.requests import check_task
 from reasond_server.types import Budget, FinishReason, Task
 
 
@@ -90,6 +91,29 @@ def test_what_is_wrong_is_told_by_field_in_our_own_words(params: dict[str, Any],
     found = violations_in({"query": "q", **params})
     assert words in found[field]
     assert "Input should be" not in found[field]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"query": "x" * 100_001}, {"query": "must be between 1 and 100000 characters"}),
+        ({"query": ""}, {"query": "must be between 1 and 100000 characters"}),
+        (
+            {"query": "why\0", "material": "\u00e9" * 1_000_001},
+            {
+                "query": "must not hold NUL characters; the first is at position 3",
+                "material": "must be at most 2000000 bytes of UTF-8, got 2000002",
+            },
+        ),
+    ],
+)
+def test_texts_out_of_bounds_are_refused_by_the_model_in_the_words_of_the_core(
+    params: dict[str, Any], words: dict[str, str]
+) -> None:
+    assert violations_in(params) == words
+    with pytest.raises(InvalidRequestError) as core:
+        check_task(Task(**params))
+    assert {one.field: one.description for one in core.value.violations} == words
 
 
 def test_findings_are_at_most_twenty_and_their_fields_bounded() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import ipaddress
 import logging
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from reasond_server.errors import SettingsError
+from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.http_server import FollowingContext
 from reasond_server.wire.certificates import TlsFiles
 
@@ -93,6 +96,31 @@ async def test_a_renewed_certificate_serves_the_next_connection(serve_site: Serv
     assert await health(site.server.port, trusting(certificate)) == 200
     with pytest.raises(httpx.ConnectError):
         await health(site.server.port, old)
+
+
+@pytest.mark.parametrize("is_greeted", [False, True])
+async def test_a_connection_that_says_nothing_is_closed_before_and_after_the_handshake(
+    serve_site: ServeSite, tmp_path: Path, *, is_greeted: bool
+) -> None:
+    certificate, key = pair("one").write(tmp_path, "server")
+    site = await serve_site(
+        tls=TlsFiles(certificate=certificate, private_key=key), connections=ConnectionLimits(header_timeout_s=0.2)
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)
+    received, sending = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting(certificate).wrap_bio(received, sending, server_hostname="127.0.0.1")
+    try:
+        # asyncio's own limits are 60 s for a handshake, and 30 s for the goodbye of TLS.
+        async with asyncio.timeout(25):
+            while is_greeted and client.version() is None and not reader.at_eof():
+                with suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                writer.write(sending.read())
+                received.write(b"" if client.version() else await reader.read(65536))
+            with suppress(ConnectionError):
+                await reader.read()
+    finally:
+        writer.close()
 
 
 async def test_files_that_do_not_fit_together_keep_the_old_certificate(

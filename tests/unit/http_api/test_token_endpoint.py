@@ -110,3 +110,11 @@ async def test_decisions_are_in_the_audit_log_and_the_secret_is_nowhere(
     everything = json.dumps([{key: str(value) for key, value in vars(record).items()} for record in caplog.records])
     assert SECRET not in everything
     assert found["access_token"] not in everything
+
+
+async def test_a_server_without_agents_says_what_to_add_and_which_token_there_is() -> None:
+    async with running_server() as server, httpx.AsyncClient(base_url=server.http) as client:
+        answer = await client.post(PATH, json={"agent_id": "my-agent", "secret": "my-secret"})
+    assert answer.status_code == 404
+    assert "[auth.agents.NAME]" in answer.json()["error"]
+    assert "--dev" in answer.json()["error"]

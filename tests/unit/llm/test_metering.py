@@ -19,6 +19,7 @@ from reasond_server.errors import (
 )
 from reasond_server.limits.budgets import Reservation
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter, fork_of
+from reasond_server.llm.counting.estimates import count_at_least
 from reasond_server.llm.metering import MeteredModel
 from reasond_server.llm.model import (
     LONG_TEXT_CHARACTERS,
@@ -35,6 +36,7 @@ from reasond_server.llm.model import (
 )
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, Usage, UsageSource
+from tests.unit.llm.counting.tokenizer_samples import SAMPLES
 
 ASK = ChatRequest(messages=[Message(role=Role.USER, content="why is it so?")], max_tokens=50)
 TOOL = ToolSpec(name="look", description="Looks.", parameters={"type": "object"})
@@ -208,6 +210,18 @@ async def test_a_model_that_ignores_its_limit_is_closed_there(text: str, limit: 
         assert model.usage.output_tokens <= limit
 
 
+@pytest.mark.parametrize("counter", [EstimatingCounter(), ByteCounter()], ids=["estimate", "bytes"])
+@pytest.mark.parametrize("script", SAMPLES)
+async def test_a_reply_within_its_limit_is_never_cut_by_an_estimate(script: str, counter: TokenCounter) -> None:
+    sample = SAMPLES[script]
+    inner = Unbounded(8 * sample.text)
+    inner.counter = counter
+    events = await play(meter(inner), ChatRequest(messages=ASK.messages, max_tokens=8 * sample.fewest))
+    assert text_of(events) == 8 * sample.text
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason is ModelFinish.STOP
+
+
 def test_it_shows_the_model_behind_it() -> None:
     inner = ScriptedModel([], name="inner", context_window=99)
     model = meter(inner)
@@ -268,7 +282,7 @@ async def test_by_an_estimate_a_call_is_closed_only_where_even_a_lower_one_passe
     text = text_of(events)
     assert isinstance(events[-1], Finished)
     assert events[-1].reason is ModelFinish.LENGTH
-    assert 100 <= counter.count_at_least(text) < 110 < counter.count_text(text)
+    assert 100 <= count_at_least(text) < 110 < counter.count_text(text)
     assert events[-1].usage.output_tokens == 100
 
 
@@ -355,7 +369,7 @@ def test_a_run_that_is_over_recalls_nothing() -> None:
 
 async def test_a_run_counts_with_its_own_counter_and_learns_the_same_from_recalled_calls() -> None:
     shared = EstimatingCounter()
-    reported = Usage(input_tokens=PROMPT, output_tokens=1, model_calls=1)
+    reported = Usage(input_tokens=PROMPT + 50, output_tokens=1, model_calls=1)
     model = FunctionModel(lambda _: Reply(text="x", usage=reported), counter=shared)
     first, second = (MeteredModel(model=model, budget=Budget(), counter=fork_of(shared)) for _ in range(2))
     untaught = shared.snapshot()
@@ -384,6 +398,18 @@ async def test_tools_and_calls_are_reserved_for_though_no_counter_of_messages_se
         else:
             with pytest.raises(TokenBudgetExhaustedError):
                 await anext(metered.stream(request))
+
+
+async def test_a_call_that_breaks_off_is_charged_with_its_tools_and_with_the_calls_that_came() -> None:
+    tool = ToolSpec(name="look", description="Looks. " * 300, parameters={"type": "object"})
+    called = ToolCall(call_id="c1", name="look", arguments_json='{"at": "' + "wall " * 20 + '"}')
+    for reply, least in ((Reply(tool_calls=(called,)), 20), (Reply(text="so it is"), 1)):
+        model = meter(ScriptedModel([reply]))
+        stream = model.stream(replace(ASK, tools=(tool,)))
+        await anext(stream)
+        await stream.aclose()
+        assert model.usage.input_tokens >= PROMPT + 300
+        assert least <= model.usage.output_tokens <= ASK.max_tokens
 
 
 class SlowAccount:

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from reasond_server.errors import InvalidConfigError, SettingsError
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import StrategyConfig
 from tests.unit.reasoning.conftest import Quick, QuickConfig
 
@@ -42,6 +43,33 @@ def test_what_no_request_changes_is_checked_once(registry: StrategyRegistry) -> 
     first, again = (configured.resolve(quick, request={}) for _ in range(2))
     assert first is again
     assert configured.resolve(quick, request={"max_tokens": 11})[0] != first[0]
+
+
+@pytest.mark.parametrize(
+    ("system", "agent", "request_values", "expected"),
+    [
+        ({}, {}, {}, (8192, 4096)),
+        ({}, {}, {"chunk_size": 4096}, (4096, 2048)),
+        ({}, {}, {"chunk_size": 1024}, (1024, 512)),
+        ({}, {}, {"chunk_size": 32768}, (32768, 4096)),
+        ({}, {"chunk_size": 4096}, {"max_iterations": 2}, (4096, 2048)),
+        ({"default_chunk_size": 2048}, {}, {}, (2048, 1024)),
+        ({"default_carryover_size": 4096}, {}, {"chunk_size": 4096}, (4096, 2048)),
+        ({"default_chunk_size": 16384, "default_carryover_size": 1024}, {}, {"chunk_size": 4096}, (4096, 1024)),
+        ({}, {"chunk_size": 4096}, {"carryover_size": 3000}, (4096, 3000)),
+        ({}, {}, {"chunk_size": 4096, "carryover_size": 4096}, (4096, 4096)),
+    ],
+)
+def test_a_carryover_that_nobody_set_for_the_window_is_at_most_half_of_it(
+    system: dict[str, int], agent: dict[str, int], request_values: dict[str, int], expected: tuple[int, int]
+) -> None:
+    strategy = BoundedContext()
+    tables = {strategy.name: system}
+    configured = StrategyConfiguration(registry=StrategyRegistry([strategy]), tables=tables)
+    config, shown_config = configured.resolve(strategy, request=request_values, agent=agent)
+    assert isinstance(config, BoundedContextConfig)
+    assert (config.chunk_size, config.carryover_size) == expected
+    assert shown_config["carryover_size"] == expected[1]
 
 
 class Lists(StrategyConfig):

@@ -25,14 +25,27 @@ def test_queries_up_to_the_limit_are_taken_in_every_script(query: str) -> None:
     [
         ({"query": ""}, "query must be between 1 and 100000 characters"),
         ({"query": "x" * 100_001}, "query must be between 1 and 100000 characters"),
-        ({"query": " \n\t"}, "query must hold more than white space"),
+        ({"query": " \n\t"}, "query must be between 1 and 100000 characters, and not white space alone"),
         ({"query": "a\0b"}, "query must not hold NUL characters; the first is at position 1"),
         ({"query": "ab\ud800"}, "query must be valid Unicode; position 2 holds a lone surrogate"),
         ({"material": "é" * 1_000_001}, "material must be at most 2000000 bytes of UTF-8, got 2000002"),
         ({"material": "\0"}, "material must not hold NUL characters; the first is at position 0"),
-        ({"strategy": "No-Such"}, "strategy must be 1-64 lower-case letters, digits and underscores, got 'No-Such'"),
-        ({"strategy": ""}, "strategy must be 1-64 lower-case letters, digits and underscores, got ''"),
-        ({"strategy": "a\n"}, "strategy must be 1-64 lower-case letters, digits and underscores, got 'a\\n'"),
+        (
+            {"strategy": "No-Such"},
+            "strategy must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got 'No-Such'",
+        ),
+        (
+            {"strategy": ""},
+            "strategy must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got ''",
+        ),
+        (
+            {"strategy": "_own"},
+            "strategy must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got '_own'",
+        ),
+        (
+            {"strategy": "a\n"},
+            "strategy must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got 'a\\n'",
+        ),
         ({"agent": "a" * 257}, "agent must be at most 256 characters, got 257"),
         ({"agent_capabilities": ["a"] * 101}, "agent_capabilities must have at most 100 entries, got 101"),
         ({"agent_capabilities": ["a" * 257]}, "agent_capabilities entries must be at most 256 characters, one has 257"),

@@ -112,6 +112,31 @@ async def test_a_strategy_that_the_token_does_not_name_is_refused(make_core: Mak
     assert (await service.execute(narrow, Task(query="why?", strategy="quick"))).result.answer == "yes"
 
 
+async def test_a_token_for_one_strategy_touches_no_run_of_another(make_core: MakeCore) -> None:
+    service = make_core("mine", "his").reasoning
+    narrow = Principal(
+        subject="n", tenant="acme", permissions=frozenset({"reasoning:execute:quick", "executions:read"})
+    )
+    mine = (await service.execute(narrow, Task(query="why?", strategy="quick"))).execution.execution_id
+    task = Task(query="why?", strategy="slow")
+    his = (await service.execute(ALICE, task, request_id="r-1")).execution.execution_id
+    events = [event async for event in service.desk.resume(narrow, mine, after_sequence=0)]
+    assert isinstance(events[-1].event, Result)
+    uses: list[Callable[[], Any]] = [
+        lambda: anext(service.desk.resume(narrow, his, after_sequence=0)),
+        lambda: service.desk.cancel(narrow, his),
+        lambda: service.desk.delete(narrow, his),
+        lambda: service.execute(narrow, task, request_id="r-1"),
+        lambda: anext(service.stream(narrow, task, request_id="r-1")),
+    ]
+    for use in uses:
+        with pytest.raises(PermissionMissingError, match="'reasoning:execute:slow'"):
+            await use()
+    # `executions:read` is granted for every strategy.
+    assert (await service.get(narrow, his)).result.answer == "his"
+    await service.desk.delete(narrow, mine)
+
+
 async def test_an_agents_strategies_and_parameters_apply(make_core: MakeCore) -> None:
     core = make_core("yes")
     parsed = parse_card(CARD, max_bytes=1000)

@@ -1,15 +1,17 @@
-"""When a file is read whole at the start, and what is found then."""
+"""What a file is refused for at the start, when it is read whole, and what becomes of one that goes away."""
 
 import resource
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from sqlite3 import Connection
 
 import pytest
 
 from reasond_server.errors import InternalError, SettingsError, StoreUnavailableError
-from reasond_server.storage.sqlite_file import SqliteFile
+from reasond_server.storage.sqlite_file import SqliteFile, migrate_file, read_file_state
 
 PAGE = 4096
 FILL = "INSERT INTO forgotten (tenant, execution_id, forget_time) VALUES ('acme', printf('%0900d', {}), 0)"
@@ -86,3 +88,85 @@ async def test_a_large_file_whose_process_died_is_checked(damaged: Path, caplog:
     with pytest.raises(SettingsError, match="is damaged"):
         await SqliteFile.open(damaged, checked_bytes=1)
     assert "its whole file is checked" in caplog.text
+
+
+async def test_a_disk_that_is_full_at_the_start_is_not_called_a_damaged_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is full") as refused:
+        await SqliteFile.open(tmp_path / "reasond.db", max_file_bytes=PAGE)
+    assert "Free space" in refused.value.remedy
+    assert "move it away" not in refused.value.full_message
+
+
+async def test_a_disk_that_refuses_a_write_at_the_start_is_not_called_a_damaged_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE, limits[1]))
+    try:
+        with pytest.raises(SettingsError, match="cannot be read or written") as refused:
+            await SqliteFile.open(tmp_path / "reasond.db")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Keep the file" in refused.value.remedy
+    await (await SqliteFile.open(tmp_path / "reasond.db")).aclose()
+
+
+async def test_a_file_that_another_program_holds_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "reasond.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(SettingsError, match="is in use by another program") as refused:
+            await SqliteFile.open(path)
+    assert "move it away" not in refused.value.full_message
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE moz_places (id INTEGER PRIMARY KEY, url TEXT)",
+        "CREATE TABLE alembic_version (version_num TEXT); CREATE TABLE users (name TEXT)",
+        "CREATE TABLE alembic_version AS SELECT 'a1b2c3' AS version_num; CREATE TABLE users (name TEXT)",
+    ],
+)
+async def test_the_file_of_another_program_is_refused_and_stays_as_it_is(tmp_path: Path, made: str) -> None:
+    path = tmp_path / "places.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(made)
+    before = path.read_bytes()
+    with pytest.raises(SettingsError, match="that reasond did not make"):
+        await SqliteFile.open(path)
+    for look in (migrate_file, read_file_state):
+        with pytest.raises(SettingsError, match="that reasond did not make"):
+            look(path)
+    assert path.read_bytes() == before
+
+
+async def test_a_second_process_is_refused_though_every_file_beside_the_database_was_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "reasond.db"
+    file = await SqliteFile.open(path)
+    try:
+        (tmp_path / "reasond.db.lock").unlink(missing_ok=True)
+        with pytest.raises(SettingsError, match="is in use by another process"):
+            await SqliteFile.open(path)
+    finally:
+        await file.aclose()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_file_that_was_deleted_or_replaced_is_neither_written_nor_made_anew(
+    tmp_path: Path, *, is_replaced: bool
+) -> None:
+    path = tmp_path / "reasond.db"
+    file = await SqliteFile.open(path)
+    try:
+        path.rename(tmp_path / "moved.db")
+        if is_replaced:
+            path.touch()
+        assert not file.is_in_place
+        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+            await file.write(fill, then=lambda _: None)
+        with pytest.raises(StoreUnavailableError, match="was deleted or replaced"):
+            await file.read(lambda connection: connection.execute("SELECT count(*) FROM agents").fetchone())
+        assert path.exists() is is_replaced
+        (tmp_path / "moved.db").rename(path)
+        await file.write(fill, then=lambda _: None)
+    finally:
+        await file.aclose()

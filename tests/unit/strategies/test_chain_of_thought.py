@@ -115,10 +115,10 @@ async def test_silence_is_no_answer() -> None:
 async def test_without_show_reasoning_only_the_answer_leaves() -> None:
     with ScriptedModel([Reply(text="Secret <think>steps</think><answer>42", reasoning="Hidden.")]) as model:
         wrote, thought, _, outcome = await run(model, show_reasoning=False)
-    assert (wrote, thought, outcome.answer) == ("42", Thought(text="", answer="42"), "42")
+    assert (wrote, thought, outcome.answer) == ("42", Thought(text=""), "42")
     with ScriptedModel(["It is 42."]) as model:
         wrote, thought, _, outcome = await run(model, show_reasoning=False)
-    assert (wrote, thought, outcome.answer) == ("", Thought(text="", answer="It is 42."), "It is 42.")
+    assert (wrote, thought, outcome.answer) == ("", Thought(text=""), "It is 42.")
     with ScriptedModel([Reply(text="Secret", finish=ModelFinish.LENGTH)]) as model:
         wrote, thought, _, outcome = await run(model, show_reasoning=False)
     assert (wrote, thought, outcome.answer, outcome.warnings) == ("", Thought(text=""), "", ())

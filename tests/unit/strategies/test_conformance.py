@@ -49,6 +49,13 @@ async def test_a_registered_strategy_conforms(name: str, check: str) -> None:
                 pytest.skip(reason)
 
 
+@pytest.mark.parametrize("name", REGISTERED)
+async def test_reason_takes_a_query_alone_as_fr_1_2_has_it_and_says_which_model_answered(name: str) -> None:
+    outcome = await strategy_of(name).reason("What is 7 times 6?")
+    assert "42" in outcome.answer
+    assert any("demo model" in warning for warning in outcome.warnings)
+
+
 def calls_natively(request: ChatRequest) -> str | Reply:
     """Call the calculator twice, then answer; answer at once where no call may be made."""
     done = sum(message.role is Role.TOOL for message in request.messages)

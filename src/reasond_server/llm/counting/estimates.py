@@ -1,9 +1,8 @@
 """Upper bounds on tokens without a tokenizer: a calibrated estimate from the kinds of characters, and UTF-8 bytes.
 
-The estimate sorts a text's bytes into five kinds; each kind costs a fixed share of a token per byte, times a factor for
-the model: factor = ratio * (1 + margin). The ratio is the moving mean of reported / estimated tokens, the margin three
-times the moving mean of how far reports are from it, within bounds. No byte ever costs more than one token, so an
-estimate is never above the bytes of a text.
+The estimate sorts a text's bytes into five kinds; each kind costs a fixed share of a token per byte, times a factor
+that is learnt for the model (`calibration`). No byte ever costs more than one token, so the estimate of a text is never
+above its bytes. A prompt costs a learnt constant beside its texts.
 
 Costs are whole numbers of a thousandth of a token: the estimate of a joined text is that of its parts, rounded once.
 """
@@ -11,18 +10,15 @@ Costs are whole numbers of a thousandth of a token: the estimate of a joined tex
 from __future__ import annotations
 
 import string
-import sys
-from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.llm.counting.learning import read_number
-from reasond_server.types.values import value
+from reasond_server.llm.counting.calibration import Calibration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.llm.model import Message
+    from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types import Json
 
 
@@ -35,39 +31,10 @@ _ASCII = bytes(range(128))
 # Thousandths of a token for each byte, before calibration: rounded up from the counts that tokenizers of today give
 # for English prose (letters 4.5 to a token, most spaces for nothing), for code, and for other scripts.
 _LETTER, _DIGIT, _BLANK, _SIGN, _OTHER = 220, 450, 120, 650, 420
-
-_FIRST_MARGIN = 0.4
-_LEAST_MARGIN, _MOST_MARGIN = 0.1, 1.0
-_DEVIATIONS = 3.0
-_WEIGHT = 0.2
-_LEAST_RATIO, _MOST_RATIO = 0.25, 8.0
-_CUT_PROMPT = 0.5
-
-
-@value
-class Calibration:
-    """What was learnt so far: `ratio` of reported to plain estimates, mean relative `deviation`, number of reports."""
-
-    ratio: float = 1.0
-    deviation: float = _FIRST_MARGIN / _DEVIATIONS
-    reports: int = 0
-
-    @property
-    def margin(self) -> float:
-        """By how much estimates are raised: 0.4 without any report, then between 0.1 and 1."""
-        return min(_MOST_MARGIN, max(_LEAST_MARGIN, _DEVIATIONS * self.deviation))
-
-    def add_report(self, *, estimated: float, reported: int) -> Calibration:
-        """Return the calibration after one more report."""
-        ratio = min(_MOST_RATIO, max(_LEAST_RATIO, reported / estimated))
-        if not self.reports:
-            return Calibration(ratio=ratio, deviation=self.deviation, reports=1)
-        distance = abs(ratio - self.ratio) / self.ratio
-        return Calibration(
-            ratio=self.ratio + _WEIGHT * (ratio - self.ratio),
-            deviation=self.deviation + _WEIGHT * (distance - self.deviation),
-            reports=self.reports + 1,
-        )
+# The same for `count_at_least`: below what any of the tokenizers and languages of decision 0026 needs. White space and
+# signs can be nearly free, up to 128 bytes for a token.
+_LEAST_LETTER, _LEAST_DIGIT, _LEAST_OTHER = 140, 250, 80
+_MOST_BYTES_PER_TOKEN = 128
 
 
 _UNCALIBRATED: Final = Calibration()
@@ -96,16 +63,10 @@ class EstimatingCounter:
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
         """Return an upper estimate of the input tokens of a call, with an allowance for each message's marks."""
-        cost, factor = self._build_cost(), self._compute_factor()
-        marks = int(self._message_tokens * factor * _TOKEN) * len(messages)
-        return _round_up(marks + cost(_join_contents(messages)))
-
-    def count_at_least(self, text: str) -> int:
-        """Return a lower estimate of the tokens of `text`, to tell whether a model wrote more than it was allowed.
-
-        Half of what the plain estimate says: what was learnt from prompts need not hold for what a model writes.
-        """
-        return _round_up(_cost_of(min(1.0, self.calibration.ratio))(text)) // 2
+        calibration = self.calibration
+        marks = int(self._message_tokens * calibration.upper_slope * _TOKEN) * len(messages)
+        template = int(calibration.upper_constant * _TOKEN)
+        return _round_up(template + marks + self._build_cost()(_join_contents(messages)))
 
     def head(self, text: str, tokens: int) -> str:
         """Return the longest beginning of `text` that has at most `tokens` tokens by estimate."""
@@ -141,13 +102,8 @@ class EstimatingCounter:
         self.observe(estimated=estimated, reported=reported)
 
     def observe(self, *, estimated: float, reported: int) -> None:
-        """Correct the calibration: a prompt had `reported` tokens that was `estimated` without calibration.
-
-        A report of far less is ignored: the count is missing, or the server cut the prompt.
-        """
-        if estimated > 0 and reported >= _CUT_PROMPT * estimated * _LEAST_RATIO:
-            self.calibration = self.calibration.add_report(estimated=estimated, reported=reported)
-
+        """Correct the calibration: a prompt that was plainly `estimated` had `reported` tokens."""
+        self.calibration = self.calibration.add_report(estimated=estimated, reported=reported)
         if self._parent is not None:
             self._parent.observe(estimated=estimated, reported=reported)
 
@@ -158,23 +114,15 @@ class EstimatingCounter:
         return forked
 
     def snapshot(self) -> Json:
-        """Return the calibration: `ratio`, `deviation`, `reports`."""
-        return asdict(self.calibration)
+        """Return the calibration."""
+        return self.calibration.snapshot()
 
     def restore(self, snapshot: Json) -> None:
         """Take over a calibration. Raises InternalError: `snapshot` is not one."""
-        self.calibration = Calibration(
-            ratio=read_number(snapshot, "ratio", least=_LEAST_RATIO, most=_MOST_RATIO),
-            deviation=read_number(snapshot, "deviation", least=0.0, most=_MOST_RATIO / _LEAST_RATIO),
-            reports=int(read_number(snapshot, "reports", least=0, most=sys.maxsize)),
-        )
-
-    def _compute_factor(self) -> float:
-        calibration = self.calibration
-        return calibration.ratio * (1 + calibration.margin)
+        self.calibration = Calibration.restore(snapshot)
 
     def _build_cost(self) -> Callable[[str], int]:
-        return _cost_of(self._compute_factor())
+        return _cost_of(self.calibration.upper_slope)
 
 
 # Building it takes longer than using it once; what was learnt moves the factor of a run only between its calls.
@@ -186,17 +134,34 @@ def _cost_of(factor: float) -> Callable[[str], int]:
     )
 
     def cost(text: str) -> int:
-        encoded = text.encode("utf-8", "surrogatepass")
-        # Most are letters: what is left without them is looked at in a fraction of the time.
-        rest = encoded.translate(None, _LETTERS)
-        digits = len(rest) - len(rest.translate(None, _DIGITS))
-        blanks = len(rest) - len(rest.translate(None, _BLANKS))
-        others = 0 if text.isascii() else len(rest.translate(None, _ASCII))
-        signs = len(rest) - digits - blanks - others
-        letters = len(encoded) - len(rest)
+        letters, digits, blanks, signs, others = _count_kinds(text)
         return letter * letters + digit * digits + blank * blanks + sign * signs + other * others
 
     return cost
+
+
+def _count_kinds(text: str) -> tuple[int, int, int, int, int]:
+    """Return the bytes of `text` that are letters, digits, white space, other ASCII and not ASCII."""
+    encoded = _encode(text)
+    # Most are letters: what is left without them is looked at in a fraction of the time.
+    rest = encoded.translate(None, _LETTERS)
+    digits = len(rest) - len(rest.translate(None, _DIGITS))
+    blanks = len(rest) - len(rest.translate(None, _BLANKS))
+    others = 0 if text.isascii() else len(rest.translate(None, _ASCII))
+    return len(encoded) - len(rest), digits, blanks, len(rest) - digits - blanks - others, others
+
+
+def count_at_least(text: str) -> int:
+    """Return a lower estimate of the tokens of `text` by any tokenizer."""
+    letters, digits, blanks, signs, others = _count_kinds(text)
+    cost = _LEAST_LETTER * letters + _LEAST_DIGIT * digits + _LEAST_OTHER * others
+    return max(cost // _TOKEN, (letters + digits + blanks + signs + others) // _MOST_BYTES_PER_TOKEN)
+
+
+def count_written(text: str, counter: TokenCounter) -> int:
+    """Return how many tokens a model wrote at least, by `counter` or by a lower estimate where it only estimates."""
+    is_estimate = isinstance(counter, EstimatingCounter | ByteCounter)
+    return count_at_least(text) if is_estimate else counter.count_text(text)
 
 
 def _join_contents(messages: Sequence[Message]) -> str:

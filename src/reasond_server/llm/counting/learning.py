@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from reasond_server.errors import InternalError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 
 _MOST_SEEN = 1_000_000_000
+_DOUBTFUL_TOKENS = 64
+_MISSING = object()
 
 
 @runtime_checkable
@@ -81,11 +84,40 @@ def read_number(snapshot: Json, name: str, *, least: float, most: float) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTemplate:
+    """The most that a template was seen to add: `added` tokens to prompts of `messages` messages, the fewest so far.
+
+    `each` is for every message more; None until prompts of two lengths were seen.
+    """
+
+    messages: int
+    added: int
+    each: int | None = None
+
+    def count_tokens(self, messages: int, *, guess: int) -> int:
+        """Return what is added to `messages` messages; an unseen message is taken for `guess` tokens."""
+        return self.added + (guess if self.each is None else self.each) * max(0, messages - self.messages)
+
+    def add_report(self, messages: int, added: int) -> SeenTemplate:
+        """Return what was seen with one more call: `added` tokens were added to `messages` messages."""
+        if messages == self.messages:
+            return replace(self, added=max(self.added, added))
+        each = -(-(added - self.added) // (messages - self.messages))
+        each = max(each, self.each or 0)
+        return (
+            replace(self, each=each)
+            if messages > self.messages
+            else SeenTemplate(messages=messages, added=added, each=each)
+        )
+
+
 class TemplateAllowance:
     """Tokens for the marks around messages: `prompt_tokens` once and `message_tokens` for each.
 
     A configured allowance (`is_configured`) is taken for true and stays. Any other is an upper guess, generous for
-    the templates in common use, until the first usage is reported; then it is the most that was seen per message.
+    the templates in common use, until the first usage is reported; then it is the most that was seen. A report of
+    many more tokens is doubted: it counts only if the next one confirms it.
     Learning from several threads at once may miss one of their reports, never more.
     """
 
@@ -95,20 +127,27 @@ class TemplateAllowance:
         self._message_tokens = message_tokens
         self._prompt_tokens = prompt_tokens
         self.is_configured = is_configured
-        self._seen: int | None = None
+        self._seen: SeenTemplate | None = None
+        self._has_doubt = False
 
     def count_tokens(self, messages: int) -> int:
         """Return what is added to `messages` messages."""
         if self._seen is not None:
-            return self._seen * messages
+            return self._seen.count_tokens(messages, guess=self._message_tokens)
         return self._prompt_tokens + self._message_tokens * messages
 
     def learn(self, *, messages: int, text_tokens: int, reported: int) -> None:
         """Learn from a call. Fewer tokens than its texts have mean a cut prompt and say nothing of the template."""
         if self.is_configured or not messages or reported < text_tokens:
             return
-        added = -(-(reported - text_tokens) // messages)
-        self._seen = max(added, self._seen or 0)
+        added = reported - text_tokens
+        is_doubtful = added > self.count_tokens(messages) + _DOUBTFUL_TOKENS
+        if is_doubtful and not self._has_doubt:
+            self._has_doubt = True
+        else:
+            self._has_doubt = False
+            seen = self._seen or SeenTemplate(messages=messages, added=added)
+            self._seen = seen.add_report(messages, added)
         if self._parent is not None:
             self._parent.learn(messages=messages, text_tokens=text_tokens, reported=reported)
 
@@ -119,10 +158,19 @@ class TemplateAllowance:
         return forked
 
     def snapshot(self) -> Json:
-        """Return what was learnt: `seen` tokens of each message, null for nothing yet."""
-        return {"seen": self._seen}
+        """Return what was learnt: `seen` is null for nothing yet."""
+        return {"seen": None if self._seen is None else asdict(self._seen), "has_doubt": self._has_doubt}
 
     def restore(self, snapshot: Json) -> None:
         """Replace what was learnt by `snapshot`. Raises InternalError: as `Forkable.restore`."""
-        is_new = isinstance(snapshot, dict) and snapshot.get("seen", 0) is None
-        self._seen = None if is_new else int(read_number(snapshot, "seen", least=0, most=_MOST_SEEN))
+        seen = snapshot.get("seen", _MISSING) if isinstance(snapshot, dict) else _MISSING
+        if isinstance(seen, dict):
+            names = ("messages", "added") if seen.get("each") is None else ("messages", "added", "each")
+            self._seen = SeenTemplate(**{name: read_number(seen, name, least=0, most=_MOST_SEEN) for name in names})
+        elif seen is None:
+            self._seen = None
+        else:
+            # Earlier releases knew one number for every message; executions that they began are gone on with.
+            each = int(read_number(snapshot, "seen", least=0, most=_MOST_SEEN))
+            self._seen = SeenTemplate(messages=0, added=0, each=each)
+        self._has_doubt = snapshot.get("has_doubt") is True

@@ -16,15 +16,16 @@ from reasond_server.errors import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
+from reasond_server.llm.counting.requests import text_of_call
 from reasond_server.llm.model import CALLERS_TIME, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.json_values import parse_json
 from reasond_server.llm.openai.protocol import AnswerEnd, UpstreamReportError
 from reasond_server.llm.openai.sse import SseReader
-from reasond_server.llm.openai.usage_reports import complete_usage, warn_of_truncation
+from reasond_server.llm.openai.usage_reports import settle_usage
 from reasond_server.llm.stopping import StopFilter
-from reasond_server.types import UsageSource
+from reasond_server.types import ToolCall, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.protocol import Decoder
     from reasond_server.llm.openai.transport import Upstream
     from reasond_server.telemetry.observers import BackendObserver
-    from reasond_server.types import ToolCall, Usage
+    from reasond_server.types import Usage
 
 
 _LINGER_FOR_USAGE_S = 2.0
@@ -95,7 +96,7 @@ class AnswerReader:
 
     @property
     def written(self) -> str:
-        """Everything that the model wrote, as far as it was let through."""
+        """Everything that the model wrote, calls included, as far as it was let through."""
         return "".join(self._written)
 
     def take(self, data: bytes) -> list[Text | ReasoningText | ToolCall]:
@@ -141,6 +142,7 @@ class AnswerReader:
                 events.append(ReasoningText(text=self._note(thought)))
             else:
                 self._taken += 1
+                self._written.extend([text_of_call(piece) for piece in run if isinstance(piece, ToolCall)])
                 self.has_content = True
                 events.extend(run)
         self.is_done = self.is_done or self.is_stopped
@@ -417,13 +419,13 @@ class StreamedAnswer:
         ending, reason = self._reader.find_end(), self._find_reason()
         if reason is None:
             raise faults.fault_of_breach(self._options, "ended its answer without telling why it stopped")
-        messages = self._request.messages
-        truncated = warn_of_truncation(ending.usage, messages=messages, counter=self._counter)
-        usage = complete_usage(ending.usage, messages=messages, written=self._reader.written, counter=self._counter)
+        usage, doubts = settle_usage(
+            ending.usage, request=self._request, written=self._reader.written, counter=self._counter
+        )
         if usage.source is not UsageSource.REPORTED:
             self._observer.usage_mended(self._options.name, usage.source.value)
         is_stopped = self._is_stopped_in_reasoning(reason, usage)
-        own = [warning for warning in (truncated, _STOPPED_IN_REASONING if is_stopped else "") if warning]
+        own = (*doubts, _STOPPED_IN_REASONING) if is_stopped else doubts
         return Finished(
             reason=reason,
             usage=usage,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import random as randomness
 import time
 from dataclasses import replace
@@ -9,13 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 from reasond_server.errors import SettingsError, show
 from reasond_server.llm.counting import EstimatingCounter, choose_counter
-from reasond_server.llm.counting.tokenizers import TiktokenCounter
+from reasond_server.llm.counting.tokenizers import TiktokenCounter, ranks_of
 from reasond_server.llm.model import ChatRequest
 from reasond_server.llm.openai.chat import ChatCompletions, messages_of
 from reasond_server.llm.openai.openai_model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.server_count import ServerCount
 from reasond_server.llm.openai.transport import OpenAITransport
+from reasond_server.llm.profiles import family_of
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.transport import Transport
     from reasond_server.telemetry.observers import BackendObserver
+
+_log = logging.getLogger("reasond.llm.counting")
 
 CounterKind = Literal["auto", "server", "tokenizer", "tiktoken", "estimate", "bytes"]
 
@@ -90,9 +95,25 @@ def _choose_counter(
         places = ", ".join(map(str, rank_folders)) or "none"
         raise SettingsError(
             f'count = "tiktoken", but there are no ranks of {show(options.model)} on this machine',
-            remedy=f"Install reasond-server[tiktoken] and put the file of ranks into one of: {places}.",
+            remedy=f"Install reasond-server[tiktoken] and run `reasond tokenizer fetch`, or put the file of ranks into "
+            f"one of: {places}.",
         )
+    if isinstance(counter, EstimatingCounter) and not options.profile.count_path:
+        how = _explain_counting(options.model)
+        _log.warning("tokens of %s are estimated; to have them counted, %s", show(options.model), how)
     return counter
+
+
+def _explain_counting(model: str) -> str:
+    """Return what to do so that the tokens of `model` are counted on our side, with the command."""
+    if name := ranks_of(model):
+        return f"run `reasond tokenizer fetch {name}` once and start again"
+    if importlib.util.find_spec("tiktoken") is None and family_of(model).startswith("openai"):
+        return "run `pip install 'reasond-server[tiktoken]'` and `reasond tokenizer fetch` once and start again"
+    return (
+        "set tokenizer_file to the model's tokenizer.json (`pip install 'reasond-server[tokenizers]'`), or name the "
+        "profile of a server that counts"
+    )
 
 
 def _build_server_count(

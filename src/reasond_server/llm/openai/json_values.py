@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from types import NoneType
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from reasond_server.errors import ModelProtocolError
 
+_NO_JSON = "that is not JSON in UTF-8"
+_KINDS = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    NoneType: "null",
+}
 _ESCAPED_SURROGATE = (b"\\ud", b"\\uD")
 
 
@@ -25,7 +35,7 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its values
     except ValueError:
         if any(mark in data for mark in _ESCAPED_SURROGATE):
             return _parse_with_halves(data)
-        raise _build_error() from None
+        raise _build_error(_find_fault(data)) from None
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
@@ -36,7 +46,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     """
     value = parse_json(data)
     if not isinstance(value, dict):
-        raise _build_error()
+        raise _build_error(f"that is {_KINDS[type(value)]} where an object belongs")
     return value
 
 
@@ -60,7 +70,21 @@ def _parse_with_halves(data: bytes) -> Any:  # noqa: ANN401 - as above
     try:
         return _mend(json.loads(data))
     except (ValueError, RecursionError):
-        raise _build_error() from None
+        raise _build_error(_find_fault(data)) from None
+
+
+def _find_fault(data: bytes) -> str:
+    """Return what is wrong with `data`, which could not be parsed."""
+    try:
+        json.loads(data)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return _NO_JSON
+    except RecursionError:
+        return f"{_NO_JSON}, or nests values too deep"
+    except ValueError:
+        return "with a whole number of more than 4,300 digits"
+    # It begins with a mark of byte order, or is UTF-16.
+    return _NO_JSON
 
 
 def _mend(value: Any) -> Any:  # noqa: ANN401 - as above
@@ -74,8 +98,8 @@ def _mend(value: Any) -> Any:  # noqa: ANN401 - as above
     return value
 
 
-def _build_error() -> ModelProtocolError:
+def _build_error(what: str) -> ModelProtocolError:
     return ModelProtocolError(
-        "The model server sent an event that is not JSON in UTF-8",
+        f"The model server sent an event {what}",
         remedy="Check that base_url is the address of an OpenAI-compatible API, with no proxy that alters it.",
     )

@@ -5,56 +5,108 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from reasond_server.llm.counting.estimates import count_at_least
+from reasond_server.llm.counting.requests import bound_extras, bound_messages, count_bytes, count_request
 from reasond_server.types import Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.llm.model import Message, TokenCounter
+    from reasond_server.llm.model import ChatRequest, Message, TokenCounter
 
 _LEAST_OF_EXACT = 0.7
 _LEAST_OF_ESTIMATE = 0.5
 _BYTES_PER_TOKEN = 4
 _SMALLEST_PROMPT = 64
-# Only runs of one sign make tokens that long, and no answer of some hundred bytes consists of them.
-_MOST_BYTES_PER_TOKEN = 32
 _SHORT_BYTES = 256
-_MAX_TOKENS_REPORTED = 1_000_000_000
+_MOST_READ = 10**12
+# By so many tokens more than the bytes sent, or than the answer may have, a report is doubtful: templates add less.
+_DOUBTFUL_TOKENS = 1024
+# More than that no server adds unseen, neither to a prompt nor to an answer.
+_MOST_HIDDEN_TOKENS = 100_000
+_HIDDEN_PROMPT = (
+    f"The model server reports over {_DOUBTFUL_TOKENS} tokens more than the prompt can have: it adds a prompt of its "
+    "own, or its report is false."
+)
+_HIDDEN_OUTPUT = (
+    f"The model server reports over {_DOUBTFUL_TOKENS} tokens more than it was allowed and wrote: it reasons beyond "
+    "max_tokens unseen, or its report is false."
+)
+_IMPOSSIBLE = "The model server reports {reported} tokens of {what}, which cannot be: our own count takes their place."
 
 
-def complete_usage(
-    reported: Usage | None, *, messages: Sequence[Message], written: str, counter: TokenCounter
-) -> Usage:
-    """Return the usage of a call.
+def settle_usage(
+    reported: Usage | None, *, request: ChatRequest, written: str, counter: TokenCounter
+) -> tuple[Usage, Sequence[str]]:
+    """Return the usage of a call, and warnings of reports that are doubtful or cannot be true.
 
-    Where a report lacks prompt tokens or has far less output than came, our own count completes it
-    (UsageSource.PARTIAL). Without a report all is our own count (UsageSource.ESTIMATED).
+    Where a report lacks prompt tokens, has far less output than came, or far more of either than there can be, our own
+    count takes its place (UsageSource.PARTIAL). Where nothing is left of it, or without one, all is our own count
+    (UsageSource.ESTIMATED).
     """
     if reported is None:
-        return Usage(
-            input_tokens=counter.count_prompt(messages),
+        counted = count_request(request, counter)
+        usage = Usage(
+            input_tokens=counted,
             output_tokens=counter.count_text(written),
             model_calls=1,
             source=UsageSource.ESTIMATED,
         )
-    is_output_missing = bool(written) and reported.output_tokens <= _find_floor(written, counter)
-    if reported.input_tokens and not is_output_missing:
-        return reported if reported.model_calls == 1 else replace(reported, model_calls=1)
-    return replace(
+        return usage, ()
+    given, doubt_of_prompt = _check_prompt(reported.input_tokens, request)
+    output, doubt_of_output = _check_output(reported.output_tokens, request, written, counter)
+    truncated = warn_of_truncation(reported, messages=request.messages, counter=counter) if given else ""
+    warnings = [warning for warning in (doubt_of_prompt, doubt_of_output, truncated) if warning]
+    if given and output is not None:
+        return reported if reported.model_calls == 1 else replace(reported, model_calls=1), warnings
+    source = UsageSource.PARTIAL if given or output is not None else UsageSource.ESTIMATED
+    given = given or count_request(request, counter)
+    output = counter.count_text(written) if output is None else output
+    usage = replace(
         reported,
-        input_tokens=reported.input_tokens or counter.count_prompt(messages),
-        output_tokens=counter.count_text(written) if is_output_missing else reported.output_tokens,
+        input_tokens=given,
+        output_tokens=output,
+        cached_input_tokens=min(reported.cached_input_tokens, given),
+        reasoning_tokens=min(reported.reasoning_tokens, output),
         model_calls=1,
-        source=UsageSource.PARTIAL,
+        source=source,
     )
+    return usage, warnings
 
 
-def _find_floor(written: str, counter: TokenCounter) -> int:
-    """Return the most tokens that cannot be true for `written`: half of an exact count, else by bytes."""
-    size = len(_to_utf8(written))
+def _check_prompt(reported: int, request: ChatRequest) -> tuple[int, str]:
+    """Return the reported tokens of the prompt, 0 where they are missing or cannot be true, and a warning if any."""
+    excess = reported - bound_messages(request.messages)
+    if excess > _DOUBTFUL_TOKENS:
+        excess -= bound_extras(request)
+    if excess <= _DOUBTFUL_TOKENS:
+        return reported, ""
+    if excess <= _MOST_HIDDEN_TOKENS:
+        return reported, _HIDDEN_PROMPT
+    return 0, _IMPOSSIBLE.format(reported=reported, what="the prompt")
+
+
+def _check_output(reported: int, request: ChatRequest, written: str, counter: TokenCounter) -> tuple[int | None, str]:
+    """Return the reported tokens of the output, None where they cannot be true, and a warning if any."""
+    size = count_bytes(written)
+    if written and reported < max(1, _find_floor(written, size, counter)):
+        return None, ""
+    excess = reported - max(request.max_tokens, size)
+    if excess <= _DOUBTFUL_TOKENS:
+        return reported, ""
+    if excess <= _MOST_HIDDEN_TOKENS:
+        return reported, _HIDDEN_OUTPUT
+    return None, _IMPOSSIBLE.format(reported=reported, what="the answer")
+
+
+def _find_floor(written: str, size: int, counter: TokenCounter) -> int:
+    """Return the fewest tokens that can be true for `written`: more than half of an exact count, else a lower estimate.
+
+    Of a short text any number can be true.
+    """
     if size < _SHORT_BYTES:
         return 0
-    return counter.count_text(written) // 2 if counter.is_exact else size // _MOST_BYTES_PER_TOKEN
+    return counter.count_text(written) // 2 + 1 if counter.is_exact else count_at_least(written)
 
 
 def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], counter: TokenCounter) -> str:
@@ -70,7 +122,7 @@ def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], c
     if counter.is_exact:
         expected = counter.count_prompt(messages)
     else:
-        expected = len(_to_utf8("".join([message.content for message in messages]))) // _BYTES_PER_TOKEN
+        expected = sum([count_bytes(message.content) for message in messages]) // _BYTES_PER_TOKEN
         if reported.input_tokens < expected * least:
             # The estimate can only lower what is expected, and making it takes longer than all else here.
             expected = min(expected, counter.count_prompt(messages))
@@ -81,11 +133,6 @@ def warn_of_truncation(reported: Usage | None, *, messages: Sequence[Message], c
         f"The prompt was truncated upstream: the model server reports {reported.input_tokens} tokens of it, "
         f"we sent {about}{expected}. Raise the server's context length."
     )
-
-
-def _to_utf8(text: str) -> str | bytes:
-    """Return `text`, or its bytes where their number differs."""
-    return text if text.isascii() else text.encode("utf-8", "replace")
 
 
 def usage_of(reported: object) -> Usage | None:
@@ -109,10 +156,10 @@ def usage_of(reported: object) -> Usage | None:
 
 
 def _count(reported: object, *names: str) -> int:
-    """Return the first of the named fields that is a believable count, else 0."""
+    """Return the first of the named fields that is a count, else 0."""
     if isinstance(reported, dict):
         for name in names:
             value = reported.get(name)
-            if type(value) is int and 0 < value <= _MAX_TOKENS_REPORTED:
-                return value
+            if type(value) is int and value > 0:
+                return min(value, _MOST_READ)
     return 0

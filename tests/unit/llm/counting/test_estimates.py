@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Learner
-from reasond_server.llm.counting.estimates import Calibration
+from reasond_server.llm.counting.calibration import Calibration
+from reasond_server.llm.counting.estimates import count_at_least
 from reasond_server.llm.model import Message, Role
+from tests.unit.llm.counting.tokenizer_samples import SAMPLES
 
 TEXTS = st.text(
     alphabet=st.one_of(st.sampled_from("abcXYZ  \n\t.,<>/0123456789é你😀_"), st.characters(codec=None)), max_size=120
@@ -61,11 +63,11 @@ def test_the_margin_falls_while_reports_agree_and_rises_when_they_do_not() -> No
     assert Calibration().margin == pytest.approx(0.4)
     assert calibrate(2.0).calibration.margin == pytest.approx(0.4)
     steady = calibrate(*[2.0] * 20)
-    assert steady.calibration.ratio == pytest.approx(2.0)
-    assert steady.calibration.margin == pytest.approx(0.1)
-    steady.observe(estimated=1000, reported=6000)
-    assert steady.calibration.ratio == pytest.approx(2.8)
-    assert steady.calibration.margin == pytest.approx(1.0)
+    assert steady.calibration.slope == pytest.approx(2.0, rel=0.1)
+    assert steady.calibration.margin == pytest.approx(0.1, abs=0.02)
+    steady.observe(estimated=1000, reported=3000)
+    assert steady.calibration.slope > 2.1
+    assert 0.15 < steady.calibration.margin < 0.4
 
 
 @given(st.lists(st.floats(0.97, 1.03), min_size=2, max_size=40), st.floats(0.4, 4.0))
@@ -73,7 +75,8 @@ def test_a_model_whose_prompts_vary_by_three_per_cent_is_never_underestimated(no
     counter = EstimatingCounter()
     for each in noise:
         calibration = counter.calibration
-        assert not calibration.reports or calibration.ratio * (1 + calibration.margin) >= true * each
+        expected = calibration.upper_constant + 10_000 * calibration.upper_slope
+        assert not calibration.reports or expected >= 10_000 * true * each
         counter.observe(estimated=10_000, reported=round(10_000 * true * each))
 
 
@@ -105,6 +108,19 @@ def test_english_prose_is_not_underestimated_before_any_report() -> None:
     assert 50 * 16 <= EstimatingCounter().count_text(prose) <= 50 * 16 * 2
 
 
+@pytest.mark.parametrize("script", SAMPLES)
+def test_the_lower_estimate_is_below_the_truth_in_every_script(script: str) -> None:
+    sample = SAMPLES[script]
+    assert sample.fewest / 12 <= count_at_least(sample.text) < sample.fewest
+
+
+@pytest.mark.parametrize("script", SAMPLES)
+def test_bytes_are_above_the_truth_in_every_script(script: str) -> None:
+    sample = SAMPLES[script]
+    # SentencePiece puts a blank before a text; the allowance for each message covers it.
+    assert ByteCounter().count_text(sample.text) + 1 >= sample.most
+
+
 def test_reports_from_many_threads_do_not_break_it() -> None:
     counter = EstimatingCounter()
 
@@ -117,7 +133,7 @@ def test_reports_from_many_threads_do_not_break_it() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert counter.calibration.ratio == pytest.approx(1.5)
+    assert 100 * counter.calibration.slope + counter.calibration.constant == pytest.approx(150, rel=0.05)
 
 
 @pytest.mark.parametrize("unit", ["a", " ", ".", "你", " word", "\n \t", "1"])

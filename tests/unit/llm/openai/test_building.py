@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ HELLO = [Message(role=Role.USER, content="Hello.")]
 def options(base_url: str = "http://127.0.0.1:1/v1", profile: str = "llamacpp", **more: str) -> BackendOptions:
     return BackendOptions(
         name="llm",
-        model="m",
+        model=more.get("model", "m"),
         base_url=base_url,
         profile=find_profile("m", base_url, profile),
         protocol="responses" if more.get("protocol") == "responses" else "chat",
@@ -66,6 +67,36 @@ async def test_without_anything_at_hand_auto_estimates() -> None:
         assert await model.count_exactly(HELLO) is None
     finally:
         await model.aclose()
+
+
+@pytest.mark.parametrize(
+    ("model", "has_tiktoken", "command"),
+    [
+        ("gpt-4o", False, "pip install 'reasond-server[tiktoken]'` and `reasond tokenizer fetch`"),
+        ("gpt-4o", True, "reasond tokenizer fetch o200k_base`"),
+        ("gpt-4", True, "reasond tokenizer fetch cl100k_base`"),
+        ("qwen3-8b", True, "tokenizer_file to the model's tokenizer.json (`pip install 'reasond-server[tokenizers]'`)"),
+    ],
+)
+def test_that_tokens_will_be_estimated_is_told_once_with_the_command_that_ends_it(
+    model: str,
+    has_tiktoken: bool,  # noqa: FBT001 - a parameter of the cases
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if not has_tiktoken:
+        for name in [one for one in sys.modules if one.partition(".")[0] == "tiktoken"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "tiktoken", None)
+    build_model(options(profile="generic", model=model))
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line.startswith(f"tokens of '{model}' are estimated")
+    assert command in line
+    caplog.clear()
+    build_model(options(profile="generic", model=model), counter_kind="estimate")
+    build_model(options(profile="llamacpp", model=model))
+    assert not caplog.records
 
 
 def test_a_way_of_counting_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> None:

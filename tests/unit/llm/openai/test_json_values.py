@@ -23,10 +23,29 @@ def test_what_is_no_json_is_a_breach_of_protocol(data: bytes) -> None:
         parse_json(data)
 
 
-@pytest.mark.parametrize("data", [b"[]", b"1", b"null", b'"x"'])
-def test_what_is_no_object_is_a_breach_of_protocol(data: bytes) -> None:
-    with pytest.raises(ModelProtocolError):
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"[]", "an array"),
+        (b"1", "a number"),
+        (b"1.5", "a number"),
+        (b"true", "true or false"),
+        (b"null", "null"),
+        (b'"x"', "a string"),
+    ],
+)
+def test_valid_json_that_is_no_object_is_called_what_it_is(data: bytes, kind: str) -> None:
+    with pytest.raises(ModelProtocolError, match=f"that is {kind} where an object belongs"):
         parse_object(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"1" * 5000, "more than 4,300 digits"), (b"[" * 100_000 + b"]" * 100_000, "nests values too deep")],
+)
+def test_valid_json_that_cannot_be_read_is_not_called_something_else(data: bytes, said: str) -> None:
+    with pytest.raises(ModelProtocolError, match=said):
+        parse_json(data)
 
 
 @given(st.binary(max_size=60))

@@ -58,7 +58,7 @@ async def test_only_the_owner_can_read_the_files(tmp_path: Path, time: Time) -> 
     finally:
         os.umask(old)
     assert set(modes.values()) == {0o600}
-    assert {"reasond.db", "reasond.db-wal", "reasond.db.lock"} <= set(modes)
+    assert {"reasond.db", "reasond.db-wal"} <= set(modes)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 

@@ -141,7 +141,7 @@ class ChainOfThoughtConfig(google.protobuf.message.Message):
     temperature: builtins.float
     """Sampling temperature, 0.0-2.0; built-in default 0.7."""
     show_reasoning: builtins.bool
-    """Whether the result carries the reasoning text in its trace; built-in default true."""
+    """Whether the text before the answer is streamed, and the result has a trace; built-in default true."""
     def __init__(
         self,
         *,
@@ -175,7 +175,7 @@ class BoundedContextConfig(google.protobuf.message.Message):
     chunk_size: builtins.int
     """Size C of the whole window in tokens (prompt + carryover + generated), 1024-32768; default 8192."""
     carryover_size: builtins.int
-    """Most tokens m carried from one window to the next, 512-16384 and less than C; default 4096."""
+    """Most tokens m carried from one window to the next, 512-16384 and less than C; default 4096, or half of C if that is less."""
     max_iterations: builtins.int
     """Most reasoning iterations, 1-50; default 5. Reading the material is not counted here."""
     carryover_mode: global___CarryoverMode.ValueType

@@ -1,0 +1,205 @@
+"""What the usage that servers report teaches of a model's tokenizer and template.
+
+Reported tokens are taken to be a straight line over the plain estimate of a prompt: `constant + slope * estimated`. The
+slope belongs to the tokenizer, the constant to the server, whose template may add hundreds of tokens to each call. Each
+report moves both, as a Kalman filter does: a short prompt mostly the constant, a long one mostly the slope.
+
+A report far off the line is doubted: it counts only if the next one confirms it. So a single false report teaches
+nothing, and a change of the server or of the language is learnt from its second call.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from reasond_server.llm.counting.learning import read_number
+
+if TYPE_CHECKING:
+    from reasond_server.types import Json
+
+
+# Before any report: no constant, give or take 100 tokens; a slope of 1, give or take a half. Between the tokenizers and
+# languages of decision 0026 it goes from 0.3 to 2.5.
+_CONSTANT_VARIANCE = 100.0**2
+_SLOPE_VARIANCE = 0.5**2
+# From here on a prompt says more of the slope than of the constant.
+_LONG_TOKENS = math.sqrt(_CONSTANT_VARIANCE / _SLOPE_VARIANCE)
+# How far reports are off the line though nothing changed: a share of the prompt, and some tokens.
+_NOISE_SHARE, _NOISE_TOKENS = 0.2, 8.0
+# What becomes less certain with each report, since texts and servers change.
+_CONSTANT_DRIFT, _SLOPE_DRIFT = 10.0**2, 0.1**2
+_DOUBTFUL_DEVIATIONS = 5.0
+
+_LEAST_SLOPE, _MOST_SLOPE = 0.25, 8.0
+_MOST_CONSTANT = 1_000_000.0
+_CUT_PROMPT = 0.5 * _LEAST_SLOPE
+
+_FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 0.4, 0.1, 1.0
+_DEVIATIONS = 3.0
+_DEVIATION_WEIGHT, _MOST_DISTANCE = 0.2, 1.0
+_CONSTANT_MARGIN = 0.1
+_MOST_SNAPSHOT = 1e15
+_ROUNDING = 1.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was learnt so far.
+
+    Attributes:
+        constant: tokens that every call has beyond its prompt, at least 0.
+        slope: tokens for each token of a plain estimate.
+        constant_variance: how uncertain the constant is; `slope_variance` and `covariance` likewise.
+        deviation: mean distance of reports from the line, as a share of what was expected.
+        reports: number of reports that were believed.
+        doubted_estimated: plain estimate of the report before, if that was too far off the line to be believed; else 0.
+        doubted_reported: its tokens.
+    """
+
+    constant: float = 0.0
+    slope: float = 1.0
+    constant_variance: float = _CONSTANT_VARIANCE
+    slope_variance: float = _SLOPE_VARIANCE
+    covariance: float = 0.0
+    deviation: float = _FIRST_MARGIN / _DEVIATIONS
+    reports: int = 0
+    doubted_estimated: float = 0.0
+    doubted_reported: int = 0
+
+    @property
+    def margin(self) -> float:
+        """By how much estimates are raised: 0.4 until a long prompt was reported, then between 0.1 and 1."""
+        unknown = _FIRST_MARGIN * self.slope_variance / _SLOPE_VARIANCE
+        return min(_MOST_MARGIN, max(_LEAST_MARGIN, unknown, _DEVIATIONS * self.deviation))
+
+    @property
+    def upper_slope(self) -> float:
+        """Tokens to expect at most for each token of a plain estimate."""
+        return self.slope * (1 + self.margin)
+
+    @property
+    def upper_constant(self) -> float:
+        """Tokens to expect at most beyond the prompt."""
+        return self.constant * (1 + _CONSTANT_MARGIN)
+
+    def add_report(self, *, estimated: float, reported: int) -> Calibration:
+        """Return the calibration after one more report: a prompt had `reported` tokens that was plainly `estimated`.
+
+        A report of far less says nothing: the count is missing, or the server cut the prompt.
+        """
+        if estimated <= 0 or reported < _CUT_PROMPT * estimated:
+            return self
+        now = _drift(self)
+        if _is_believable(now, estimated, reported):
+            return _move(now, estimated, reported)
+        doubted = self.doubted_estimated, self.doubted_reported
+        if self.doubted_estimated:
+            other = _drift(_move(_widen(self, *doubted), *doubted))
+            if _is_believable(other, estimated, reported):
+                return _move(other, estimated, reported)
+        deviation = _find_deviation(now, estimated, reported)
+        return replace(now, doubted_estimated=estimated, doubted_reported=reported, deviation=deviation)
+
+    def snapshot(self) -> Json:
+        """Return it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def restore(cls, snapshot: Json) -> Calibration:
+        """Return the calibration of a snapshot.
+
+        Earlier releases had a slope alone and called it `ratio`; executions that they began are gone on with.
+
+        Raises:
+            InternalError: it is none.
+        """
+        deviation: float = read_number(snapshot, "deviation", least=0.0, most=_MOST_SNAPSHOT)
+        reports = int(read_number(snapshot, "reports", least=0, most=sys.maxsize))
+        if "ratio" in snapshot:
+            slope: float = read_number(snapshot, "ratio", least=_LEAST_SLOPE, most=_MOST_SLOPE)
+            variance = _SLOPE_DRIFT if reports else _SLOPE_VARIANCE
+            return cls(slope=slope, slope_variance=variance, deviation=deviation, reports=reports)
+        constant_variance = read_number(snapshot, "constant_variance", least=0.0, most=_MOST_SNAPSHOT)
+        slope_variance = read_number(snapshot, "slope_variance", least=0.0, most=_MOST_SNAPSHOT)
+        covariance = math.sqrt(constant_variance * slope_variance) * _ROUNDING
+        return cls(
+            constant=read_number(snapshot, "constant", least=0.0, most=_MOST_CONSTANT),
+            slope=read_number(snapshot, "slope", least=_LEAST_SLOPE, most=_MOST_SLOPE),
+            constant_variance=constant_variance,
+            slope_variance=slope_variance,
+            covariance=read_number(snapshot, "covariance", least=-covariance, most=covariance),
+            deviation=deviation,
+            reports=reports,
+            doubted_estimated=read_number(snapshot, "doubted_estimated", least=0.0, most=_MOST_SNAPSHOT),
+            doubted_reported=int(read_number(snapshot, "doubted_reported", least=0, most=_MOST_SNAPSHOT)),
+        )
+
+
+def _drift(calibration: Calibration) -> Calibration:
+    return replace(
+        calibration,
+        constant_variance=_raise(calibration.constant_variance, by=_CONSTANT_DRIFT, most=_CONSTANT_VARIANCE),
+        slope_variance=_raise(calibration.slope_variance, by=_SLOPE_DRIFT, most=_SLOPE_VARIANCE),
+    )
+
+
+def _widen(calibration: Calibration, estimated: float, reported: int) -> Calibration:
+    """Return the same line, uncertain enough that this report may be true."""
+    distance = abs(_find_distance(calibration, estimated, reported))
+    is_long = estimated >= _LONG_TOKENS
+    return replace(
+        calibration,
+        constant_variance=_CONSTANT_VARIANCE if is_long else max(_CONSTANT_VARIANCE, distance**2),
+        slope_variance=max(_SLOPE_VARIANCE, (distance / estimated) ** 2) if is_long else _SLOPE_VARIANCE,
+        covariance=0.0,
+    )
+
+
+def _find_distance(calibration: Calibration, estimated: float, reported: int) -> float:
+    return reported - calibration.constant - calibration.slope * estimated
+
+
+def _find_variance(calibration: Calibration, estimated: float) -> float:
+    """Return the variance of the distance of a report."""
+    line = calibration.constant_variance + estimated * (
+        2 * calibration.covariance + estimated * calibration.slope_variance
+    )
+    return line + (_NOISE_SHARE * estimated) ** 2 + _NOISE_TOKENS**2
+
+
+def _is_believable(calibration: Calibration, estimated: float, reported: int) -> bool:
+    distance = _find_distance(calibration, estimated, reported)
+    return distance**2 <= _DOUBTFUL_DEVIATIONS**2 * _find_variance(calibration, estimated)
+
+
+def _move(calibration: Calibration, estimated: float, reported: int) -> Calibration:
+    """Return the calibration with the line moved towards a report."""
+    distance, variance = _find_distance(calibration, estimated, reported), _find_variance(calibration, estimated)
+    constant_share = calibration.constant_variance + estimated * calibration.covariance
+    slope_share = calibration.covariance + estimated * calibration.slope_variance
+    return Calibration(
+        constant=min(_MOST_CONSTANT, max(0.0, calibration.constant + distance * constant_share / variance)),
+        slope=min(_MOST_SLOPE, max(_LEAST_SLOPE, calibration.slope + distance * slope_share / variance)),
+        constant_variance=max(0.0, calibration.constant_variance - constant_share**2 / variance),
+        slope_variance=max(0.0, calibration.slope_variance - slope_share**2 / variance),
+        covariance=calibration.covariance - constant_share * slope_share / variance,
+        deviation=_find_deviation(calibration, estimated, reported),
+        reports=calibration.reports + 1,
+    )
+
+
+def _find_deviation(calibration: Calibration, estimated: float, reported: int) -> float:
+    """Return the deviation after a report; it moves the less, the less is known of the slope."""
+    expected = calibration.constant + calibration.slope * estimated
+    distance = min(_MOST_DISTANCE, abs(reported - expected) / expected)
+    known = 1 - min(1.0, calibration.slope_variance / _SLOPE_VARIANCE)
+    weight = _DEVIATION_WEIGHT * known * estimated / (estimated + _LONG_TOKENS)
+    return calibration.deviation + weight * (distance - calibration.deviation)
+
+
+def _raise(variance: float, *, by: float, most: float) -> float:
+    """Return a variance raised, but not above `most`; a larger one stays."""
+    return max(variance, min(most, variance + by))

@@ -1,0 +1,57 @@
+"""The size of a whole call: its messages, and what is sent beside their contents, which counters do not see."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reasond_server.llm.model import ChatRequest, Message, TokenCounter
+    from reasond_server.types import ToolCall
+
+
+_BYTES_PER_MESSAGE = 64
+_TOKENS_PER_EXTRA = 16
+
+
+def count_request(request: ChatRequest, counter: TokenCounter) -> int:
+    """Return the input tokens of a call by `counter`, with its tools, its calls and its schema."""
+    return counter.count_prompt(request.messages) + count_extras(request, counter)
+
+
+def count_extras(request: ChatRequest, counter: TokenCounter) -> int:
+    """Return the tokens of what is sent beside the contents of messages: tools, calls and a schema."""
+    return sum([counter.count_text(text) + _TOKENS_PER_EXTRA for text in _list_extras(request)])
+
+
+def bound_messages(messages: Sequence[Message]) -> int:
+    """Return an upper bound of a prompt's tokens that no tokenizer exceeds: a token is at least one byte."""
+    return sum([count_bytes(message.content) + _BYTES_PER_MESSAGE for message in messages])
+
+
+def bound_extras(request: ChatRequest) -> int:
+    """Return an upper bound of the tokens that `count_extras` counts."""
+    return sum([count_bytes(text) + _BYTES_PER_MESSAGE for text in _list_extras(request)])
+
+
+def count_bytes(text: str) -> int:
+    """Return the bytes of `text` in UTF-8, with one for each half of a character."""
+    # Whether a text is ASCII is known without a look at it.
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def text_of_call(call: ToolCall) -> str:
+    """Return what a model writes for a call."""
+    return f"{call.name}{call.arguments_json}"
+
+
+def _list_extras(request: ChatRequest) -> list[str]:
+    """Return the texts that are sent beside the contents of messages."""
+    texts = [text_of_call(call) for message in request.messages if message.tool_calls for call in message.tool_calls]
+    if request.tools:
+        texts.extend(f"{tool.name}{tool.description}{json.dumps(tool.parameters)}" for tool in request.tools)
+    if request.json_schema is not None:
+        texts.append(json.dumps(request.json_schema))
+    return texts
