@@ -33,7 +33,7 @@ from reasond_server.llm.model import Finished, WrappedModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import RunContext
 from reasond_server.testing import FunctionModel
-from reasond_server.types import CarryoverMode, Task
+from reasond_server.types import CarryoverMode, SavingsBaseline, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -173,12 +173,13 @@ def windows_for(calls: Sequence[Call], length: int) -> int | None:
 
 def row_of(config: BoundedContextConfig, engine: str, calls: Sequence[Call], one: Pass) -> Row:
     """Compare the calls with a pass that writes as much."""
-    meter = SavingsMeter(single_pass_tokens=one.prompt_tokens)
+    meter = SavingsMeter()
     for call in calls:
         (meter.add_carryover if call.is_summary else meter.add)(call.usage)
     usages = [call.usage for call in calls]
     written, is_timed = written_by(calls), len(one.at) > 1
-    single, reprompt = one.prompt_tokens + written, meter.reprompt_savings
+    single = one.prompt_tokens + written
+    reprompt = meter.compare(SavingsBaseline.REPROMPT, prompt_tokens=one.prompt_tokens)
     peak, sent = max(usage.total_tokens for usage in usages), sum(usage.input_tokens for usage in usages)
     return Row(
         chunk_size=config.chunk_size,

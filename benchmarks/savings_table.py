@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from reasond_server.context.window_accounts import SavingsMeter
-from reasond_server.types import Savings, Usage
+from reasond_server.types import Savings, SavingsBaseline, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,14 +38,17 @@ def points(
     chunk_size: int, carryover_size: int, *, question: int = QUESTION, is_prompt_inside: bool = True
 ) -> Iterator[Point]:
     """Yield what two windows save, three, and so on without end."""
-    meter = SavingsMeter(single_pass_tokens=question)
+    meter = SavingsMeter()
     room = chunk_size - (question if is_prompt_inside else 0)
     written = 0
     for windows in count(1):
         carried = carryover_size if windows > 1 else 0
         meter.add(Usage(input_tokens=question + carried, output_tokens=room - carried, model_calls=1))
         written += room - carried
-        single_pass, reprompt = meter.savings, meter.reprompt_savings
+        single_pass, reprompt = (
+            meter.compare(baseline, prompt_tokens=question)
+            for baseline in (SavingsBaseline.SINGLE_PASS, SavingsBaseline.REPROMPT)
+        )
         if single_pass is not None and reprompt is not None:
             yield Point(windows=windows, written=written, single_pass=single_pass, reprompt=reprompt)
 

@@ -111,10 +111,11 @@ async def run_lanes(first: Lane, lanes: list[Lane]) -> list[Outcome]:
 
 
 def show_output(result: Outcome) -> None:
-    """Print the row of `result`, the names of skipped tests, and the end of the output where it failed."""
+    """Print the row of `result`, the names of skipped tests or of failed ones, and the end of what failed."""
     print(result.line(), flush=True)
     if not result.is_passed:
-        print("\n".join(f"    | {line}" for line in result.output.splitlines()[-TAIL_LINES:]), flush=True)
+        lines = [*outcome.failures(result.output), *result.output.splitlines()[-TAIL_LINES:]]
+        print("\n".join(f"    | {line}" for line in lines), flush=True)
     else:
         print("".join(f"    {line}\n" for line in outcome.notices(result.output)), end="", flush=True)
 

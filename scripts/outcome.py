@@ -50,3 +50,8 @@ def count_tests(output: str, *, is_passed: bool) -> Counts:
 def notices(output: str) -> list[str]:
     """Return the lines that deserve to be seen although all went well: skipped tests and notes of stages."""
     return [line for line in output.splitlines() if line.startswith(("SKIPPED", "note:"))]
+
+
+def failures(output: str) -> list[str]:
+    """Return the lines that name a test that failed, and why, as pytest's summary has them."""
+    return [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]

@@ -96,7 +96,7 @@ def version(text: str) -> tuple[int, ...]:
 
 def pytest_stage(name: str, *arguments: str, with_coverage: bool) -> Stage:
     """Return a stage of pytest, measured where its coverage counts."""
-    pytest = ("pytest", "-q", "-rs", "-p", "no:cacheprovider", *arguments)
+    pytest = ("pytest", "-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider", *arguments)
     command = module("coverage", "run", "--parallel-mode", "-m", *pytest) if with_coverage else module(*pytest)
     return Stage(name=name, commands=(command,), limit_s=PYTEST_LIMIT_S, is_pytest=True)
 

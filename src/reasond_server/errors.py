@@ -40,6 +40,7 @@
     │   ├── ModelFailedError              MODEL_FAILED
     │   ├── ModelProtocolError            MODEL_PROTOCOL
     │   └── ContentFilteredError          CONTENT_FILTERED
+    ├── NotResumableError             NOT_RESUMABLE
     ├── InternalError                 INTERNAL
     └── SettingsError                 the operator's configuration; never crosses a wire
 
@@ -444,6 +445,18 @@ class ContentFilteredError(ModelError):
 
     declaration = Reason(
         "CONTENT_FILTERED", "FAILED_PRECONDITION", remedy="Rephrase the task; the same one will be withheld again."
+    )
+
+
+class NotResumableError(ReasondError):
+    """The server that worked on the execution went down, and no other can go on with it."""
+
+    declaration = Reason(
+        "NOT_RESUMABLE",
+        "ABORTED",
+        is_fault=True,
+        remedy="Read what was done with `GetExecution`; it is kept. Then start the task again, with another request id"
+        " if it had one.",
     )
 
 

@@ -59,6 +59,16 @@ class Caller:
         return events
 
 
+def add_later_keys(told: Any) -> Any:
+    """Return an answer over JSON-RPC of before, with the keys that it has now: `is_measured` of savings."""
+    if isinstance(told, list):
+        return [add_later_keys(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    added = {"is_measured": False} if "peak_context_pct" in told else {}
+    return {name: add_later_keys(value) for name, value in told.items()} | added
+
+
 def plain(message: Message) -> Any:
     """Return a message as JSON has it."""
     return json_format.MessageToDict(message, preserving_proto_field_name=True)

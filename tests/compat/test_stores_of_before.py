@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import psycopg
 import pytest
 
 from reasond import AsyncClient
+from reasond_server.runs.recorded_calls import digest_of_request, digest_of_texts
 from reasond_server.stores import migrate_stores
 from reasond_server.testing import running_server
 from tests.compat.questions import (
@@ -32,7 +34,7 @@ from tests.compat.questions import (
     settings,
 )
 from tests.compat.replies import ANSWER, question_of, replying_model
-from tests.compat.shown import Caller, plain
+from tests.compat.shown import Caller, add_later_keys, plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -67,11 +69,22 @@ class Left:
         return self.notes.read_text("utf-8").splitlines() if self.notes.exists() else []
 
 
-@pytest.fixture(params=sorted(STORES.glob("*/*.sql")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+PATHS: Final = sorted(STORES.glob("*/*.sql"))
+# Of the oldest code only what it left at work: what it showed was changed on purpose since.
+WITH_ENDED: Final = [path for path in PATHS if '"ended"' in path.with_suffix(".json").read_text("utf-8")]
+
+
+def name_store(path: Path) -> str:
+    """Return how tests call the store at `path`: the commit and the engine."""
+    return f"{path.parent.name}-{path.stem}"
+
+
+@pytest.fixture(params=PATHS, ids=name_store)
 def left(request: pytest.FixtureRequest, tmp_path: Path) -> Left:
     """Every store that there is, loaded into a fresh file or database and migrated."""
     path: Path = request.param
-    statements = path.read_text("utf-8")
+    # The tenant of a token that names none was its subject until the second release that is held here.
+    statements = re.sub(r"""('|"tenant":")developer\b""", r"\1sub:developer", path.read_text("utf-8"))
     if path.stem == "sqlite":
         file = tmp_path / "store.db"
         with closing(sqlite3.connect(file)) as connection:
@@ -97,6 +110,7 @@ async def follow_all(caller: Caller, execution_id: str, question: Question) -> l
     return await caller.events(execution_id)
 
 
+@pytest.mark.parametrize("left", WITH_ENDED, ids=name_store, indirect=True)
 async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left) -> None:
     shown = left.shown
     assert set(shown["ended"]) == {question.name for question in ENDED}
@@ -106,7 +120,8 @@ async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left)
     model = replying_model()
     async with left.serve(model) as caller:
         for one in told:
-            assert await caller.whole(one["execution_id"], has_jsonrpc="jsonrpc" in one) == one
+            expected = {name: add_later_keys(value) if name == "jsonrpc" else value for name, value in one.items()}
+            assert await caller.whole(one["execution_id"], has_jsonrpc="jsonrpc" in one) == expected
         assert [plain(agent) async for agent in caller.client.list_agents()] == shown["agents"]
         listed = {each.execution_id: plain(each) async for each in caller.client.list_executions()}
         again = await caller.client.reason(**asked.task, request_id=asked.request_id)
@@ -117,6 +132,17 @@ async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left)
     assert asked.name not in {name_of(question_of(request)) for request in model.requests}
 
 
+@pytest.fixture(params=["the code of today", "every prompt is another"])
+def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later release words its prompts as it likes: then no call is found on record."""
+    if request.param == "every prompt is another":
+        monkeypatch.setattr(
+            "reasond_server.runs.run_journal.digest_of_request",
+            lambda asked: digest_of_texts("other", digest_of_request(asked)),
+        )
+
+
+@pytest.mark.usefixtures("_code")
 async def test_what_was_at_work_is_gone_on_with_and_no_tool_is_called_twice(left: Left) -> None:
     shown = left.shown["running"]
     assert set(shown) == set(QUESTIONS)

@@ -83,7 +83,12 @@ DETAILS: Final[dict[type, StepDetail]] = {
     )
 }
 SAVINGS: Final = Savings(
-    baseline=SavingsBaseline.SINGLE_PASS, attention_pct=40.5, kv_read_pct=10.0, tokens_pct=-3.5, peak_context_pct=75.0
+    baseline=SavingsBaseline.SINGLE_PASS,
+    attention_pct=40.5,
+    kv_read_pct=10.0,
+    tokens_pct=-3.5,
+    peak_context_pct=75.0,
+    is_measured=True,
 )
 METRICS: Final[dict[type, StrategyMetrics]] = {
     type(metrics): metrics
@@ -110,6 +115,7 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
                 kv_read_pct=61.0,
                 tokens_pct=62.0,
                 peak_context_pct=63.0,
+                is_measured=True,
             ),
             capacity_tokens=24_576,
             effective_capacity_tokens=20_000,

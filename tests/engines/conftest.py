@@ -21,6 +21,7 @@ async def redis_server() -> AsyncIterator[RedisServer]:
 
 @pytest.fixture
 async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    client = Redis.from_url(redis_server.url)
+    # A busy machine may take long to answer.
+    client = Redis.from_url(redis_server.url, socket_timeout=120, socket_connect_timeout=120)
     yield client
     await client.aclose()

@@ -33,7 +33,7 @@ ANSWER = "Thought 1: six times seven. <answer>42</answer>"
 THOUGHT = "The form is <answer>…</answer>, so I end with 42."
 
 
-def told(output: int) -> bytes:
+def report_usage(output: int) -> bytes:
     details = {"reasoning_tokens": min(output, 10)}
     return event(
         {
@@ -53,7 +53,7 @@ def thinking(*, is_shown: bool = True, is_answer_there: bool = True) -> Callable
         pieces = [event({"choices": [{"index": 0, "delta": {"reasoning_content": thought}}]})] if is_shown else []
         if is_answer_there and not is_cut:
             pieces.append(chunk(ANSWER))
-        pieces += [chunk(finish="stop"), told(10 if is_cut else 20), DONE]
+        pieces += [chunk(finish="stop"), report_usage(10 if is_cut else 20), DONE]
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + b"".join(pieces))
 
     return script

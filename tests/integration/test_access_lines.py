@@ -177,6 +177,7 @@ async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Pat
                 "REASOND__LLM__MODEL": "fake",
                 "REASOND__LLM__BASE_URL": server.address,
                 "REASOND__TOOLS__MCP__T__URL": f"http://127.0.0.1:{port}/mcp",
+                "REASOND__TOOLS__MCP__T__CONNECT_TIMEOUT_S": "60",
                 "REASOND__LOGS__FORMAT": "json",
                 "REASOND__LOGS__LEVEL": "debug",
                 "REASOND__SERVER__DRAIN_DELAY_S": "0",

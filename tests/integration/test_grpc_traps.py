@@ -98,14 +98,14 @@ async def test_b02_the_peers_cancellation_passes_through_every_interceptor() -> 
         async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
             handler = await continuation(handler_call_details)
 
-            async def witness(request: Any, context: Any) -> Any:
+            async def witness(requests: Any, context: Any) -> Any:
                 try:
-                    return await handler.unary_unary(request, context)
+                    return await handler.stream_unary(requests, context)
                 except BaseException as error:
                     seen.set_result(error)
                     raise
 
-            return grpc.unary_unary_rpc_method_handler(witness)
+            return grpc.stream_unary_rpc_method_handler(witness)
 
     async def wait(_request: bytes, _context: Any) -> bytes:
         entered.set()

@@ -282,6 +282,7 @@ async def test_a_run_over_grpc_calls_an_mcp_server_and_the_calculator() -> None:
     environ = {
         "REASOND__TOOLS__MCP__TESTED__COMMAND": sys.executable,
         "REASOND__TOOLS__MCP__TESTED__ARGS": json.dumps([str(PROGRAM)]),
+        "REASOND__TOOLS__MCP__TESTED__CONNECT_TIMEOUT_S": "60",
     }
     calls = (
         ToolCall(call_id="x", name="tested__add", arguments_json='{"one": 2, "other": 3}'),

@@ -93,6 +93,7 @@ async def test_an_mcp_program_is_told_of_the_trace_only_where_tools_are(told: tu
     environ = {
         "REASOND__TOOLS__MCP__T__COMMAND": sys.executable,
         "REASOND__TOOLS__MCP__T__ARGS": json.dumps([str(PROGRAM)]),
+        "REASOND__TOOLS__MCP__T__CONNECT_TIMEOUT_S": "60",
     }
     returned, span = await call_tool(spans, "t__heard", {}, **environ)
     heard = json.loads(json.loads(returned)["text"])
@@ -107,9 +108,11 @@ async def test_an_mcp_server_over_http_is_told_in_the_call_and_by_headers_only_w
 ) -> None:
     spans = Spans(options=TracingOptions(propagate_to=told))
     with over_http() as (_, port):
-        returned, span = await call_tool(
-            spans, "t__heard", {}, REASOND__TOOLS__MCP__T__URL=f"http://127.0.0.1:{port}/mcp"
-        )
+        environ = {
+            "REASOND__TOOLS__MCP__T__URL": f"http://127.0.0.1:{port}/mcp",
+            "REASOND__TOOLS__MCP__T__CONNECT_TIMEOUT_S": "60",
+        }
+        returned, span = await call_tool(spans, "t__heard", {}, **environ)
     heard = json.loads(json.loads(returned)["text"])
     assert heard["headers"]
     for told_in in (heard["headers"], heard["meta"]):

@@ -254,8 +254,11 @@ class Verdict:
         if result.error is not None:
             world.happened[f"failed {result.error.reason}"] += 1
             # Nobody could have come back for the answer of a unary run without a request id: it is not gone on with.
-            if result.error.reason == "INTERNAL" and "nobody could have come back" not in result.error.message:
+            is_fault = result.error.reason in {"INTERNAL", "NOT_RESUMABLE"}
+            if is_fault and "nobody could have come back" not in result.error.message:
                 world.report(f"{execution_id} failed: {result.error}")
+        if any("did not do the same again" in warning for warning in result.warnings):
+            world.report(f"{execution_id} did not repeat its steps: {result.warnings}")
         question = world.questions.get(world.tag_of(execution_id) or result.answer)
         if question is None:
             return

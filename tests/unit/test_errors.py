@@ -51,6 +51,7 @@ TOOL_OUTCOME_UNKNOWN    ABORTED              -32603  full
 EXECUTION_NOT_FOUND     NOT_FOUND            -32603  full
 CURSOR_EXPIRED          OUT_OF_RANGE         -32603  full
 AGENT_NOT_FOUND         NOT_FOUND            -32603  full
+NOT_RESUMABLE           ABORTED              -32603  full
 INTERNAL                INTERNAL             -32603  full
 """
 
@@ -113,6 +114,7 @@ def test_what_the_server_or_its_model_did_not_do_is_a_fault_and_what_the_caller_
         "MODEL_TIMEOUT",
         "MODEL_FAILED",
         "MODEL_PROTOCOL",
+        "NOT_RESUMABLE",
         "INTERNAL",
     }
 

@@ -268,6 +268,7 @@ def _describe_savings(saved: Savings) -> str:
     return (
         f"attention {_percent(saved.attention_pct)}, cache reads {_percent(saved.kv_read_pct)}, "
         f"largest context {_percent(saved.peak_context_pct)}, tokens {_percent(saved.tokens_pct)}"
+        f"{'' if saved.is_measured else ' (estimated)'}"
     )
 
 

@@ -3,8 +3,8 @@
 Savings are measured against one pass and against sending the history again.
 
 With T(n) = n(n+1)/2 attention pairs for n tokens, calls i of a_i input and b_i output tokens, P tokens of a prompt that
-holds question and material whole, and G = sum of b_i over the calls that reason or read (G_j up to the j-th reasoning
-window; what was written while reading counts to the window after it):
+holds question and all the text that was read, and G = sum of b_i over the calls that reason or read (G_j up to the j-th
+reasoning window; what was written while reading counts to the window after it):
 
 | figure           | bounded                      | SINGLE_PASS     | REPROMPT          |
 | attention_pct    | sum of T(a_i + b_i)          | T(P + G)        | sum of T(P + G_j) |
@@ -14,71 +14,143 @@ window; what was written while reading counts to the window after it):
 
 A figure is 100 (1 - bounded / baseline), signed. The bounded side holds every call, those for carryovers included,
 with all its input, cached or not; neither baseline makes carryover calls, so what those wrote is not in G. Baselines
-are given all that the windows wrote, their notes included, as one chain of thought. Against SINGLE_PASS `tokens_pct` is
-negative as a rule, because every window is sent the question and the notes again.
+are given all that the windows wrote, their notes included, as one chain of thought.
+
+P is measured, too: `OnePassPrompt` takes it from the prompts that the windows were sent. It is at most their sum, so
+against SINGLE_PASS `tokens_pct` is never positive, whatever the counter. A run that was cut short is compared with one
+pass over what it read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, WindowLines
+from reasond_server.llm.counting import fork_of
+from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, UsageSource, WindowLines
 
 if TYPE_CHECKING:
-    from reasond_server.context.window_plan import WindowPlan
+    from reasond_server.context.window_plan import FittedWindow, WindowPlan
+    from reasond_server.llm.model import TokenCounter
     from reasond_server.types import Usage
 
 
-class SavingsMeter:
-    """Adds up calls in constant memory. `single_pass_tokens` is P."""
+class OnePassPrompt:
+    """P: the tokens of one prompt that shows everything that the windows showed.
 
-    def __init__(self, *, single_pass_tokens: int) -> None:
-        self._prompt = single_pass_tokens
+    P is the first prompt and the new text of all later ones. The new text of a prompt is what was reported for it less
+    what the windows repeat: rules, question, notes, the server's template. We count what is repeated, and correct the
+    count by prompts without new text, whose tokens were reported; where there are none, by the first prompt. An exact
+    counter misses only what the server adds to each prompt; the counts of any other are scaled.
+    """
+
+    def __init__(self, counter: TokenCounter) -> None:
+        # A copy that learns nothing: all windows of a run are counted alike.
+        self._counter = fork_of(counter)
+        self._first = _Prompts()
+        self._with_text = _Prompts()
+        self._without_text = _Prompts()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether no part of a prompt was estimated."""
+        return self._counter.is_exact or not self._with_text.number
+
+    @property
+    def tokens(self) -> int:
+        """P for the windows so far."""
+        text, known = self._with_text, self._without_text if self._without_text.number else self._first
+        if not text.number:
+            return self._first.reported
+        if self._counter.is_exact:
+            repeated = text.counted + (known.reported - known.counted) * text.number / known.number
+        else:
+            repeated = text.counted * known.reported / max(1, known.counted)
+        return self._first.reported + min(text.reported, max(0, text.reported - round(repeated)))
+
+    def add(self, fitted: FittedWindow, *, reported: int) -> None:
+        """Take a window whose prompt had `reported` tokens."""
+        if not self._first.number:
+            self._first = self._first.add(reported=reported, counted=fitted.counted_tokens)
+        elif bare := fitted.build_bare_prompt():
+            self._with_text = self._with_text.add(reported=reported, counted=self._counter.count_prompt(bare))
+        else:
+            counted = self._counter.count_prompt(fitted.messages)
+            self._without_text = self._without_text.add(reported=reported, counted=counted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompts:
+    """A number of prompts: the tokens reported for them, and those that we count of them less their new text."""
+
+    number: int = 0
+    reported: int = 0
+    counted: int = 0
+
+    def add(self, *, reported: int, counted: int) -> _Prompts:
+        """Return these and one prompt more."""
+        return _Prompts(number=self.number + 1, reported=self.reported + reported, counted=self.counted + counted)
+
+
+class SavingsMeter:
+    """Adds up calls in constant memory."""
+
+    def __init__(self) -> None:
         self._windows = 0
         self._generated = 0
         self._spent = _Work()
-        self._resent = _Work()
         self._is_read_last = False
+        self._is_reported = True
+        # The number of windows that reason, and the sums of G_j and of its square.
+        self._steps = self._sum = self._squares = 0
 
     def add(self, usage: Usage, *, is_reading: bool = False) -> None:
         """Count one window."""
         self._windows += 1
         self._generated += usage.output_tokens
-        self._spent = self._spent.add(usage.input_tokens, usage.output_tokens)
         self._is_read_last = is_reading
+        self._spend(usage)
         if not is_reading:
-            self._resent = self._resent.add(self._prompt + self._generated, 0)
+            self._steps += 1
+            self._sum += self._generated
+            self._squares += self._generated**2
 
     def add_carryover(self, usage: Usage) -> None:
         """Count a call that is no window: made for a carryover alone, or ended in its reasoning by stop strings."""
-        self._spent = self._spent.add(usage.input_tokens, usage.output_tokens)
+        self._spend(usage)
 
-    @property
-    def savings(self) -> Savings | None:
-        """The savings so far against one pass; None while there was one window at most."""
-        return self._compare(SavingsBaseline.SINGLE_PASS, _Work().add(self._prompt, self._generated))
+    def compare(self, baseline: SavingsBaseline, *, prompt_tokens: int, is_measured: bool = True) -> Savings | None:
+        """Return the savings so far; None while there was one window at most.
 
-    @property
-    def reprompt_savings(self) -> Savings | None:
-        """The same against sending everything again for every window that reasons."""
-        resent = self._resent
-        if self._is_read_last:
-            resent = resent.add(self._prompt + self._generated, 0)
-        decoding = _Work().add(self._prompt, self._generated)
-        return self._compare(SavingsBaseline.REPROMPT, replace(resent, kv_read=decoding.kv_read))
-
-    def _compare(self, baseline: SavingsBaseline, work: _Work) -> Savings | None:
+        `prompt_tokens` is P, `is_measured` whether it was measured.
+        """
         if self._windows <= 1:
             return None
-        spent = self._spent
+        spent, work = self._spent, _Work().add(prompt_tokens, self._generated)
+        if baseline is SavingsBaseline.REPROMPT:
+            work = self._resend(prompt_tokens, work)
         return Savings(
             baseline=baseline,
             attention_pct=_compute_saving(spent.pairs, work.pairs),
             kv_read_pct=_compute_saving(spent.kv_read, work.kv_read),
             tokens_pct=_compute_saving(spent.tokens, work.tokens),
             peak_context_pct=_compute_saving(spent.peak, work.peak),
+            is_measured=is_measured and self._is_reported,
         )
+
+    def _spend(self, usage: Usage) -> None:
+        self._spent = self._spent.add(usage.input_tokens, usage.output_tokens)
+        self._is_reported = self._is_reported and usage.source is UsageSource.REPORTED
+
+    def _resend(self, prompt: int, single_pass: _Work) -> _Work:
+        """Return the work of sending everything again for every window that reasons; one of them is always the last."""
+        steps, total, squares = self._steps, self._sum, self._squares
+        if self._is_read_last:
+            steps, total, squares = steps + 1, total + self._generated, squares + self._generated**2
+        tokens = steps * prompt + total
+        # The sum of T(P + G_j), by the sums of G_j and of its square: P is known only at the end.
+        pairs = (steps * prompt**2 + 2 * prompt * total + squares + tokens) // 2
+        return _Work(pairs=pairs, kv_read=single_pass.kv_read, tokens=tokens, peak=single_pass.peak)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +186,11 @@ def _compute_saving(spent: int, baseline: int) -> float:
 class WindowAccounts:
     """Keeps the accounts of one run; only the lines of its windows grow with its depth, 17 bytes each."""
 
-    def __init__(self, plan: WindowPlan) -> None:
+    def __init__(self, plan: WindowPlan, *, counter: TokenCounter) -> None:
         self._plan = plan
         self._lines = WindowLines()
-        self._savings = SavingsMeter(single_pass_tokens=plan.single_pass_tokens)
+        self._savings = SavingsMeter()
+        self._one_pass = OnePassPrompt(counter)
         self._warnings: dict[str, None] = {}
         self._compressions = 0
         self._carryover_calls = 0
@@ -142,11 +215,11 @@ class WindowAccounts:
         self,
         usage: Usage,
         *,
+        fitted: FittedWindow,
         summary: Usage | None,
         is_exact: bool,
         is_answered: bool,
         is_generated: bool,
-        is_reading: bool,
         is_only_hidden_reasoning: bool = False,
         elapsed_s: float,
     ) -> int:
@@ -154,7 +227,9 @@ class WindowAccounts:
 
         `is_only_hidden_reasoning` tells that hidden reasoning is all that the model wrote.
         """
+        is_reading = fitted.window.reading is not None
         self._savings.add(usage, is_reading=is_reading)
+        self._one_pass.add(fitted, reported=usage.input_tokens)
         tokens = usage.total_tokens
         if summary is not None:
             self._savings.add_carryover(summary)
@@ -180,12 +255,17 @@ class WindowAccounts:
     @property
     def metrics(self) -> BoundedContextMetrics:
         """The metrics so far."""
+        one_pass = self._one_pass
+        single, resent = (
+            self._savings.compare(baseline, prompt_tokens=one_pass.tokens, is_measured=one_pass.is_measured)
+            for baseline in (SavingsBaseline.SINGLE_PASS, SavingsBaseline.REPROMPT)
+        )
         return BoundedContextMetrics(
             iterations=self._lines,
             carryover_compressions=self._compressions,
             carryover_calls=self._carryover_calls,
-            savings=self._savings.savings,
-            reprompt_savings=self._savings.reprompt_savings,
+            savings=single,
+            reprompt_savings=resent,
             capacity_tokens=self._plan.capacity_tokens,
             effective_capacity_tokens=self._plan.effective_capacity_tokens,
             is_window_exact=self._is_exact,

@@ -114,8 +114,7 @@ class Window:
 class WindowPlan:
     """What the windows of one run show. Texts are neutralised already; `material` or `segments` is empty.
 
-    `prompt_tokens` is the share of every window that question and frame take, `single_pass_tokens` the
-    prompt of one window that would hold everything. `nonce` marks the fences of every window.
+    `prompt_tokens` is the most that question and frame take of a window. `nonce` marks the fences of every window.
     `segments_before` were read under an earlier plan. A window that a summary may follow keeps `reserve_tokens`
     for that call, which may write `summary_tokens`; both are 0 where none is made.
     """
@@ -127,7 +126,6 @@ class WindowPlan:
     material: str
     segments: Sequence[str]
     prompt_tokens: int
-    single_pass_tokens: int
     segments_before: int = 0
     summary_tokens: int = 0
     reserve_tokens: int = 0
@@ -139,7 +137,7 @@ class WindowPlan:
 
     @property
     def effective_capacity_tokens(self) -> int:
-        """The same less the prompt's share q of each window: (C - q) + (max_iterations - 1)(C - q - m)."""
+        """The same less the prompt's share q = `prompt_tokens`: (C - q) + (max_iterations - 1)(C - q - m)."""
         return self._bound_capacity(prompt_tokens=self.prompt_tokens)
 
     def list_windows(self) -> Iterator[Window]:
@@ -152,25 +150,27 @@ class WindowPlan:
             is_last = iteration == self.limits.max_iterations - 1
             yield Window(reading=None, is_last=is_last, shows_material=iteration == 0)
 
-    def build_prompt(self, window: Window, *, notes: str) -> Sequence[Message]:
-        """Return the messages of one call; `notes` is the carryover of the window before."""
+    def build_prompt(self, window: Window, *, notes: str, has_text: bool = True) -> Sequence[Message]:
+        """Return the messages of one call; `notes` is the carryover of the window before.
+
+        Without text (`has_text`) they hold what every window repeats.
+        """
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
+            text = self.segments[number - 1 - self.segments_before] if has_text else ""
             return build_prompt(
                 instructions=self.limits.rules + (_READ_LAST if number == count else _READ),
                 question=self.question,
                 nonce=self.nonce,
                 notes=notes,
-                passage=Passage(
-                    text=self.segments[number - 1 - self.segments_before], segment=number, segment_count=count
-                ),
+                passage=Passage(text=text, segment=number, segment_count=count),
             )
         return build_prompt(
             instructions=self.limits.rules + (_ANSWER_NOW if window.is_last else ""),
             question=self.question,
             nonce=self.nonce,
             notes=notes,
-            material=self.material if window.shows_material else "",
+            material=self.material if window.shows_material and has_text else "",
         )
 
     def _bound_capacity(self, *, prompt_tokens: int) -> int:
@@ -213,9 +213,10 @@ def plan_windows(
         build_prompt(instructions=rules + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
     )
     segments: Sequence[str] = ()
+    pinned = counter.count_text(question)
     most = limits.chunk_size - limits.chunk_size // _WHOLE_WRITING_SHARE - reserve
     if whole and (is_reading or everything > most):
-        segments = split_text(whole, limit=free - counter.count_text(question), counter=counter)
+        segments = split_text(whole, limit=free - pinned, counter=counter)
         if segments_before + len(segments) > limits.max_segments:
             raise _refuse_segments(limits, segments_before + len(segments))
     return WindowPlan(
@@ -225,8 +226,7 @@ def plan_windows(
         is_question_clipped=bool(rest),
         material="" if segments else whole,
         segments=segments,
-        prompt_tokens=counter.count_prompt(build_prompt(instructions=rules, question=question, nonce=nonce)),
-        single_pass_tokens=everything,
+        prompt_tokens=frame + pinned,
         segments_before=segments_before,
         summary_tokens=summary,
         reserve_tokens=reserve,
@@ -342,14 +342,32 @@ class StretchedCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedWindow:
-    """A call to be made: what it is sent and may write. `plan` and `counter` are those that hold from here on."""
+    """A call to be made: what it is sent and may write. `plan` and `counter` are those that hold from here on.
+
+    `counted_tokens` are the tokens of `messages` by the model's counter. `is_again` tells that the window before
+    showed the same text.
+    """
 
     window: Window
     plan: WindowPlan
     counter: TokenCounter
     messages: Sequence[Message]
+    notes: str
+    counted_tokens: int
     max_tokens: int
     is_exact: bool
+    is_again: bool = False
+
+    @property
+    def shows_text(self) -> bool:
+        """Whether the window shows some of the material."""
+        return self.window.reading is not None or (self.window.shows_material and bool(self.plan.material))
+
+    def build_bare_prompt(self) -> Sequence[Message]:
+        """Return the messages less the text that no window showed before; none where they show no such text."""
+        if self.is_again or not self.shows_text:
+            return ()
+        return self.plan.build_prompt(self.window, notes=self.notes, has_text=False)
 
 
 async def fit_windows(
@@ -369,11 +387,12 @@ async def fit_windows(
     Raises:
         ContextExhaustedError: a prompt leaves no room to write in, however little of the material it shows.
     """
-    counter, stretch, attempts, steps = model.counter, _UNIT, 0, 0
+    counter, stretch, attempts, steps, is_again = model.counter, _UNIT, 0, 0, False
     windows: Iterator[Window] = plan.list_windows()
     while (window := next(windows, None)) is not None:
         window = replace(window, is_last=window.is_last or (window.reading is None and must_end()))
-        messages = plan.build_prompt(window, notes=notes(counter))
+        carried = notes(counter)
+        messages = plan.build_prompt(window, notes=carried)
         told = await model.count_exactly(messages)
         counted = model.counter.count_prompt(messages)
         tokens = counted if told is None else told
@@ -382,10 +401,18 @@ async def fit_windows(
             held = 0 if window.is_last else min(plan.reserve_tokens, room - least)
             is_exact = told is not None or model.counter.is_exact
             yield FittedWindow(
-                window=window, plan=plan, counter=counter, messages=messages, max_tokens=room - held, is_exact=is_exact
+                window=window,
+                plan=plan,
+                counter=counter,
+                messages=messages,
+                notes=carried,
+                counted_tokens=counted,
+                max_tokens=room - held,
+                is_exact=is_exact,
+                is_again=is_again,
             )
             attempts = 0
-            if must_repeat():
+            if is_again := must_repeat():
                 windows = chain((window,), windows)
             else:
                 steps += window.reading is None

@@ -84,26 +84,20 @@ class Authentication(grpc.aio.ServerInterceptor):
             await self._look_at(call, served.operation, handler_call_details.invocation_metadata or ())
             if call.refusal is not None:
                 return served.refusing
-            if call.principal is None:
-                return served.unread
         return served.handler
 
     def _put_together(self, method: str, handler: Handler) -> _Served:
         """Return the handlers of a method; nothing in them belongs to one call."""
         if method.removeprefix("/").partition("/")[0] in EXEMPT_SERVICES:
-            return _Served(operation=None, handler=handler, refusing=handler, unread=handler)
+            handler = wrap_unread_handler(handler, _let_in)
+            return _Served(operation=None, handler=handler, refusing=handler)
         operation = self._operations.get(method)
         if operation is None:
             raise InternalError(f"no service declares a permission for {method}")
         check = partial(self._check, operation)
         # Of the second kind grpc reads no message before it is served.
         refusing = wrap_handler(grpc.stream_stream_rpc_method_handler(_never), check)
-        return _Served(
-            operation=operation,
-            handler=wrap_handler(handler, check),
-            refusing=refusing,
-            unread=wrap_unread_handler(handler, check),
-        )
+        return _Served(operation=operation, handler=wrap_unread_handler(handler, check), refusing=refusing)
 
     async def _look_at(self, call: RpcCall, operation: Operation, metadata: Iterable[tuple[str, Any]]) -> None:
         """Note what the metadata of a call says about who makes it."""
@@ -153,7 +147,7 @@ class Authentication(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """The handlers of a method: for a caller that may call it, one that may not, and one who needs a certificate.
+    """The handlers of a method: for a caller that may call it or must show a certificate, and for one that may not.
 
     `operation` is None where nobody is asked.
     """
@@ -161,11 +155,14 @@ class _Served:
     operation: Operation | None
     handler: Handler
     refusing: Handler
-    unread: Handler
 
 
 async def _never(_requests: object, _context: Context) -> None:
     """Serve a call that is refused before it gets here."""
+
+
+async def _let_in(run: Behaviour, request: object, context: Context) -> Any:  # noqa: ANN401 - any message
+    return await run(request, context)
 
 
 def _token(headers: Sequence[str]) -> str:

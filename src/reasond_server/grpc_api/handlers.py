@@ -48,25 +48,33 @@ def wrap_handler(handler: Handler, around: Around) -> Handler:
 
 
 def wrap_unread_handler(handler: Handler, around: Around) -> Handler:
-    """Return `wrapped`, but of a kind whose only message grpc does not read before `around` runs the handler.
+    """Return `handler` behind `around`, of a kind whose only message grpc does not read by itself.
 
-    On the wire it is the same: one message each way is a stream of one. The handler takes no stream and decodes by
-    itself.
+    Of the other kind grpc reads the message before `around` runs, and if the call ends without one it forgets the call:
+    the client never gets a status. On the wire both are the same: one message is a stream of one. A handler of one
+    message has to decode it by itself; one of a stream is wrapped as it is.
     """
+    if handler.request_streaming:
+        return wrap_handler(handler, around)
     run_inner = runner_of(behaviour_of(handler), is_stream=handler.response_streaming)
 
-    async def read_and_run(_requests: object, context: Context) -> None:
+    async def read_and_run(_requests: object, context: Context) -> object:
         request = await context.read()
         if request is grpc.aio.EOF:
-            raise InvalidRequestError("Request validation failed: the call ended without a message")
-        response = await run_inner(request, context)
-        if not handler.response_streaming:
-            await context.write(response)
+            raise InvalidRequestError(
+                "Request validation failed: the call ended without a message",
+                remedy="Send one message, an empty one at least.",
+            )
+        try:
+            return await run_inner(request, context)
+        finally:
+            # As in `wrap_handler`.
+            del request
 
-    async def serve(requests: object, context: Context) -> None:
-        await around(read_and_run, requests, context)
+    async def serve(requests: object, context: Context) -> object:
+        return await around(read_and_run, requests, context)
 
-    return grpc.stream_stream_rpc_method_handler(serve, None, handler.response_serializer)
+    return _FACTORIES[True, handler.response_streaming](serve, None, handler.response_serializer)
 
 
 def behaviour_of(handler: Handler) -> Behaviour:

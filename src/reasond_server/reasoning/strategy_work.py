@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,6 @@ from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.runs.driving import make_carriable
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.plan import PlanError, foreign_plan, nonces
-from reasond_server.runs.recorded_calls import ReplayError
 from reasond_server.runs.run_journal import JournaledModel
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
@@ -48,6 +48,12 @@ if TYPE_CHECKING:
 REASONING: Final = "reasoning"
 """The kind of work that strategies do."""
 _EVENTS_PER_TURN: Final = 16
+_CHANGED: Final = (
+    "The server went down after {steps} steps, and the one that went on did not do the same again, because its code or "
+    "configuration is another: those steps stand as they were, later ones and the answer were worked out anew."
+)
+
+_log = logging.getLogger("reasond.executions")
 
 
 @value
@@ -267,31 +273,45 @@ class ReasoningWork:
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
-            warnings=(*accounts.warnings, *ending.warnings),
+            warnings=(*accounts.warnings, *self._list_changes(run), *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
         )
+
+    def _note_divergence(self, run: Run) -> None:
+        """Note that the strategy did something else than is logged: its code or configuration has changed since."""
+        if run.journal is not None:
+            run.journal.has_diverged = True
+
+    def _list_changes(self, run: Run) -> Sequence[str]:
+        """Return what the caller should know of a run that did not repeat what is logged."""
+        if run.journal is None or not run.journal.has_diverged:
+            return ()
+        _log.warning(
+            "strategy did not repeat its steps",
+            extra={"execution_id": run.identity.execution_id, "strategy": self.name},
+        )
+        return (_CHANGED.format(steps=len(self._known)),)
 
     def _report_outcome(self, run: Run, outcome: Outcome) -> None:
         """Report how the strategy ended by itself."""
         checked = require_outcome(outcome, strategy=self.name, before=self.metrics)
         self.metrics = checked.metrics
         if self.new_step_count < 0:
-            raise _differs(f"it ended after {self.step_count} of {len(self._known)} steps that it had made before")
+            self._note_divergence(run)
         run.report_end(ending_of_outcome(checked, is_clamped=run.accounts.model.is_clamped))
 
     def _append_step(self, run: Run, step: Step, *, used: Usage, elapsed_s: float) -> None:
-        """Append the step, unless it is logged from an earlier life of the run.
+        """Append the step, unless one is logged in its place from an earlier life of the run: that one stays.
 
         Raises:
-            ReplayError: another step is logged in its place.
             InternalError: it cannot be kept.
         """
         detail, self.metrics = require_step(step, strategy=self.name, before=self.metrics)
         index = self.step_count
         is_known = self.new_step_count < 0
         if is_known and detail_digest(detail) != self._known[index]:
-            raise _differs(f"its step {index} is another one than before")
+            self._note_divergence(run)
         self.step_count += 1
         self.new_step_count += 1
         if is_known:
@@ -365,10 +385,3 @@ def _read_source(text: Any) -> StrategySource:  # noqa: ANN401 - JSON of any ver
         return StrategySource(text)
     except ValueError:
         raise foreign_plan() from None
-
-
-def _differs(how: str) -> ReplayError:
-    return ReplayError(
-        f"The server that worked on this execution went down, and going on failed: {how}",
-        remedy="What was done until then is kept. Start the task again.",
-    )

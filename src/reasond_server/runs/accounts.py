@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.metering import MeteredModel
     from reasond_server.llm.model import TokenCounter
+    from reasond_server.runs.run_journal import RunJournal
     from reasond_server.types import Json
 
 
 class Accounts:
     """Adds what `model` spends to what was spent before, and counts the time since `began_s` on `monotonic`.
 
-    `before` is all that earlier lives of the run spent, `recorded` the part of it that is booked again when calls are
-    recalled. The rest went into calls that were broken off: nobody gets it back, and it is no part of the budget.
+    `before` is all that earlier lives of the run spent. The `journal` has the part of it that is booked again when
+    calls are recalled. The rest went into calls that were broken off: nobody gets it back, and it is no part of the
+    budget.
     `inherited` says in words what was taken over from another execution. `limit_s` is the time that the run has,
     `cleanup_s` what its work has after it has reported its end; `ended_s` is when the last event was made.
     """
@@ -28,6 +30,7 @@ class Accounts:
     __slots__ = (
         "_before",
         "_inherited",
+        "_journal",
         "_lost",
         "_monotonic",
         "_timer",
@@ -47,7 +50,7 @@ class Accounts:
         limit_s: float | None = None,
         cleanup_s: float = 2.0,
         before: Usage = NOTHING,
-        recorded: Usage = NOTHING,
+        journal: RunJournal | None = None,
         inherited: Sequence[str] = (),
     ) -> None:
         self.model = model
@@ -56,18 +59,19 @@ class Accounts:
         self.cleanup_s = cleanup_s
         self._monotonic = monotonic
         self._before = before
-        self._lost = NOTHING if before is NOTHING else _subtract(before, recorded)
+        self._journal = journal
+        self._lost = before if journal is None or before is NOTHING else _subtract(before, journal.spent)
         self._inherited = inherited
         self._timer: asyncio.TimerHandle | None = None
         self.ended_s: float | None = None
 
     @property
     def usage(self) -> Usage:
-        """Everything that was spent, never less than what was said before."""
+        """Everything that was spent in all lives, calls included that were on record and were not asked for again."""
         if self._before is NOTHING:
             return self.model.usage
-        total = self._lost + self.model.usage
-        return total if _is_as_much(total, self._before) else self._before
+        recorded = NOTHING if self._journal is None else self._journal.spent
+        return self._lost + recorded + self.model.usage
 
     @property
     def elapsed_s(self) -> float:
@@ -102,10 +106,6 @@ def fork_counter(counter: TokenCounter, calibration: Json) -> TokenCounter:
 def read_calibration(counter: TokenCounter) -> Json:
     """Return what `counter` has learnt; empty where it learns nothing."""
     return counter.snapshot() if can_fork(counter) else {}
-
-
-def _is_as_much(one: Usage, other: Usage) -> bool:
-    return one.total_tokens >= other.total_tokens and one.model_calls >= other.model_calls
 
 
 def _subtract(whole: Usage, part: Usage) -> Usage:

@@ -127,8 +127,6 @@ class Driver:
         its model makes no more calls.
         """
         run.trace.enter_again()
-        if run.journal is not None:
-            run.journal.close()
         # That its log is refused the work will hear by itself; its end it has reported some time ago.
         for is_cancelled in (False, True) if run.cause is Trigger.REFUSE else (True,):
             if is_cancelled:

@@ -7,8 +7,9 @@ import hmac
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from reasond_server.errors import InternalError, ToolOutcomeUnknownError, show
+from reasond_server.errors import InternalError, NotResumableError, ToolOutcomeUnknownError, show
 from reasond_server.runs.run_journal import RESULT, STARTED
+from reasond_server.types import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -67,12 +68,12 @@ class Effects:
         return hmac.digest(self._nonce.encode(), f"{self._tenant}\0{occurrence}".encode(), hashlib.sha256).hex()
 
     def require_open(self) -> None:
-        """Refuse to begin anything once the run is over: a task that its work left behind may be what calls here.
+        """Refuse to begin anything once the run was stopped: a task that its work left behind may be what calls here.
 
         Raises:
             InternalError: it is.
         """
-        if self._journal is not None and self._journal.is_closed:
+        if self._journal is not None and self._journal.is_closing:
             raise InternalError("the run is over and calls no more tools")
 
     async def wait_for_right(self) -> None:
@@ -118,6 +119,7 @@ class JournaledEffect:
         Raises:
             ToolOutcomeUnknownError: it was begun in an earlier life, is not idempotent, and nobody knows what came of
                 it.
+            NotResumableError: it is not idempotent, and an earlier life began another one in its place.
             InternalError: the run is over.
         """
         if self._journal is None:
@@ -125,7 +127,8 @@ class JournaledEffect:
             return self
         self.recorded = self._journal.take(f"{self._kind}{RESULT}:{self._occurrence}")
         if self.recorded is not None:
-            self._journal.recalled += 1
+            self._journal.take(f"{self._kind}{STARTED}:{self._occurrence}")
+            self._journal.recall(NOTHING)
             return self
         await self._journal.wait_for_turn()
         self._open.enter_context(self._journal.open_call())
@@ -152,6 +155,12 @@ class JournaledEffect:
     async def _keep_start(self, journal: RunJournal) -> None:
         key = f"{self._kind}{STARTED}:{self._occurrence}"
         if journal.take(key) is None:
+            if not self._is_idempotent and journal.has_unclaimed_effects:
+                raise NotResumableError(
+                    f"After the server went down the run asked for another effect of kind {show(self._kind)} than "
+                    "before: its code or configuration has changed, and both would have happened",
+                    remedy="See what was done, then start the task again; what was done until then is kept.",
+                )
             await self._effects.wait_for_right()
             await journal.keep_safely(key, "{}")
         elif not self._is_idempotent:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors import InternalError, ReasondError
+from reasond_server.errors import NotResumableError, ReasondError
 from reasond_server.llm.metering import MeteredModel, TokenAccount
 from reasond_server.logs.log import RunLog
 from reasond_server.logs.redaction import redact
@@ -272,7 +272,7 @@ class Maker:
             limit_s=limit_s,
             cleanup_s=self._limits.unwinding_s,
             before=before,
-            recorded=NOTHING if journal is None else journal.spent,
+            journal=journal,
             inherited=inherited,
         )
         return Run(
@@ -307,9 +307,9 @@ class Maker:
         return work.obstacle
 
 
-def going_on_failed(error: InternalError) -> InternalError:
+def going_on_failed(error: NotResumableError) -> NotResumableError:
     """Make the error that the caller of an execution is told that nobody can go on with."""
-    return InternalError(
+    return NotResumableError(
         f"The server that worked on this execution went down, and no other can go on: {error.message}",
         remedy="What was done until then is kept. Start the task again, with another request id if it had one.",
     )

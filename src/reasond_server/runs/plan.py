@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.clock import nonce_of
-from reasond_server.errors import InternalError
+from reasond_server.errors import NotResumableError
 from reasond_server.runs.work import WorkRequest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _VERSION: Final = 1
 
 
-class PlanError(InternalError):
+class PlanError(NotResumableError):
     """An execution cannot be gone on with; the message says why."""
 
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors import InternalError, ReasondError, error_of
+from reasond_server.errors import NotResumableError, ReasondError, error_of
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.types import ToolCall, Usage, UsageSource
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-class ReplayError(InternalError):
-    """A run that was gone on with did not do the same again."""
+class ReplayError(NotResumableError):
+    """The record of a call cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from reasond_server.errors import (
 )
 from reasond_server.runs.making import Predecessor
 from reasond_server.runs.plan import PlanError, decode_plan
-from reasond_server.runs.recorded_calls import ReplayError, usage_in
+from reasond_server.runs.recorded_calls import ReplayError
+from reasond_server.runs.run_journal import sum_spent
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ class RequestIds:
         kept = await self._store.read_checkpoint(held.tenant, held.execution_id)
         try:
             plan = decode_plan(kept.plan)
-            for record in kept.records:
-                usage_in(record.body)
+            sum_spent(kept.records)
         except (PlanError, ReplayError):
             plan = None
         return Predecessor(execution=held, plan=plan, records=kept.records)

@@ -102,6 +102,14 @@ class Subscribers:
         else:
             self._decide()
 
+    def lose_first(self, *, may_return: bool) -> None:
+        """Decide without the caller, who left before it could follow.
+
+        Where it `may_return` by its request id it is waited for as if it had followed, and no call begins until then.
+        """
+        self.finishes_open_calls = self.finishes_open_calls or may_return
+        self._decide()
+
     def keep(self) -> None:
         """Go on even when nobody follows; that cannot be taken back."""
         self.keeps_running = True

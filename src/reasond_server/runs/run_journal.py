@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors import ReasondError
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.llm.model import Finished, WrappedModel
+from reasond_server.llm.model import Finished, ModelFinish, WrappedModel
 from reasond_server.logs.store import Record
 from reasond_server.runs.recorded_calls import (
     AnswerParts,
     RecordedCall,
-    ReplayError,
     decode_call,
     decode_count,
     digest_of_messages,
@@ -27,7 +26,7 @@ from reasond_server.runs.recorded_calls import (
     encode_count,
     usage_in,
 )
-from reasond_server.types import Usage
+from reasond_server.types import NOTHING, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -42,6 +41,15 @@ STARTED: Final = "-started"
 RESULT: Final = "-result"
 """How the kind of a record ends that holds what came of an effect."""
 _HASHED_CHARACTERS: Final = 15
+
+
+def sum_spent(records: Iterable[Record]) -> Usage:
+    """Return what the model calls on record were charged with.
+
+    Raises:
+        ReplayError: one cannot be read.
+    """
+    return sum((usage_in(record.body) for record in records if record.key.startswith(f"{_MODEL}:")), NOTHING)
 
 
 class RecordSink(Protocol):
@@ -64,12 +72,14 @@ class RunJournal:
 
     Attributes:
         has_effects: whether an effect has begun, in this life of the run or an earlier one.
-        is_closing: the run was stopped: a call that is closed now was broken off.
+        is_closing: the run was stopped: a call that is closed now was broken off, and no effect begins.
         is_closed: nothing is kept any more.
         recalled: how many calls and effects were answered from the records.
+        spent: what the calls on record were charged with that were not asked for again.
+        has_diverged: the run was seen to do something else than before: its code or configuration has changed since.
     """
 
-    def __init__(self, *, records: Iterable[Record] = (), write: Callable[[Record], None], sink: RecordSink) -> None:
+    def __init__(self, *, records: Sequence[Record] = (), write: Callable[[Record], None], sink: RecordSink) -> None:
         self._kept = {record.key: record.body for record in records}
         # By 60 bits of the digest: two askings that share them begin to count above each other, in every life alike.
         self._asked: Counter[int] = Counter()
@@ -86,11 +96,13 @@ class RunJournal:
         self._released = asyncio.Event()
         self._released.set()
         self.recalled = 0
+        self.spent = sum_spent(records)
+        self.has_diverged = False
 
     @property
-    def spent(self) -> Usage:
-        """What all calls on record that were not taken yet were charged with."""
-        return sum(map(usage_in, self._kept.values()), Usage())
+    def has_unclaimed_effects(self) -> bool:
+        """Whether an earlier life began effects that this one has not asked for."""
+        return any(key.partition(":")[0].endswith(STARTED) for key in self._kept)
 
     @property
     def is_acting(self) -> bool:
@@ -123,6 +135,11 @@ class RunJournal:
         """Return what is on record under `key` and hold it no longer: nobody asks for the same key twice."""
         return self._kept.pop(key, None)
 
+    def recall(self, usage: Usage) -> None:
+        """Note that a call or an effect was answered from its record; the run books its `usage` itself from now on."""
+        self.recalled += 1
+        self.spent -= usage
+
     def note(self, key: str, body: str) -> None:
         """Keep a call that was completed."""
         if not self.is_closed:
@@ -148,7 +165,7 @@ class RunJournal:
 
     def close(self) -> None:
         """Keep nothing from now on."""
-        self.is_closed = True
+        self.is_closing = self.is_closed = True
 
     def hold_calls(self, *, when_idle: Callable[[], None]) -> None:
         """Let no call begin until `release_calls`; call `when_idle` once none is under way, which may be at once."""
@@ -200,7 +217,6 @@ class JournaledModel(WrappedModel[MeteredModel]):
         """Call the model, or yield what it answered when the run made this call before.
 
         Raises:
-            ReplayError: the strategy asks for more of a call than it did before.
             ReasondError: as the model says, or said.
         """
         key = self._journal.next_key(_MODEL, digest_of_request(request))
@@ -223,13 +239,17 @@ class JournaledModel(WrappedModel[MeteredModel]):
                             finished = event
                         else:
                             yield event
-            except GeneratorExit:
-                # The strategy has heard enough: for it the call is complete, unless it is closed with the run.
-                if not self._journal.is_closing:
+            except (GeneratorExit, asyncio.CancelledError) as left:
+                # Closed by the strategy, which has heard enough, the call is complete; closed with the run only where
+                # its answer was whole: whoever goes on is not to pay for it again.
+                is_enough = isinstance(left, GeneratorExit) and not self._journal.is_closing
+                if is_enough or finished is not None:
                     self._journal.note(key, self._body(heard))
                 raise
             except ReasondError as error:
-                await self._journal.keep(key, self._body(heard, error))
+                # Of a run that is stopped it may be an echo of that.
+                if not self._journal.is_closing:
+                    await self._journal.keep(key, self._body(heard, error))
                 raise
             if finished is not None:
                 await self._journal.keep(key, self._body(heard))
@@ -250,10 +270,12 @@ class JournaledModel(WrappedModel[MeteredModel]):
             self._model.recall(call.usage, last.warnings, request=request, is_clamped=call.is_clamped)
         else:
             self._model.recall(call.usage, is_clamped=call.is_clamped)
-        self._journal.recalled += 1
+        self._journal.recall(call.usage)
         for event in call.events:
             yield event
         if call.error is not None:
             raise call.error
         if not isinstance(last, Finished):
-            raise ReplayError("the strategy asked for more of a model call than it did before the server went down")
+            # The strategy had heard enough then. It asks for more now, and there is none.
+            self._journal.has_diverged = True
+            yield Finished(reason=ModelFinish.STOP, usage=call.usage)

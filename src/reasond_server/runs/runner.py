@@ -259,7 +259,7 @@ class Runner:
         )
 
     async def _create_whole(self, execution: Execution, prepared: Prepared, place: Place) -> Claim:
-        """Create an execution even where the caller is cancelled meanwhile; then its run ends as cancelled.
+        """Create an execution even where the caller is cancelled meanwhile; then it has left before it followed.
 
         What was committed without a run would be taken for left behind, and be gone on with for nobody.
         """
@@ -275,7 +275,8 @@ class Runner:
                 claim = creating.result()
                 if claim.execution_id == execution.execution_id:
                     run = self._maker.make(prepared, execution, inherited=claim.inherited)
-                    self._recoverer.begin(run, place, since_s=since_s).cancel()
+                    self._recoverer.begin(run, place, since_s=since_s)
+                    run.subscribers.lose_first(may_return=bool(execution.request_id))
             raise
 
     async def _wake_whole(self, tenant: str, execution_id: str, place: Place) -> bool:

@@ -32,7 +32,7 @@ from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, Cos
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.context.window_plan import FittedWindow, Window
+    from reasond_server.context.window_plan import FittedWindow
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
     from reasond_server.types import Json, Task
@@ -94,7 +94,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     """Windows of C = chunk_size tokens; at most m = carryover_size tokens go from one to the next.
 
     For every call prompt + carryover + generated <= C: by the server's count where it tells one, else by the
-    model's counter; where that only estimates, by its upper estimate (`is_window_exact` false).
+    model's counter. Where that only estimates, it holds by the estimate (`is_window_exact` false), and the model may
+    count more.
     `context.window_plan` states the arithmetic, and what happens where a server counts more.
 
     When to use: material or reasoning that does not fit one window, or a bound on memory and attention. Not
@@ -106,11 +107,12 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     summary, of at most 0.15 (C - m) tokens to write. An answer given before the last segment is kept as notes.
     An answer in the first call costs one call.
 
-    Cost: with q tokens of question and frame, D of material and I iterations at most
-    D / (C - q - m - C/8 - R), times two where boundaries fall badly, plus I windows of at most C tokens, R
-    being 0 for tail and else at most 0.15 (C - m) and the request; at most twice as many calls. Linear in D
-    and I, attention at most calls * C(C+1)/2. Every window is sent q and m again, so more tokens are billed
-    than in one pass (`tokens_pct` is negative). Memory: one window, and 17 bytes of each one before.
+    Cost: q are the tokens of question, rules and all fences, D those of the material, I the iterations, and R is 0 for
+    tail and else at most 0.15 (C - m) and the request. There are at most D / (C - q - m - C/8 - R) windows that read,
+    twice that where boundaries fall badly, and I more, each of at most C tokens; at most twice as many calls. All are
+    counted as the plan counts; where a server counts more, passages get shorter and more. Linear in D and I, attention
+    at most calls * C(C+1)/2. Every window is sent the question and the notes again, so more tokens are billed than in
+    one pass (`tokens_pct` is never positive). Memory: one window, and 17 bytes of each one before.
     Latency: that of the calls, one after the other.
 
     Failure modes: facts that the carryover drops are lost; untrained models lose quality at C = 8192 against
@@ -133,9 +135,10 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
     config_type: ClassVar[type[BoundedContextConfig]] = BoundedContextConfig
     cost_class: ClassVar[CostClass | None] = CostClass.LINEAR
     cost_formula: ClassVar[str] = (
-        "windows <= max_iterations + min(max_segments, 2 * material / (7/8 * chunk_size - carryover_size - prompt - "
-        "summary)), and one more for each empty reply; calls <= 2 * windows, = windows for carryover_mode tail; "
-        "tokens <= calls * chunk_size"
+        "windows <= max_iterations + min(max_segments, 1 + 2 * material / (7/8 * chunk_size - carryover_size - prompt "
+        "- summary)), and one more for each empty reply; calls <= 2 * windows, = windows for carryover_mode tail; "
+        "tokens <= calls * chunk_size; prompt: question, rules and all fences; summary: what is kept for a summary "
+        "call, 0 for tail"
     )
     is_replayable: ClassVar[bool] = True
 
@@ -202,7 +205,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                 ending = progress.judge.decide(fitted.window, reply)
                 summary = None if ending else await _summarize(fitted, reply, config, model)
                 elapsed_s = context.monotonic() - started_s
-                yield progress.build_step(fitted.window, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
+                yield progress.build_step(fitted, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
                 if ending is not None:
                     yield progress.build_outcome(ending)
                     return
@@ -212,7 +215,7 @@ class _Progress:
     """The state of one run between two windows."""
 
     def __init__(self, *, plan: WindowPlan, config: BoundedContextConfig, counter: TokenCounter) -> None:
-        self.accounts = WindowAccounts(plan)
+        self.accounts = WindowAccounts(plan, counter=counter)
         self.is_repeating = False
         self.is_unread = False
         self._config = config
@@ -221,7 +224,6 @@ class _Progress:
         self.judge = EndingJudge()
         self._guard = RepetitionGuard()
         self._is_window_exact = True
-        self._shows_text = False
 
     def render_notes(self, counter: TokenCounter) -> str:
         """Return the carryover within its size by `counter`."""
@@ -231,14 +233,11 @@ class _Progress:
         """Take over what holds for the next window."""
         self._counter = fitted.counter
         self._is_window_exact = fitted.is_exact
-        self._shows_text = fitted.window.reading is not None or (
-            fitted.window.shows_material and bool(fitted.plan.material)
-        )
         self.accounts.warn(_CLIPPED if fitted.plan.is_question_clipped else "")
 
     def build_step(
         self,
-        window: Window,
+        fitted: FittedWindow,
         reply: ModelReply,
         *,
         ending: WindowEnding | None,
@@ -246,10 +245,10 @@ class _Progress:
         elapsed_s: float,
     ) -> Step:
         """Book the window, make what it carries over, and return its step."""
-        written = reply.parsed.written
+        window, written = fitted.window, reply.parsed.written
         is_generated = ending is None and bool(written)
         made = self._compress(reply, summary) if is_generated else None
-        self.is_unread = self._shows_text and ending is None and not written
+        self.is_unread = fitted.shows_text and ending is None and not written
         self.accounts.warn(_AGAIN if self.is_unread else "")
         notes = made.text if made else ""
         if ending is None and made is None:
@@ -260,7 +259,7 @@ class _Progress:
             self.accounts.warn(_REPEATING)
         is_answered = ending is not None and ending.is_answered
         tokens = self._book(
-            window, reply, summary, is_answered=is_answered, is_generated=is_generated, elapsed_s=elapsed_s
+            fitted, reply, summary, is_answered=is_answered, is_generated=is_generated, elapsed_s=elapsed_s
         )
         detail = BoundedContextStep(
             text=written,
@@ -303,7 +302,7 @@ class _Progress:
 
     def _book(
         self,
-        window: Window,
+        fitted: FittedWindow,
         reply: ModelReply,
         summary: Summary | None,
         *,
@@ -319,11 +318,11 @@ class _Progress:
         self.accounts.book_cut_call(reply.cut_usage + (summary.cut_usage if summary else NOTHING))
         return self.accounts.book(
             reply.usage,
+            fitted=fitted,
             summary=summary.usage if summary else None,
             is_exact=self._is_window_exact,
             is_answered=is_answered,
             is_generated=is_generated,
-            is_reading=window.reading is not None,
             is_only_hidden_reasoning=reply.is_only_hidden_reasoning,
             elapsed_s=elapsed_s,
         )

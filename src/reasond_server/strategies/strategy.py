@@ -185,7 +185,8 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
 
     `is_replayable` promises that a run depends on nothing but its task, its configuration, the nonces it draws
     and the replies of its model and tools: given the same, it makes the same calls and steps again. Only then
-    can a run whose process died go on elsewhere; otherwise it ends as FAILED with what it had.
+    can a run whose process died go on elsewhere; otherwise it ends as FAILED with what it had. A run that does
+    something else all the same keeps its logged steps, and its result has a warning.
     """
 
     name: ClassVar[str]

@@ -105,8 +105,8 @@ EXECUTIONS: Final = (
     ),
     _histogram(
         "reasond_compute_ratio",
-        "Compute of a bounded-context run over that of the baseline, from measured usage: 1 less this is saved, of "
-        "attention, kv_read or tokens.",
+        "Compute of a bounded-context run over that of the baseline: 1 less this is saved, of attention, kv_read or "
+        "tokens. Runs that failed or were cancelled are left out.",
         "measure",
         "baseline",
         buckets=RATIOS,

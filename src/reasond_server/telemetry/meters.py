@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors import error_classes
 from reasond_server.telemetry.series import Registry, Vocabulary
-from reasond_server.types import BoundedContextMetrics
+from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reasond_server.types import Savings, StrategyMetrics, Usage
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
+_WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})
 
 
 class Meters:
@@ -134,7 +135,8 @@ class Meters:
             return
         self._executions[strategy, finish_reason].inc()
         self._execution_seconds[strategy].observe(duration_s)
-        if isinstance(metrics, BoundedContextMetrics):
+        # Such a run may have been cut in a call that its metrics do not know of.
+        if isinstance(metrics, BoundedContextMetrics) and finish_reason not in _WITHOUT_RESULT:
             for savings in (metrics.savings, metrics.reprompt_savings):
                 self._count_savings(savings)
 

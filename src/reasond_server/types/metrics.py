@@ -35,13 +35,14 @@ class SavingsBaseline(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Compute saved against a baseline in per cent, signed, from measured usage."""
+    """Compute saved against a baseline in per cent, signed; `is_measured` tells that nothing of it is estimated."""
 
     baseline: SavingsBaseline
     attention_pct: float
     kv_read_pct: float
     tokens_pct: float
     peak_context_pct: float
+    is_measured: bool = False
 
 
 @METRICS.declare("chain_of_thought")

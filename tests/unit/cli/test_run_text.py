@@ -154,7 +154,11 @@ def test_the_end_is_summed_up_in_one_line() -> None:
 
 def test_bounded_context_adds_its_largest_window_and_signed_savings() -> None:
     savings = Savings(
-        baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=95, tokens_pct=-39.4, peak_context_pct=96
+        baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS,
+        attention_pct=95,
+        tokens_pct=-39.4,
+        peak_context_pct=96,
+        is_measured=True,
     )
     lines = summary(result(BoundedContextMetrics(peak_window_tokens=1968, savings=savings)))
     assert lines[1] == "largest window: 1,968 tokens, estimated"

@@ -51,8 +51,12 @@ def build_bounded(single_pct: float, resent_pct: float) -> list[str]:
         peak_window_tokens=900,
         is_window_exact=True,
         carryover_calls=2,
-        savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=single_pct),
-        reprompt_savings=Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_REPROMPT, attention_pct=resent_pct),
+        savings=Savings(
+            baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=single_pct, is_measured=True
+        ),
+        reprompt_savings=Savings(
+            baseline=SavingsBaseline.SAVINGS_BASELINE_REPROMPT, attention_pct=resent_pct, is_measured=True
+        ),
     )
     return summary(Reasoning(metrics=Metrics(bounded_context=figures)))[1:]
 
@@ -63,6 +67,13 @@ def test_bounded_context_tells_its_calls_for_carryovers_and_both_baselines() -> 
     assert lines[1].startswith("saved, against one call that holds everything: attention 40.0 %")
     assert lines[2].startswith("saved, against calls that resend everything: attention 50.0 %")
     assert len(lines) == 3
+
+
+def test_savings_that_are_estimated_say_so() -> None:
+    savings = Savings(baseline=SavingsBaseline.SAVINGS_BASELINE_SINGLE_PASS, attention_pct=40)
+    figures = BoundedContextMetrics(savings=savings)
+    lines = summary(Reasoning(metrics=Metrics(bounded_context=figures)))
+    assert lines[-1].endswith(" (estimated)")
 
 
 def test_what_was_saved_is_told_once_where_both_baselines_are_alike() -> None:

@@ -123,7 +123,7 @@ async def test_a_call_that_nobody_looked_at_is_not_served() -> None:
     begin(RpcCall(method=details.method, call_id="not looked at"))
 
     with pytest.raises(InternalError, match="nobody has looked"):
-        await handler.unary_unary(b"", None)
+        await handler.stream_unary(None, None)
 
 
 async def test_a_method_that_no_service_declares_serves_nobody() -> None:

@@ -224,3 +224,23 @@ async def test_a_request_that_fails_goes_without_the_garbage_collector() -> None
             await gone.wait()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/reasond.v1.ReasoningService/Reason", grpc.StatusCode.INVALID_ARGUMENT),
+        ("/reasond.v1.ReasoningService/ReasonIterations", grpc.StatusCode.INVALID_ARGUMENT),
+        ("/reasond.v1.AgentService/GetAgentCard", grpc.StatusCode.INVALID_ARGUMENT),
+        ("/grpc.health.v1.Health/Check", grpc.StatusCode.INVALID_ARGUMENT),
+        ("/grpc.health.v1.Health/Watch", grpc.StatusCode.INVALID_ARGUMENT),
+        ("/reasond.v1.ReasoningService/Nothing", grpc.StatusCode.UNIMPLEMENTED),
+    ],
+)
+async def test_a_call_that_ends_without_a_message_gets_a_status(path: str, code: grpc.StatusCode) -> None:
+    async with serving(ScriptedReasoning()) as served:
+        call: Any = served.channel.stream_stream(path)(iter(()), metadata=AUTHORIZED, timeout=SOON)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in call:
+                pass
+    assert caught.value.code() is code

@@ -3,15 +3,18 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reasond_server.logs.store import Claim
+from reasond_server.reasoning.service import ReasoningService
 from reasond_server.runs.phase import Trigger
-from reasond_server.types import ExecutionState, FinishReason, Task
+from reasond_server.types import Execution, ExecutionState, FinishReason, Task
 from tests.simulation.virtual import VirtualLoop
-from tests.unit.reasoning.company import ALICE, LIMITS, Company, Forgetful, leave_after, task_of
+from tests.unit.reasoning.company import ALICE, LIMITS, Company, Forgetful, Shared, leave_after, task_of
 from tests.unit.runs.conftest import in_virtual_time, passed_s
 
 SEQUENCE = task_of([["one"], ["two"], ["six"]])
@@ -190,3 +193,61 @@ async def test_a_call_under_way_is_spared_as_well_in_a_run_that_was_taken_over(
     assert left.state is ExecutionState.CANCELLED
     (cut,) = company.model.begun - company.model.heard
     assert cut == "1", "only the call that was under way when the first server ended was made again"
+
+
+class AnsweringLate(Shared):
+    """A store that commits a creation at once and says so after a tenth of a second."""
+
+    async def create(self, execution: Execution, **arguments: Any) -> Claim:
+        claim = await super().create(execution, **arguments)
+        await asyncio.sleep(0.1)
+        return claim
+
+
+def late_company() -> Company:
+    company = Company()
+    company.store = AnsweringLate(
+        max_executions=99, max_bytes=10**8, now=company.time.now, monotonic=company.time.monotonic
+    )
+    return company
+
+
+@pytest.mark.parametrize("is_unary", [True, False])
+@in_virtual_time
+async def test_who_leaves_while_the_execution_is_created_and_asks_again_elsewhere_gets_the_answer(
+    *, is_unary: bool
+) -> None:
+    company = late_company()
+    first, second = company.service(), company.service()
+    asked = first.execute(ALICE, SEQUENCE, request_id="r1") if is_unary else _read(first, request_id="r1")
+    await leave_after(0.05, asked)
+    view = await second.execute(ALICE, SEQUENCE, request_id="r1")
+    assert view.result.finish_reason is FinishReason.ANSWERED
+    assert len((await first.desk.list(ALICE)).executions) == 1
+    assert company.model.begun == company.model.heard == Counter(("one", "two", "six"))
+
+
+@in_virtual_time
+async def test_what_is_to_be_kept_running_is_kept_though_its_caller_left_while_it_was_created() -> None:
+    company = late_company()
+    service = company.service()
+    await leave_after(0.05, _read(service, keep_running=True))
+    await asyncio.sleep(30)
+    (kept,) = (await service.desk.list(ALICE)).executions
+    assert kept.state is ExecutionState.SUCCEEDED
+
+
+@pytest.mark.parametrize("request_id", ["r1", ""])
+@in_virtual_time
+async def test_who_leaves_while_the_execution_is_created_and_does_not_return_pays_nothing(request_id: str) -> None:
+    company = late_company()
+    service = company.service()
+    await leave_after(0.05, _read(service, request_id=request_id))
+    await asyncio.sleep(30)
+    (left,) = (await service.desk.list(ALICE)).executions
+    assert (left.state, company.model.begun) == (ExecutionState.CANCELLED, Counter())
+
+
+async def _read(service: ReasoningService, *, request_id: str = "", keep_running: bool = False) -> None:
+    async for _ in service.stream(ALICE, SEQUENCE, request_id=request_id, keep_running=keep_running):
+        pass

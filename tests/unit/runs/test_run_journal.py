@@ -2,6 +2,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -10,16 +12,17 @@ from hypothesis import strategies as st
 from reasond_server.errors import (
     InternalError,
     ModelFailedError,
+    NotResumableError,
     ReasondError,
     TokenBudgetExhaustedError,
     ToolOutcomeUnknownError,
 )
 from reasond_server.llm.metering import MeteredModel
-from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, Role, Text, ToolSpec
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text, ToolSpec
 from reasond_server.logs.store import Record
 from reasond_server.reasoning.run_tools import JournaledToolbox
 from reasond_server.runs.effects import Effects
-from reasond_server.runs.recorded_calls import ReplayError, digest_of_texts
+from reasond_server.runs.recorded_calls import digest_of_texts
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, ToolResult, Usage
@@ -71,6 +74,12 @@ class Cash:
         if self.error is not None:
             raise self.error
         return ToolResult(call_id=call.call_id, result_json=str(self.calls))
+
+
+class Reserved(NamedTuple):
+    """Tokens of a caller's budget."""
+
+    tokens: int
 
 
 def request(text: str = "why?", max_tokens: int = 50) -> ChatRequest:
@@ -137,12 +146,15 @@ async def test_a_call_that_the_strategy_closed_is_complete_and_ends_where_it_was
     model, metered = wrap(Reply(pieces=("one ", "two ", "three")), journal=memory.journal())
     async with aclosing(model.stream(request())) as events:
         assert isinstance(await anext(events), Text)
-    again, recalled = wrap(journal=memory.journal(memory.records))
+    journal = memory.journal(memory.records)
+    again, recalled = wrap(journal=journal)
     async with aclosing(again.stream(request())) as events:
         assert await anext(events) == Text(text="one ")
         assert recalled.usage == metered.usage
-        with pytest.raises(ReplayError, match="more of a model call"):
-            await anext(events)
+        assert not journal.has_diverged
+        assert await anext(events) == Finished(reason=ModelFinish.STOP, usage=metered.usage)
+    assert journal.has_diverged
+    assert recalled.usage == metered.usage
 
 
 async def test_a_call_that_failed_fails_again_and_costs_the_same() -> None:
@@ -182,6 +194,39 @@ async def test_a_call_that_is_cancelled_or_ends_with_the_run_is_no_completed_cal
         await anext(events)
         journal.close()
     assert memory.records == []
+
+
+class SlowAccount:
+    """A caller's budget whose store takes long to hear what a call cost."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+
+    async def reserve(self, *, least: int, most: int) -> Reserved:
+        assert least <= most
+        return Reserved(tokens=most)
+
+    async def settle(self, reservation: Reserved, *, used: int) -> None:
+        assert used <= reservation.tokens
+        self.is_asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_call_that_was_answered_whole_when_the_run_was_stopped_is_on_record() -> None:
+    memory, account = Memory(), SlowAccount()
+    journal = memory.journal()
+    metered = MeteredModel(model=ScriptedModel(["yes"]), budget=Budget(), account=account)
+    model = JournaledModel(model=metered, journal=journal)
+    task = asyncio.create_task(hear_all(model, request()))
+    await account.is_asked.wait()
+    journal.begin_to_close()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert memory.journal(memory.records).spent == metered.usage != Usage()
+    again, recalled = wrap(journal=memory.journal(memory.records))
+    await hear_all(again, request())
+    assert recalled.usage == metered.usage
 
 
 async def test_what_the_budget_shortened_is_known_after_a_recall() -> None:
@@ -231,6 +276,19 @@ async def test_a_tool_call_whose_outcome_is_not_known_is_not_made_twice() -> Non
     with pytest.raises(ToolOutcomeUnknownError, match="tool 'pay' was at work"):
         await journaled_tools(cash, memory.journal(started)).call(CALL)
     assert cash.calls == 0
+
+
+async def test_a_tool_is_not_called_in_the_place_of_another_one_that_an_earlier_life_called() -> None:
+    memory, cash = Memory(), Cash()
+    await journaled_tools(Cash(), memory.journal()).call(CALL)
+    other = replace(CALL, arguments_json='{"euro": 6}')
+    with pytest.raises(NotResumableError, match="another effect of kind 'tool'"):
+        await journaled_tools(cash, memory.journal(memory.records)).call(other)
+    assert cash.calls == 0
+    tools = journaled_tools(cash, memory.journal(memory.records))
+    await tools.call(CALL)
+    await tools.call(other)
+    assert (cash.calls, len(cash.restored)) == (1, 1)
 
 
 async def test_a_tool_that_may_be_repeated_is() -> None:

@@ -119,7 +119,7 @@ async def test_what_is_created_for_a_caller_who_left_meanwhile_is_cancelled_befo
 ) -> None:
     store, model = Slow(), EchoModel()
     runner = runner_on(store, model, max_concurrent=1)
-    starting = asyncio.create_task(runner.start(assign(strategy=Again(Script()))))
+    starting = asyncio.create_task(runner.start(assign(strategy=Again(Script()), keep_running=False)))
     await store.is_creating.wait()
     for _ in range(cancellations):
         starting.cancel()

@@ -97,8 +97,10 @@ def test_the_last_line_sums_all_tests_and_one_bad_stage_fails_all(capsys: pytest
 def test_a_failing_stage_shows_the_end_of_its_output_and_a_good_one_its_notices(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show_output(outcome("bad", is_passed=False, counts=Counts(), output="\n".join(f"line {n}" for n in range(200))))
+    output = "\n".join(("FAILED a.py::b", *(f"line {n}" for n in range(200))))
+    show_output(outcome("bad", is_passed=False, counts=Counts(), output=output))
     printed = capsys.readouterr().out
+    assert printed.splitlines()[1] == "    | FAILED a.py::b"
     assert "line 199" in printed
     assert "line 100\n" not in printed
     show_output(outcome("good", is_passed=True, counts=Counts(), output="noise\nSKIPPED [1] a: no go\n"))

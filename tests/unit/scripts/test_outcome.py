@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.outcome import Counts, count_tests, notices
+from scripts.outcome import Counts, count_tests, failures, notices
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,11 @@ def test_skipped_tests_and_notes_are_notices() -> None:
     assert notices("..s\nSKIPPED [1] a.py:3: no go\nnote: small\n1 passed") == [
         "SKIPPED [1] a.py:3: no go",
         "note: small",
+    ]
+
+
+def test_tests_that_failed_are_named_by_the_lines_of_the_summary() -> None:
+    assert failures("E  boom\nFAILED a.py::b - boom\nERROR c.py::d\n1 failed") == [
+        "FAILED a.py::b - boom",
+        "ERROR c.py::d",
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing.judging import reply_at_length, reply_by_request
 from reasond_server.testing.probing import NotingModel, Probe, Ran
-from reasond_server.types import Task
+from reasond_server.types import BoundedContextMetrics, Task
 
 Replier = Callable[[Any], Any]
 REPLIERS: dict[str, Replier] = {
@@ -101,6 +100,8 @@ async def test_bounded_context_makes_one_call_for_each_window_and_at_most_one_mo
     model, done = await ran(BoundedContext(), reply, material=MATERIAL, **config)
     windows = len(done.steps)
     assert windows <= len(model.requests) <= (1 if mode == "tail" else 2) * windows
-    tokens = model.counter.count_text(MATERIAL)
-    # The prompt and what a carryover call writes are a quarter of this window at most.
-    assert windows <= most + math.ceil(2 * tokens / (1024 * 7 / 8 - 512 - 256))
+    metrics = done.steps[-1].metrics
+    assert isinstance(metrics, BoundedContextMetrics)
+    prompt = (metrics.capacity_tokens - metrics.effective_capacity_tokens) / most
+    # So small a window keeps nothing for a summary.
+    assert windows <= most + 1 + 2 * model.counter.count_text(MATERIAL) / (1024 * 7 / 8 - 512 - prompt)

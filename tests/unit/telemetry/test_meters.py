@@ -155,6 +155,13 @@ def test_what_was_saved_is_told_as_a_ratio_that_is_never_negative() -> None:
     assert found["reasond_compute_ratio_count single_pass kv_read"] == 1
 
 
+@pytest.mark.parametrize("ending", ["failed", "cancelled"])
+def test_what_a_run_without_a_result_saved_is_not_told(ending: str) -> None:
+    counted = metrics()
+    counted.run_left("bounded_context", ending, steps=2, duration_s=1.0, metrics=build_savings(75.0))
+    assert not any(name.startswith("reasond_compute_ratio") for name in values(counted))
+
+
 def test_budgets_tell_what_came_back_and_what_was_too_much() -> None:
     counted = metrics()
     for reserved, used in ((100, 40), (100, 130), (10, 10)):

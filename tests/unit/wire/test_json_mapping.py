@@ -195,6 +195,7 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
             "kv_read_pct": 40.0,
             "tokens_pct": -12.5,
             "peak_context_pct": 80.0,
+            "is_measured": False,
         },
         "reprompt_savings": None,
         "capacity_tokens": 24576,

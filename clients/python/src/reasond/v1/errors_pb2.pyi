@@ -95,6 +95,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """There is no such agent for this caller."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 34
     """A fault of the server."""
+    ERROR_REASON_NOT_RESUMABLE: _ErrorReason.ValueType  # 35
+    """The server that worked on the execution went down, and no other can go on with it."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -169,4 +171,6 @@ ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 33
 """There is no such agent for this caller."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 34
 """A fault of the server."""
+ERROR_REASON_NOT_RESUMABLE: ErrorReason.ValueType  # 35
+"""The server that worked on the execution went down, and no other can go on with it."""
 global___ErrorReason = ErrorReason

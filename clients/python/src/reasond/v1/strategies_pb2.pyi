@@ -112,9 +112,9 @@ class _SavingsBaselineEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     SAVINGS_BASELINE_UNSPECIFIED: _SavingsBaseline.ValueType  # 0
     """Not set: there is nothing to compare."""
     SAVINGS_BASELINE_SINGLE_PASS: _SavingsBaseline.ValueType  # 1
-    """One call that holds the whole task and all the thinking in one window."""
+    """One call that holds the question, all text that was read and all that was written."""
     SAVINGS_BASELINE_REPROMPT: _SavingsBaseline.ValueType  # 2
-    """One call per step, each sent the whole history again without a prompt cache."""
+    """One call per reasoning window, each sent the whole history again without a prompt cache."""
 
 class SavingsBaseline(_SavingsBaseline, metaclass=_SavingsBaselineEnumTypeWrapper):
     """What compute savings are measured against."""
@@ -122,9 +122,9 @@ class SavingsBaseline(_SavingsBaseline, metaclass=_SavingsBaselineEnumTypeWrappe
 SAVINGS_BASELINE_UNSPECIFIED: SavingsBaseline.ValueType  # 0
 """Not set: there is nothing to compare."""
 SAVINGS_BASELINE_SINGLE_PASS: SavingsBaseline.ValueType  # 1
-"""One call that holds the whole task and all the thinking in one window."""
+"""One call that holds the question, all text that was read and all that was written."""
 SAVINGS_BASELINE_REPROMPT: SavingsBaseline.ValueType  # 2
-"""One call per step, each sent the whole history again without a prompt cache."""
+"""One call per reasoning window, each sent the whole history again without a prompt cache."""
 global___SavingsBaseline = SavingsBaseline
 
 @typing.final
@@ -490,7 +490,9 @@ class BoundedContextStep(google.protobuf.message.Message):
     carryover_mode: global___CarryoverMode.ValueType
     """How the carryover was made."""
     window_tokens: builtins.int
-    """Tokens of this window: prompt + carryover + generated. Never above chunk_size."""
+    """Tokens of this window: prompt + carryover + generated. At most chunk_size where `is_window_exact` is true. Where
+    tokens are estimated, the model may count more.
+    """
     carryover_generated: builtins.bool
     """Whether this step produced a carryover for the next."""
     is_window_exact: builtins.bool
@@ -679,7 +681,9 @@ global___Sample = Sample
 
 @typing.final
 class Savings(google.protobuf.message.Message):
-    """Compute saved against a baseline, in per cent, signed, from measured usage."""
+    """Compute saved against a baseline, in per cent, signed: all calls of the completed windows, against what the baseline
+    takes for the same: the text that these windows read, and as much output.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -688,6 +692,7 @@ class Savings(google.protobuf.message.Message):
     KV_READ_PCT_FIELD_NUMBER: builtins.int
     TOKENS_PCT_FIELD_NUMBER: builtins.int
     PEAK_CONTEXT_PCT_FIELD_NUMBER: builtins.int
+    IS_MEASURED_FIELD_NUMBER: builtins.int
     baseline: global___SavingsBaseline.ValueType
     """What the figures compare with."""
     attention_pct: builtins.float
@@ -695,9 +700,13 @@ class Savings(google.protobuf.message.Message):
     kv_read_pct: builtins.float
     """Bytes of the key-value cache not read while decoding."""
     tokens_pct: builtins.float
-    """Tokens processed (input and output); usually negative, because windows are re-read."""
+    """Tokens processed (input and output); never positive against one pass, because every window is sent the question."""
     peak_context_pct: builtins.float
     """Largest context held at once."""
+    is_measured: builtins.bool
+    """Whether nothing here is an estimate. False where the model reported no usage, or where the share of the text in a
+    prompt was estimated because the tokens cannot be counted exactly.
+    """
     def __init__(
         self,
         *,
@@ -706,8 +715,9 @@ class Savings(google.protobuf.message.Message):
         kv_read_pct: builtins.float = ...,
         tokens_pct: builtins.float = ...,
         peak_context_pct: builtins.float = ...,
+        is_measured: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attention_pct", b"attention_pct", "baseline", b"baseline", "kv_read_pct", b"kv_read_pct", "peak_context_pct", b"peak_context_pct", "tokens_pct", b"tokens_pct"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attention_pct", b"attention_pct", "baseline", b"baseline", "is_measured", b"is_measured", "kv_read_pct", b"kv_read_pct", "peak_context_pct", b"peak_context_pct", "tokens_pct", b"tokens_pct"]) -> None: ...
 
 global___Savings = Savings
 
@@ -817,7 +827,9 @@ class BoundedContextMetrics(google.protobuf.message.Message):
     capacity_tokens: builtins.int
     """Tokens of reasoning that all windows hold together: C + (max_iterations - 1) * (C - m)."""
     effective_capacity_tokens: builtins.int
-    """Capacity less the prompt's share: (C - q) + (max_iterations - 1) * (C - q - m)."""
+    """Capacity less q, the most that rules, fences and question take of a window:
+    (C - q) + (max_iterations - 1) * (C - q - m).
+    """
     is_window_exact: builtins.bool
     """Whether every window was counted by the model's own tokenizer."""
     peak_window_tokens: builtins.int
