@@ -284,7 +284,7 @@ class TagParser:
         if self._is_thinking or name == "think":
             return self._handle_thinking_tag(name, is_closing=is_closing)
         kind = self._kinds.get(name)
-        if self._kind is None and kind is None and name == TagKind.CONTINUE:
+        if self._kind is None and name == TagKind.CONTINUE and set(self._kinds) == {TagKind.ANSWER}:
             return True
         if kind is not None and kind is self._kind and not is_closing and self._is_opened_again():
             return True
