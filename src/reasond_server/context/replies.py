@@ -63,7 +63,7 @@ class TagParser:
     A suffix that could begin a tag or a code fence is held back until it is known which. Tags do not count
     inside fences (``` and ~~~, as CommonMark has them) nor inside reasoning, except in a fence around the whole reply.
     The first opening tag of `kinds` decides the kind; other tags after it are text, but for the same one at once again;
-    its closing tag ends the reply. Where notes are not of `kinds`, their tags are left out and their text is text.
+    its closing tag ends the reply.
     """
 
     def __init__(self, *, kinds: Collection[TagKind] = _PLAIN_KINDS, max_characters: int = _MAX_CHARACTERS) -> None:
@@ -284,8 +284,6 @@ class TagParser:
         if self._is_thinking or name == "think":
             return self._handle_thinking_tag(name, is_closing=is_closing)
         kind = self._kinds.get(name)
-        if self._kind is None and name == TagKind.CONTINUE and set(self._kinds) == {TagKind.ANSWER}:
-            return True
         if kind is not None and kind is self._kind and not is_closing and self._is_opened_again():
             return True
         if kind is None or (kind is not self._kind if is_closing else self._kind is not None):

@@ -177,7 +177,7 @@ def test_what_could_become_a_tag_is_held_back_and_the_rest_is_not() -> None:
 
 def test_only_the_kinds_that_were_asked_for_are_tags() -> None:
     parsed = parse("<continue>a</continue><answer>b</answer>", kinds=(TagKind.ANSWER,))
-    assert (parsed.text, parsed.content) == ("a", "b")
+    assert (parsed.text, parsed.content) == ("<continue>a</continue>", "b")
 
 
 def test_a_reply_longer_than_the_cap_is_cut_there() -> None:
@@ -230,13 +230,3 @@ def test_a_fence_around_part_of_a_reply_quotes_its_tags(reply: str) -> None:
     parser.feed(reply)
     parser.close(is_stop=True)
     assert (parser.result.kind, parser.result.text) == (None, reply)
-
-
-def test_notes_where_only_an_answer_counts_lose_their_tags() -> None:
-    parser = TagParser(kinds=(TagKind.ANSWER,))
-    parser.feed("Well. <continue>It is 42.</continue>")
-    parser.close(is_stop=True)
-    assert (parser.result.kind, parser.result.text) == (None, "Well. It is 42.")
-    parser = TagParser(kinds=(TagKind.ANSWER,))
-    parser.feed("<answer>Use <continue>.</answer>")
-    assert parser.result.content == "Use <continue>."
