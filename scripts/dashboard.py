@@ -176,7 +176,11 @@ ROWS: dict[str, Sequence[Panel]] = {
         percentiles("Lag of the event loop", "reasond_event_loop_lag_seconds"),
         rates("CPU", "process_cpu_seconds_total", "instance", unit="percentunit"),
         totals("Resident memory", "process_resident_memory_bytes", "instance", unit="bytes"),
-        totals("Open files", "process_open_fds", "instance"),
+        Panel(
+            title="Open files, of those that may be",
+            queries=[(f"sum by (instance) (process_open_fds{{{JOB}}} / process_max_fds{{{JOB}}})", "{{instance}}")],
+            unit="percentunit",
+        ),
         Panel(title="Age", queries=[(f"time() - process_start_time_seconds{{{JOB}}}", "{{instance}}")], unit="s"),
         Panel(
             title="Limits kept apart, versions",

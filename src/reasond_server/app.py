@@ -295,7 +295,7 @@ class Server:
             metrics=self._metrics_page,
         )
         host, port = split_address(server.http_address)
-        limits = ConnectionLimits(write_timeout_s=server.write_timeout_s)
+        limits = ConnectionLimits(max_connections=server.max_http_connections, write_timeout_s=server.write_timeout_s)
         return HttpServer(
             app=app,
             host=host,

@@ -19,6 +19,7 @@
     │   ├── TokenMissingError             TOKEN_MISSING
     │   ├── TokenInvalidError             TOKEN_INVALID
     │   ├── TokenExpiredError             TOKEN_EXPIRED
+    │   ├── IssuerUnavailableError        ISSUER_UNAVAILABLE
     │   └── PermissionMissingError        PERMISSION_MISSING
     ├── LimitError                    how much
     │   ├── RateLimitedError              RATE_LIMITED
@@ -44,8 +45,7 @@
     ├── InternalError                 INTERNAL
     └── SettingsError                 the operator's configuration; never crosses a wire
 
-Everything about a reason stands in its class, as plain names and numbers: both transports, the spans, the metrics and
-the page docs/api/errors.md read it there. No wire is imported.
+Everything about a reason stands in its class, as plain names and numbers, and is read there. No wire is imported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ from typing import Final, Self
 from reasond_server import reasons
 from reasond_server.reasons import SOON_S, Reason
 
-# Whoever raises or reads an error finds all of it here.
 ReasondError = reasons.ReasondError
 Violation = reasons.Violation
 show = reasons.show
@@ -237,6 +236,19 @@ class TokenExpiredError(AccessError):
         is_bare=True,
         denial="authentication",
         remedy="Get a fresh token and call again.",
+    )
+
+
+class IssuerUnavailableError(AccessError):
+    """The keys of the issuer cannot be fetched, so nobody knows whether the token is valid; nothing was spent."""
+
+    declaration = Reason(
+        "ISSUER_UNAVAILABLE",
+        "UNAVAILABLE",
+        is_fault=True,
+        denial="issuer",
+        retry_after_s=SOON_S,
+        remedy="Retry after `RetryInfo` with the same token. If it lasts, the operator looks at `[auth] jwks_url`.",
     )
 
 

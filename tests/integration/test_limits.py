@@ -154,3 +154,13 @@ async def test_two_servers_share_one_budget_in_redis_and_health_is_never_limited
                 assert (await client.get("/healthz")).status_code == 200
         redis.kill()
         assert (await ask(one)).answer == "42"
+
+
+async def test_a_task_that_a_strategy_refuses_counts_so_that_nobody_has_texts_read_for_nothing() -> None:
+    reasons = []
+    async with serve_limited(requests_per_minute=2) as listening:
+        for _ in range(3):
+            with pytest.raises(reasond.ReasondError) as caught:
+                await ask(listening, "<" * 100_000)
+            reasons.append(caught.value.reason)
+    assert reasons == ["CONTEXT_EXHAUSTED", "CONTEXT_EXHAUSTED", "RATE_LIMITED"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.context import tags
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.tags import RESERVED_TAGS, neutralize, restore
 from reasond_server.llm.demo.prompt import read_prompt
@@ -106,3 +108,17 @@ def test_a_part_of_a_neutralised_text_holds_no_control_token_either(start: int, 
         assert not [token for token in TOKENS if token in part]
         # A tag can come of a longer word that is cut; the prompt neutralises once more.
         assert not TAG.search(as_seen(neutralize(part)))
+
+
+@given(
+    st.lists(
+        PARTS | st.sampled_from(["<", "<<SYS>>", "<<sy\u017f>>", "</SYS>>", "S", "/", "<think", "\uff1cthink>", "a"])
+    ),
+    st.integers(min_value=1, max_value=9),
+)
+def test_a_text_is_neutralised_in_pieces_as_it_is_in_one(parts: list[str], piece: int) -> None:
+    text = "".join(parts)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tags, "_PIECE", piece)
+        in_pieces = neutralize(text)
+    assert in_pieces == tags._neutralize_piece(text)

@@ -53,6 +53,7 @@ CURSOR_EXPIRED          OUT_OF_RANGE         -32603  full
 AGENT_NOT_FOUND         NOT_FOUND            -32603  full
 NOT_RESUMABLE           ABORTED              -32603  full
 INTERNAL                INTERNAL             -32603  full
+ISSUER_UNAVAILABLE      UNAVAILABLE          -32603  full
 """
 
 
@@ -102,7 +103,13 @@ def test_a_class_without_a_word_about_its_reason_has_that_of_the_class_above() -
 def test_what_is_retried_after_unavailable_has_spent_nothing() -> None:
     unavailable = {name for name, kind in CLASSES.items() if kind.declaration.grpc_status == "UNAVAILABLE"}
 
-    assert unavailable == {"OVERLOADED", "DRAINING", "STORE_UNAVAILABLE", "MODEL_UNAVAILABLE"}
+    assert unavailable == {
+        "OVERLOADED",
+        "DRAINING",
+        "STORE_UNAVAILABLE",
+        "ISSUER_UNAVAILABLE",
+        "MODEL_UNAVAILABLE",
+    }
 
 
 def test_what_the_server_or_its_model_did_not_do_is_a_fault_and_what_the_caller_did_is_none() -> None:
@@ -110,6 +117,7 @@ def test_what_the_server_or_its_model_did_not_do_is_a_fault_and_what_the_caller_
         "OVERLOADED",
         "DRAINING",
         "STORE_UNAVAILABLE",
+        "ISSUER_UNAVAILABLE",
         "MODEL_UNAVAILABLE",
         "MODEL_TIMEOUT",
         "MODEL_FAILED",
@@ -127,6 +135,7 @@ def test_an_error_says_when_to_come_back_unless_whoever_raises_it_knows_better()
         "OVERLOADED",
         "DRAINING",
         "STORE_UNAVAILABLE",
+        "ISSUER_UNAVAILABLE",
     }
 
 

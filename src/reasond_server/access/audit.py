@@ -20,6 +20,7 @@ from reasond_server.access.permissions import Operation
 from reasond_server.errors import (
     AccessError,
     DrainingError,
+    IssuerUnavailableError,
     LimitError,
     LookupFailedError,
     OverloadedError,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _DENIALS: Final = (AccessError, LimitError, LookupFailedError)
 # These say nothing about the caller: anybody would have met them.
-_OUTAGES: Final = (OverloadedError, DrainingError, StoreFullError, StoreUnavailableError)
+_OUTAGES: Final = (OverloadedError, DrainingError, StoreFullError, StoreUnavailableError, IssuerUnavailableError)
 UNREAD: Final = Operation("Unread")
 """The operation of a JSON-RPC body that is not read because the token in its header is refused."""
 _EXECUTION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

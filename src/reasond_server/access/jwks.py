@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.access.token_keys import UnfitKeyError, key_of_jwk
-from reasond_server.errors import TokenInvalidError
+from reasond_server.errors import IssuerUnavailableError
 
 if TYPE_CHECKING:
     import ssl
@@ -115,6 +115,7 @@ class JwksKeys:
         self._keys: Mapping[str, VerifyingKey] = {}
         self._fetched_s: float | None = None
         self._tried_s: float | None = None
+        self._has_failed = False
         self._fetching: asyncio.Task[None] | None = None
         self._next: asyncio.TimerHandle | None = None
 
@@ -122,7 +123,8 @@ class JwksKeys:
         """Return the key of that id, or nothing; a token that names no key fits no key set.
 
         Raises:
-            TokenInvalidError: the issuer's keys cannot be had and none that are young enough are at hand.
+            IssuerUnavailableError: the issuer's keys cannot be fetched. None that are young enough are at hand, or
+                the key is not among them and may be a new one.
         """
         if key_id is None:
             return ()
@@ -134,12 +136,16 @@ class JwksKeys:
         if self._fetching is not None or self._may_try():
             await asyncio.shield(self._fetching or self._start_fetch())
         age_s = self._measure_age_s()
-        if age_s is None or age_s > self._times.stale_s:
-            raise TokenInvalidError(
-                "Authentication failed: The issuer's keys cannot be fetched at present",
-                remedy="Retry in a minute; the operator finds the cause in the server's log.",
+        is_usable = age_s is not None and age_s <= self._times.stale_s
+        if is_usable and key_id in self._keys:
+            return (self._keys[key_id],)
+        if not is_usable or self._has_failed:
+            raise IssuerUnavailableError(
+                "The keys of the token's issuer cannot be fetched at present",
+                remedy="Retry with the same token; the operator finds the cause in the server's log.",
+                retry_after_s=self._measure_rest_s(),
             )
-        return (self._keys[key_id],) if key_id in self._keys else ()
+        return ()
 
     async def aclose(self) -> None:
         """Stop fetching, cancel a request under way, and close connections."""
@@ -154,10 +160,14 @@ class JwksKeys:
         """Return the age of the key set; None if there is none."""
         return None if self._fetched_s is None else self._monotonic() - self._fetched_s
 
+    def _measure_rest_s(self) -> float:
+        """Return the seconds until the issuer may be asked again."""
+        rested_s = self._times.retry_s if self._tried_s is None else self._monotonic() - self._tried_s
+        return max(0.0, self._times.retry_s - rested_s)
+
     def _may_try(self) -> bool:
         """Return whether a request may be sent now."""
-        is_rested = self._tried_s is None or self._monotonic() - self._tried_s >= self._times.retry_s
-        return self._fetching is None and is_rested
+        return self._fetching is None and not self._measure_rest_s()
 
     def _start_fetch(self) -> asyncio.Task[None]:
         """Fetch in a task of its own, which outlives the caller."""
@@ -171,7 +181,9 @@ class JwksKeys:
         try:
             self._keys = parse_key_set(await self._fetcher.fetch())
             self._fetched_s, pause_s = self._monotonic(), _REFRESH_SHARE * self._times.fresh_s
+            self._has_failed = False
         except JwksFetchError as error:
+            self._has_failed = True
             _log.warning("the issuer's key set cannot be used: %s", error)
         finally:
             self._fetching = None

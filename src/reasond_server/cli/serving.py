@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.cli.examples import Endpoints, calls, exports
+from reasond_server.cli.open_files import provide_open_files
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.supervising import Link, Supervisor, reserve_port, supervise
 from reasond_server.cli.terminal import human_stream, write
@@ -123,6 +124,7 @@ def _serve_alone(
     """Serve in this process."""
     # Next to nothing that is loaded at the start is garbage; once it serves, the server sets this for itself.
     gc.set_threshold(_OBJECTS_AT_START)
+    provide_open_files(loaded.settings.server)
     from reasond_server.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does without gRPC
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -160,6 +160,13 @@ class ServerSettings(Section):
     max_grpc_connections: int = Field(
         default=1000, ge=1, le=100_000, description="Most gRPC connections at once; further ones are closed at once."
     )
+    max_http_connections: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Most HTTP connections at once; one more closes the one that is idle longest, or is refused with "
+        "503 where none is idle.",
+    )
     max_pending_calls: int = Field(
         default=20_000,
         ge=100,

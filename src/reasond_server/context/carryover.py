@@ -8,10 +8,11 @@ At most m = carryover_size tokens, labels included, made of up to four parts:
 | facts  | key findings and typed lines, one a line                             | 3m/8   | m/2     | -    |
 | tail   | the end of what the window wrote                                     | rest   | -       | m    |
 
-In hybrid, facts are only ever appended: one that is there already, spelt alike, is not added, and one that does not fit
-any more goes into the tail of its own window and no further; they stand before the other fields, which change, so that
-a server that caches prefixes has them at hand. In summary mode each summary's findings replace the last.
-Where a summary is missing, facts and tail are what is carried in either mode, and the report says so.
+In hybrid, facts are appended and never removed. A fact that is there already, spelt alike, is not added. A fact that
+does not fit any more is carried once, in the tail of the window that wrote it. The facts stand before the other
+fields, because a server that caches prefixes reads only again what stands behind the first change. In summary mode the
+findings of each summary replace those of the last one. Where a summary is missing, both modes carry facts and tail, and
+the report says so.
 
 Sources: seed 000 FR-5 and Feature 3 (the fields); Delethink, arXiv 2510.06557 (head and tail).
 

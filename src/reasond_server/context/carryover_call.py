@@ -1,8 +1,8 @@
-"""The summary of a window that was cut at its limit: asked for as the next turn of the same conversation.
+"""The summary of a window that was cut at its limit, asked for as the next turn of the same conversation.
 
-The messages of the window, what the model wrote and a short request: a server that caches prefixes has nearly all of it
-at hand, so that only the request and the summary are new. The call is a window like any other: its prompt is counted
-as that of the server where that tells, and it may write what is left of chunk_size, at most 0.15 (C - m) tokens.
+The prompt of the call is the messages of the window, what the model wrote, and a short request. A server that caches
+prefixes has read nearly all of it before. The call keeps to chunk_size like any window: the server counts the prompt
+where it can, else the model's counter does. The summary gets the tokens that are left, at most 0.15 (C - m).
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ async def summarize(
     most_tokens: int,
     temperature: float,
 ) -> Summary:
-    """Ask for the summary; `Summary.failure` says what went wrong, nothing of the model's is raised.
+    """Ask for the summary. An error of the model is told in `Summary.failure` and not raised.
 
-    Only the end of the run as such (cancellation, a defect) passes through.
+    A cancellation, or a defect of this program, is raised.
     """
     if not written.written:
         return Summary(failure="the window left nothing to summarize")

@@ -14,15 +14,20 @@ from __future__ import annotations
 import re
 import unicodedata
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RESERVED_TAGS = ("question", "notes", "material", "passage", "observation", "answer", "continue", "action", "think")
 """Names whose tags have a meaning in prompts or replies."""
 
 _NAMES = "|".join(RESERVED_TAGS)
 _NEUTRAL = "&lt;"
-_ASCII_TAG = re.compile(rf"<(?=\s*(?:/\s*)?(?:{_NAMES})(?![a-z0-9_-]))", re.IGNORECASE)
+# Possessive: a million spaces are not tried one by one from their end.
+_ASCII_TAG = re.compile(rf"<(?=\s*+(?:/\s*+)?(?:{_NAMES})(?![a-z0-9_-]))", re.IGNORECASE)
 # Not a tag that is escaped at its end too: that is not our doing.
-_ASCII_NEUTRAL = re.compile(rf"&lt;(?=\s*(?:/\s*)?(?:{_NAMES})(?![a-z0-9_-])(?!\s*&gt;))", re.IGNORECASE)
+_ASCII_NEUTRAL = re.compile(rf"&lt;(?=\s*+(?:/\s*+)?(?:{_NAMES})(?![a-z0-9_-])(?!\s*+&gt;))", re.IGNORECASE)
 _ESCAPED = re.compile(r"&lt;(?=[^<>&]{0,64}&gt;)")
 # What NFKC turns into "<", before a character that can begin a tag.
 _OPENING = re.compile(r"[<\uFE64\uFF1C](?=[\s/a-z]|[^\x00-\x7F])", re.IGNORECASE)
@@ -47,6 +52,13 @@ _BRACKET_BACK = re.compile(rf"{_NEUTRAL_BRACKET}(?={_BRACKET_REST})")
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 
+# Characters. The interpreter is held for as long as a call of `sub` takes, which is 10 ms for so many of "<".
+_PIECE = 8 * 1024
+_CUT = re.compile(r"[<\[\uFE64\uFF1C]")
+# What can follow the second "<" of "<<SYS>>", in either case (U+017F is a long s); nothing at the end of a text.
+_AFTER_TWO = ("s", "S", "\u017f", "/", "")
+
+
 class TagKind(StrEnum):
     """The tags that a model ends its reply with."""
 
@@ -63,11 +75,35 @@ def neutralize(text: str) -> str:
     """Return `text` with `&lt;` and `&#91;` where a reserved tag or control token begins, otherwise unchanged.
 
     Case, inner spaces, zero-width characters and compatibility forms (NFKC) do not hide a tag. Applying it
-    twice changes nothing more. Time is linear in the length of `text`.
+    twice changes nothing more. Time is linear in the length of `text`. In a thread it lets others run now and then.
     """
-    is_ascii = text.isascii()
-    if is_ascii and "<" not in text and "[" not in text:
+    if text.isascii() and "<" not in text and "[" not in text:
         return text
+    return "".join([_neutralize_piece(piece) for piece in _cut(text)])
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Yield `text` in pieces that are neutralised each by itself.
+
+    No tag or token goes on behind a character that can begin one, except "<<SYS>>".
+    """
+    start = 0
+    while len(text) - start > _PIECE:
+        end = start + _PIECE
+        while found := _CUT.search(text, end):
+            end = found.start()
+            if text[end - 1] != "<" or text[end + 1 : end + 2] not in _AFTER_TWO:
+                break
+            end += 1
+        else:
+            break
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _neutralize_piece(text: str) -> str:
+    is_ascii = text.isascii()
     text = _BRACKET.sub(_NEUTRAL_BRACKET, _CONTROL.sub(_NEUTRAL, text))
     if is_ascii:
         return _ASCII_TAG.sub(_NEUTRAL, text)

@@ -1,9 +1,8 @@
 """When a run of bounded context ends: by an answer, by silence, at its last window, or because it goes in circles.
 
-A run repeats itself where the text of a window, or the notes it left, is that of the window before but for case and
-blanks, or where at least nine in ten of its runs of five words stood in the window before. Reading is never judged:
-every such window sees new text, and may well find nothing in it as often as it likes. Nothing is random, so the same
-replies are judged alike.
+A window repeats the one before if its text or its notes are the same apart from case and blanks, or if at least nine
+in ten of its sequences of five words stood in the window before. Windows that read are not judged: each sees new text,
+and any number of them may find nothing in it. Nothing is random, so the same replies are always judged alike.
 """
 
 from __future__ import annotations

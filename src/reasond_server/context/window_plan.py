@@ -6,18 +6,18 @@ Notation: C = chunk_size, m = carryover_size, f = tokens of a prompt without any
 - The free part C - f - m - C/8 is shared by the question and the segment that is read. The question is
   pinned to every window and gets at most half of the free part and at most C/4; of a longer one the first
   and the last paragraph are pinned, clipped, and what lies between becomes the beginning of the material.
-- Where a window that is cut at its limit is summarised by a call of its own (hybrid, summary), the calls that it can
-  follow leave room for that: R tokens, the request and at most 0.15 (C - m) to write, taken from the free part. Where
-  that is too small, no summary is asked for.
+- In the modes hybrid and summary a window that was cut at its limit is followed by a call that summarises it. Each
+  window leaves room for that call: R tokens of the free part, for the request and at most 0.15 (C - m) tokens of
+  summary. Where the free part is too small for that, no summary is asked for.
 - Material that fits one window together with the question and C/4 to write in is shown whole. Otherwise
   it is read in segments of (free part - question) tokens, each shown exactly once.
 - Every call may write C - (tokens of its prompt) - R, the last one without R, which is the bound:
   `fit_windows` counts those.
 
-A plan is made with the model's counter. Before a window is sent, it is fitted by the server's own count, where the
-server tells one. Where that count leaves less than half of what a call keeps for writing, what has not been read yet is
-planned anew with a stretched counter: passages get shorter and more, and nothing is left out. The question may then be
-clipped, its middle being read; notes keep to carryover_size, which by the same measure holds less of them.
+A plan is made with the model's counter. Before a window is sent, the server counts its prompt, if it can. Where that
+count leaves less than half of what a call keeps for writing, the text that was not read yet is planned again with a
+stretched counter: there are more and shorter passages, and no text is left out. The question may then be clipped and
+its middle read like material. Notes keep to carryover_size by the stretched counter, so that they hold less text.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def plan_windows(
     With `is_reading` the material is read in segments even if it fits one window: `segments_before` of it were
     read already.
 
-    A tokenizer that cuts nonces into different numbers of tokens may refuse with one nonce what just fits
-    with another; those of this package count all nonces of a length alike.
+    Some tokenizers count different nonces of one length differently. With them, a plan that just fits with one nonce
+    may be refused with another. The counters of this package count all nonces of one length alike.
 
     Raises:
         InvalidConfigError: chunk_size is too small for carryover_size (the smallest that works is named),

@@ -107,6 +107,9 @@ class Authentication(grpc.aio.ServerInterceptor):
             if headers or not self._peers.has_rules:
                 call.principal = await self._authenticate(_token(headers))
                 self._require(call.principal, operation)
+        except ReasondError as error:
+            # Frames of one that was raised would keep the metadata, of any size, until the collector comes round.
+            call.refusal = error.copy()
         except Exception as error:  # noqa: BLE001 - the guard tells it, a fault of the server as well, with the request id
             call.refusal = error
 

@@ -20,6 +20,7 @@ from reasond_server.errors import SettingsError, show
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.handlers import GenericRegistry
+from reasond_server.grpc_api.leftovers import Leftovers
 from reasond_server.grpc_api.listening import (
     CertificateReloader,
     bind_tcp,
@@ -73,7 +74,12 @@ class GrpcServer:
         self._options = options
         self._services = services
         self._health = health
-        self._guard = ErrorGuard(new_call_id=new_call_id, observer=observer, tracing=tracing)
+        self._guard = ErrorGuard(
+            new_call_id=new_call_id,
+            leftovers=Leftovers(max_metadata_bytes=options.max_metadata_bytes),
+            observer=observer,
+            tracing=tracing,
+        )
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
         self._authentication = Authentication(
             authenticate=authenticate,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
     from reasond_server.grpc_api.handlers import Context
+    from reasond_server.grpc_api.leftovers import Leftovers
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.telemetry.spans import OpenSpan, Tracing
@@ -59,12 +60,14 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         self,
         *,
         new_call_id: Callable[[], str],
+        leftovers: Leftovers | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self._observer = observer
         self._new_call_id = new_call_id
+        self._leftovers = leftovers
         self._monotonic = monotonic
         self._tracing = tracing
         self._running: set[asyncio.Task[Any]] = set()
@@ -84,7 +87,10 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         of theirs, of which there are few, is put into the guard once.
         """
         method = handler_call_details.method
-        begin(self._call(method, handler_call_details.invocation_metadata or ()))
+        metadata = handler_call_details.invocation_metadata or ()
+        if self._leftovers is not None:
+            self._leftovers.note(metadata)
+        begin(self._call(method, metadata))
         try:
             handler = await continuation(handler_call_details)
         except Exception as error:  # noqa: BLE001 - whatever an inner interceptor raises must not leak

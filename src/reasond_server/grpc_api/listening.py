@@ -15,6 +15,7 @@ import grpc
 
 from reasond_server.addresses import split_address
 from reasond_server.errors import SettingsError, show
+from reasond_server.grpc_api.leftovers import SETTINGS_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,6 +139,7 @@ def _umask(mask: int) -> Iterator[None]:
 
 
 _MEBI: Final = 1024 * 1024
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +190,9 @@ def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
         # By itself grpc ends calls from the thousandth on that waits, and in a flood those are not the flood's alone.
         ("grpc.server.max_pending_requests", options.max_pending_calls),
         ("grpc.server.max_pending_requests_hard_limit", options.max_pending_calls),
+        # Until a peer acknowledges the SETTINGS neither the bound on metadata nor that on calls holds for it.
+        ("grpc.http2.settings_timeout", _ms(SETTINGS_TIMEOUT_S)),
+        ("grpc.server_handshake_timeout_ms", _ms(_HANDSHAKE_TIMEOUT_S)),
         ("grpc.keepalive_time_ms", _ms(options.keepalive_time_s)),
         ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
         # Idle connections are probed too, or a dead client would hold its place for ever.

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from reasond_server.http_api.exchange import PEER_URIS_KEY, ClientGoneError
+from reasond_server.http_api.plain_parser import CONNECT, PlainParser, count_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+    from reasond_server.http_api.connection_cap import ConnectionCap
     from reasond_server.http_api.exchange import Scope
 
 
@@ -25,13 +27,15 @@ _log = logging.getLogger("reasond.http")
 # A client that is still sending reads no answer before it has sent all.
 _UNREAD_S = 2.0
 _UNREAD_BYTES = 64 * 1024 * 1024
+_TOO_LARGE = b"431 Request Header Fields Too Large"
 _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Bounds on a connection: seconds for headers, between requests and without reading; bytes of headers."""
+    """Bounds: how many connections; of each the seconds for headers, between requests, unread; bytes of headers."""
 
+    max_connections: int = 1000
     header_timeout_s: float = 10.0
     keep_alive_s: int = 60
     write_timeout_s: float = 30.0
@@ -45,21 +49,25 @@ class BoundedProtocol(HttpToolsProtocol):
     are complete, the application bounds the body. A client that reads nothing for `write_timeout_s` while
     there is more to send is cut off, and `on_slow` told. What is answered before the whole body came can still be
     read: the rest of the body is taken and dropped before the connection is closed, for 2 s and up to 64 MiB.
+    A request that names no host, or two, and CONNECT are refused; the wish for another protocol is ignored.
 
-    uvicorn documents a protocol class as an option and no attribute of its own. Four of them are used all the same,
+    uvicorn documents a protocol class as an option and no attribute of its own. Five of them are used all the same,
     because nothing public tells as much: `cycle` and `pipeline` (which request is worked on, and which wait), `flow`
-    (whether reading goes on) and `headers` (trailers would fill it). `tests/unit/http_api/test_connections.py` fails
-    where a release changes what they mean.
+    (whether reading goes on), `headers` (trailers would fill it) and `parser` (which stops at an upgrade).
+    `tests/unit/http_api/test_connections.py` fails where a release changes what they mean.
     """
 
     def __init__(
         self,
         *,
         limits: ConnectionLimits,
+        cap: ConnectionCap,
         on_slow: Callable[[], None] = lambda: None,
         **uvicorn_arguments: Any,  # noqa: ANN401 - uvicorn's own
     ) -> None:
         super().__init__(**uvicorn_arguments)
+        self.parser = PlainParser(self)
+        self._cap = cap
         self._on_slow = on_slow
         self._limits = limits
         self._header_bytes = 0
@@ -67,7 +75,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_reading_headers = False
         self._is_reading_body = False
         self._is_working = False
-        self._is_refused = False
+        self._has_ended_request = False
+        self._refusal = b""
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -83,36 +92,54 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport = JoiningTransport(transport, loop=self.loop, on_close=close)  # type: ignore[assignment]  # it passes on what it does not do
         names = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self._peer_uris = tuple(value for kind, value in names if kind == "URI")
-        self._start_timer()
+        if self._cap.enter(self):
+            self._start_timer()
+        else:
+            self._refuse(b"503 Service Unavailable")
 
     def data_received(self, data: bytes) -> None:
         """Take in data; the clock runs while no request is being worked on."""
+        if self._refusal:
+            return
         self._piece_bytes = len(data)
+        self._has_ended_request = False
         super().data_received(data)
         if self._is_reading_headers:
             self._header_bytes += len(data)
             if self._header_bytes > self._limits.max_header_bytes:
-                self._refuse_headers()
-        if not self._is_working and not self._is_refused:
+                self._refuse(_TOO_LARGE)
+        if not self._is_working and not self._refusal:
             self._start_timer()
 
     def on_message_begin(self) -> None:
         """Begin to count the headers of a request."""
-        self._is_reading_headers = True
-        self._header_bytes = 0
+        if not self._is_reading_headers:
+            self._is_reading_headers = True
+            # How much of the piece belongs to the requests before is not told: headers that begin in it count from
+            # the next piece on, and whole ones by what is in them.
+            self._header_bytes = -self._piece_bytes if self._has_ended_request else 0
         super().on_message_begin()
         self.scope[PEER_URIS_KEY] = self._peer_uris  # type: ignore[typeddict-unknown-key]  # ours, not ASGI's
         self.scope[DEPARTURE_KEY] = self._departure  # type: ignore[typeddict-unknown-key]  # as above
 
     def on_headers_complete(self) -> None:
         """Stop the clock and begin to work; trailers, which nothing here reads, are dropped from now on."""
+        method = self.parser.get_method()
+        if self.parser.should_upgrade() and method != CONNECT:
+            return
         self._stop_timer()
         self._is_reading_headers = False
-        self._is_working = True
         # The piece that they end in is not counted yet, and may be more than headers.
-        if self._header_bytes + self._piece_bytes > self._limits.max_header_bytes:
-            self._refuse_large_fields()
-        if not self._is_refused:
+        most = self._limits.max_header_bytes
+        if max(0, self._header_bytes) + self._piece_bytes > most and _measure_fields(self.headers) > most:
+            self._refuse(_TOO_LARGE)
+        elif method == CONNECT:
+            self._refuse(b"405 Method Not Allowed")
+        elif (hosts := count_hosts(self.headers)) > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._refuse(b"400 Bad Request")
+        if not self._refusal:
+            self._is_working = True
+            self._cap.begin(self)
             super().on_headers_complete()
             self._is_reading_body = True
             # No public hook says which request is served: uvicorn queues those that came while one was.
@@ -123,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take in a piece of a body, unless its headers were refused."""
-        if not self._is_refused:
+        if not self._refusal:
             super().on_body(body)
         if self._unread is not None:
             self._unread_bytes += len(body)
@@ -131,9 +158,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def on_message_complete(self) -> None:
-        """End a request, unless its headers were refused."""
-        if self._is_refused:
+        """End a request, unless its headers were refused, or it is read once more."""
+        if self._refusal or self._is_reading_headers:
             return
+        self._has_ended_request = True
         super().on_message_complete()
         self._is_reading_body = False
         if self._unread is not None:
@@ -148,7 +176,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_working = bool(self.pipeline)
         if self.pipeline:
             self._served = self.pipeline[-1][0]
+        else:
+            self._cap.rest(self)
         super().on_response_complete()
+        if not self._is_working and self._refusal:
+            self._close(self._refusal)
 
     def pause_writing(self) -> None:
         """Give the client time to read."""
@@ -162,6 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clocks, and what is worked on for the client."""
+        self._cap.leave(self)
         self._departure.happen()
         if self._served is not None:
             # uvicorn tells only the request that came last.
@@ -170,6 +203,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_stall()
         self._stop_reading()
         super().connection_lost(exc)
+
+    def close_if_idle(self) -> bool:
+        """Close the connection at once unless there is still something to send; return whether it is closed."""
+        if self.transport.get_write_buffer_size():
+            return False
+        self.transport.abort()
+        return True
 
     def _start_timer(self) -> None:
         if self._timer is None:
@@ -208,14 +248,11 @@ class BoundedProtocol(HttpToolsProtocol):
         _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._limits.write_timeout_s)
         self.transport.abort()
 
-    def _refuse_large_fields(self) -> None:
-        """Refuse headers whose names and values alone are over the limit."""
-        if sum(len(name) + len(value) for name, value in self.headers) > self._limits.max_header_bytes:
-            self._refuse_headers()
-
-    def _refuse_headers(self) -> None:
-        self._is_refused = True
-        self._close(b"431 Request Header Fields Too Large")
+    def _refuse(self, status: bytes) -> None:
+        """Read no more, and say why once the requests before are answered."""
+        self._refusal = status
+        if not self._is_working:
+            self._close(status)
 
     def _close(self, status: bytes) -> None:
         self._stop_timer()
@@ -224,6 +261,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             # Over TLS it would wait half a minute for a goodbye that a silent client never says.
             self.loop.call_later(_UNREAD_S, self.transport.abort)
+
+
+def _measure_fields(headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """Return the bytes of the names and values alone."""
+    return sum(len(name) + len(value) for name, value in headers)
 
 
 T = TypeVar("T")
@@ -329,6 +371,10 @@ class JoiningTransport:
         """Write what is kept, and close."""
         self._flush()
         self._on_close()
+
+    def get_write_buffer_size(self) -> int:
+        """Return the bytes that are not sent yet."""
+        return len(self._head) + self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:
         """Return whether nothing more is written."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.errors import AccessError, InvalidJsonRpcError, ParseError
+from reasond_server.errors import AccessError, InvalidJsonRpcError, IssuerUnavailableError, ParseError
 from reasond_server.http_api.connections import departure_of, unless_client_leaves
 from reasond_server.http_api.exchange import RefusalError, exchange_of, send_answer
 from reasond_server.http_api.intake import require_plain
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _TURNED_AWAY: Final = (_NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection", b"close"))
 _JSON_ONLY: Final = "send the call as 'Content-Type: application/json'"
+_UNAVAILABLE: Final = (_NO_STORE, (b"retry-after", b"1"), (b"connection", b"close"))
 # So much is read of anybody, so that an answer about a bad token has the id of its call.
 _READ_OF_ANYBODY_BYTES: Final = 64 * 1024
 
@@ -77,7 +78,10 @@ class JsonRpcEndpoint:
             try:
                 await self._gate.look_at_header(exchange)
             except AccessError as error:
-                await send_answer(send, 401, unread(error, calls), headers=_TURNED_AWAY)
+                # Whether the token is valid is not known then: the client is to come back with it.
+                is_outage = isinstance(error, IssuerUnavailableError)
+                status, about = (503, _UNAVAILABLE) if is_outage else (401, _TURNED_AWAY)
+                await send_answer(send, status, unread(error, calls), headers=about)
                 return
         departure = departure_of(scope)
         body = await self._intake.take_in(declared, receive)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from reasond_server.errors import SettingsError, show
+from reasond_server.http_api.connection_cap import ConnectionCap
 from reasond_server.http_api.connections import BoundedProtocol, ConnectionLimits
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class HttpServer:
             ) from error
 
     def _config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
-        protocol: Any = partial(BoundedProtocol, limits=self._limits, on_slow=self._on_slow)
+        cap = ConnectionCap(most=self._limits.max_connections)
+        protocol: Any = partial(BoundedProtocol, limits=self._limits, cap=cap, on_slow=self._on_slow)
         return uvicorn.Config(
             self._app,
             http=protocol,

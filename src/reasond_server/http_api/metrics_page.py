@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.access import audit
 from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
-from reasond_server.errors import AccessError
+from reasond_server.errors import AccessError, IssuerUnavailableError
 from reasond_server.http_api.exchange import TRANSPORT, RefusalError, exchange_of
 from reasond_server.http_api.reception import Addresses, Reception
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -45,7 +45,8 @@ class ReaderGate:
         """Return if the request may read.
 
         Raises:
-            RefusalError: it may not: 401 without a good token, 403 without the permission.
+            RefusalError: it may not: 401 without a good token, 403 without the permission, 503 while nobody knows
+                whether the token is good.
         """
         principal: Principal | None = None
         try:
@@ -62,6 +63,8 @@ class ReaderGate:
             audit.log_denied(_OPERATION, error, principal=principal, call_id=exchange.call_id)
             self._observer.call_failed(TRANSPORT, error.reason)
             exchange.reason = error.reason
+            if isinstance(error, IssuerUnavailableError):
+                raise RefusalError(503, error.message, headers={"retry-after": "1"}) from None
             challenge = {} if principal else {"www-authenticate": "Bearer"}
             raise RefusalError(403 if principal else 401, error.message, headers=challenge) from None
 

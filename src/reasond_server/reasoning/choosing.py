@@ -53,9 +53,10 @@ class Chooser:
     async def choose(self, caller: Principal, task: Task) -> tuple[Selection, StrategyConfig, Json]:
         """Return the strategy, its configuration, and the same as it is shown to callers.
 
+        No text of the task is looked at yet.
+
         Raises:
-            ReasondError: there is no such strategy or agent, the caller may not use it, a parameter is wrong, or the
-                strategy refuses the task.
+            ReasondError: there is no such strategy or agent, the caller may not use it, or a parameter is wrong.
         """
         agent = await self._agent(caller, task) if task.agent else None
         selection = self._selection(caller, task, agent)
@@ -64,7 +65,6 @@ class Chooser:
         config, shown_config = self._configuration.resolve(strategy, request=task.config, agent=of_agent)
         if config.uses_tools:
             require_tools(caller)
-        await self._check(strategy, task, config)
         return selection, config, shown_config
 
     async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
@@ -92,10 +92,11 @@ class Chooser:
         require_strategy(caller, selection.strategy.name)
         return selection
 
-    async def _check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
-        """Let the strategy refuse the task.
+    async def check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
+        """Let the strategy refuse the task, which may take seconds of a processor for a long text.
 
         Raises:
+            ReasondError: the task does not fit.
             InternalError: it raised what would end the whole process, such as SystemExit.
         """
         try:

@@ -88,7 +88,9 @@ def _in_query(query: str) -> Iterator[Violation]:
     bounds = f"must be between 1 and {MAX_QUERY_CHARACTERS} characters"
     if not 1 <= len(query) <= MAX_QUERY_CHARACTERS:
         yield Violation(field="query", description=bounds)
-    elif not query.strip():
+        # A text that is refused for its length is not read.
+        return
+    if not query.strip():
         yield Violation(field="query", description=f"{bounds}, and not white space alone")
     yield from _unfit_characters("query", query)
 
@@ -98,6 +100,7 @@ def _in_material(material: str) -> Iterator[Violation]:
     if size > MAX_MATERIAL_BYTES:
         text = f"must be at most {MAX_MATERIAL_BYTES} bytes of UTF-8, got {size}"
         yield Violation(field="material", description=text)
+        return
     yield from _unfit_characters("material", material)
 
 

@@ -275,6 +275,8 @@ class ReasoningService:
             selection, config, shown_config = await self._chooser.choose(caller, task)
             permit = await self._limits.admit(caller, selection.strategy.name)
             place.keep(permit)
+            # Only now: a caller whose requests are used up must not get the work of a check for nothing.
+            await self._chooser.check(selection.strategy, task, config)
             left_s = wanted.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self._clock.monotonic() - began_s)) * _DEADLINE_SHARE

@@ -79,7 +79,7 @@ CALLS: Final = (
     _counter(
         "reasond_denials",
         "Calls that were refused: authentication, permission, rate, concurrency, budget (of the caller, also within a "
-        "run), overload, draining, or store (out of reach).",
+        "run), overload, draining, store or issuer (out of reach).",
         "kind",
     ),
     _counter("reasond_slow_consumers", "Clients that were cut off because they did not read.", "transport"),
@@ -216,6 +216,7 @@ SERVER: Final = (
     _counter("process_cpu_seconds", "CPU time, user and system."),
     _gauge("process_resident_memory_bytes", "Resident memory."),
     _gauge("process_open_fds", "Open file descriptors."),
+    _gauge("process_max_fds", "File descriptors that may be open."),
     _gauge("process_start_time_seconds", "When the oldest process began, in seconds since 1970.", merged="livemin"),
 )
 

@@ -74,7 +74,7 @@ class Meters:
         self._processes = gauge("reasond_processes")
         self._cpu_seconds = counter("process_cpu_seconds")
         self._resident = gauge("process_resident_memory_bytes")
-        self._open_fds = gauge("process_open_fds")
+        self._open_fds, self._max_fds = gauge("process_open_fds"), gauge("process_max_fds")
         self._started = gauge("process_start_time_seconds")
         self._cpu_seen_s = 0.0
         self._watched: dict[str, Callable[[], str]] = {}
@@ -235,6 +235,7 @@ class Meters:
             self._resident[()].set(facts.resident_bytes)
         if facts.open_files is not None:
             self._open_fds[()].set(facts.open_files)
+        self._max_fds[()].set(facts.most_files)
         self._started[()].set(facts.started_s)
 
     def _create_rare_series(self) -> None:

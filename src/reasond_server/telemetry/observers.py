@@ -35,11 +35,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """CPU seconds, resident bytes, open files, start in seconds since 1970; None where the system has no /proc."""
+    """CPU seconds, resident bytes, open files, how many may be, start in seconds since 1970.
+
+    None where the system has no /proc.
+    """
 
     cpu_s: float
     resident_bytes: int | None
     open_files: int | None
+    most_files: int
     started_s: float
 
 

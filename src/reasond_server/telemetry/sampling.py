@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -78,6 +79,7 @@ def read_process_facts(started_s: float) -> ProcessFacts:
         cpu_s=times.user + times.system,
         resident_bytes=_resident_bytes(),
         open_files=_open_files(),
+        most_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         started_s=started_s,
     )
 

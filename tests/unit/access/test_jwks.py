@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reasond_server.access.jwks import JwksFetchError, JwksKeys, JwksTimes, parse_key_set
-from reasond_server.errors import TokenInvalidError
+from reasond_server.errors import IssuerUnavailableError
 from tests.unit.access.test_token_keys import jwk_of
 from tests.unit.runs.conftest import in_virtual_time
 
@@ -162,20 +162,34 @@ async def test_stale_keys_serve_for_a_day_while_the_issuer_is_down_and_not_longe
     assert await ids(keys, "one") == ["one"]
     await let_all_go_on()
     clock.now_s += 31
-    with pytest.raises(TokenInvalidError, match="cannot be fetched at present"):
+    with pytest.raises(IssuerUnavailableError, match="cannot be fetched at present"):
         await keys.find("one")
 
 
 async def test_the_issuer_that_comes_back_is_heard() -> None:
     issuer, clock = Issuer(JwksFetchError("down"), document(ONE)), Monotonic()
     keys = cache(issuer, clock)
-    with pytest.raises(TokenInvalidError):
+    with pytest.raises(IssuerUnavailableError):
         await keys.find("one")
-    with pytest.raises(TokenInvalidError):
+    with pytest.raises(IssuerUnavailableError):
         await keys.find("one")
     assert issuer.asked == 1
     clock.now_s += 30
     assert await ids(keys, "one") == ["one"]
+
+
+async def test_an_unknown_key_may_be_a_new_one_while_the_issuer_is_down() -> None:
+    issuer, clock = Issuer(document(ONE), JwksFetchError("down"), document(ONE, TWO)), Monotonic()
+    keys = cache(issuer, clock)
+    await keys.find("one")
+    assert await ids(keys, "two") == []
+    clock.now_s += 30
+    with pytest.raises(IssuerUnavailableError) as caught:
+        await keys.find("two")
+    assert caught.value.retry_after_s == 30
+    assert await ids(keys, "one") == ["one"]
+    clock.now_s += 30
+    assert await ids(keys, "two") == ["two"]
 
 
 async def test_unknown_keys_make_one_request_in_half_a_minute_however_many_they_are() -> None:

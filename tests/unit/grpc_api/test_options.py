@@ -26,6 +26,8 @@ def test_the_arguments_carry_the_names_that_grpc_reads() -> None:
         "grpc.max_allowed_incoming_connections": 1000,
         "grpc.server.max_pending_requests": 20_000,
         "grpc.server.max_pending_requests_hard_limit": 20_000,
+        "grpc.http2.settings_timeout": 3_000,
+        "grpc.server_handshake_timeout_ms": 10_000,
         "grpc.keepalive_time_ms": 60_000,
         "grpc.keepalive_timeout_ms": 20_000,
         "grpc.keepalive_permit_without_calls": 1,

@@ -328,3 +328,114 @@ async def test_a_client_that_does_not_end_what_was_refused_is_not_read_for_long(
         assert (await reader.read()).endswith(b"no!")
         with pytest.raises(ConnectionError):
             await send_for_ever(writer)
+
+
+QUESTION = b'{"a": 1}'
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Say the path, the body and whether an upgrade was asked for."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    asked = b"upgrade" in dict(scope["headers"])
+    said = b"%s %s %s" % (scope["path"].encode(), body, b"asked" if asked else b"plain")
+    length = b"%d" % len(said)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": said})
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    """Read one answer of `echo`; return its body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 "), head
+    return await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+
+
+WISHES = [
+    b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n",
+    b"upgrade: websocket\r\nconnection: upgrade\r\n",
+    b"connection: keep-alive, Upgrade\r\nupgrade: TLS/1.2\r\n",
+]
+BODIES = {
+    "sized": b"content-length: 8\r\n\r\n" + QUESTION,
+    "chunked": b"transfer-encoding: chunked\r\n\r\n5\r\n"
+    + QUESTION[:5]
+    + b"\r\n3\r\n"
+    + QUESTION[5:]
+    + b"\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=["h2c", "websocket", "tls"])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("piece", [1, 7, 100_000])
+async def test_a_request_that_asks_for_an_upgrade_is_answered_as_any_other(
+    wish: bytes, body: bytes, piece: int
+) -> None:
+    sent = b"POST /one HTTP/1.1\r\nhost: x\r\n" + wish + body + REQUEST.replace(b"/ ", b"/two ", 1)
+    async with connect(ConnectionLimits(), echo) as (reader, writer):
+        for start in range(0, len(sent), piece):
+            writer.write(sent[start : start + piece])
+            await asyncio.sleep(0)
+        assert await read_answer(reader) == b"/one " + QUESTION + b" plain"
+        assert await read_answer(reader) == b"/two  plain"
+
+
+async def test_connect_is_refused_and_what_follows_is_no_request() -> None:
+    async with connect(ConnectionLimits(), echo) as (reader, writer):
+        writer.write(b"CONNECT x:1 HTTP/1.1\r\nhost: x:1\r\n\r\n" + REQUEST)
+        answered = await reader.read()
+    assert answered.startswith(b"HTTP/1.1 405 ")
+    assert answered.count(b"HTTP/1.1") == 1
+
+
+async def test_small_requests_in_one_large_piece_are_all_answered() -> None:
+    many = 4000
+    begun = REQUEST[:10]
+    async with connect(ConnectionLimits(), echo) as (reader, writer):
+        writer.write(REQUEST * many + begun)
+        for _ in range(many):
+            await read_answer(reader)
+        writer.write(REQUEST[10:])
+        await read_answer(reader)
+
+
+async def test_large_headers_after_a_small_request_are_refused_once_that_is_answered() -> None:
+    large = b"GET / HTTP/1.1\r\nhost: x\r\nx-large: " + b"y" * 1001 + b"\r\n\r\n"
+    async with connect(SMALL, echo) as (reader, writer):
+        writer.write(REQUEST + large + REQUEST)
+        await read_answer(reader)
+        refused = await reader.read()
+    assert refused.startswith(b"HTTP/1.1 431 ")
+    assert refused.count(b"HTTP/1.1") == 1
+
+
+async def test_headers_without_end_after_a_small_request_are_refused() -> None:
+    async with connect(SMALL, echo) as (reader, writer):
+        writer.write(REQUEST + b"GET / HTTP/1.1\r\nx: ")
+        await read_answer(reader)
+        for _ in range(3):
+            writer.write(b"y" * 500)
+            await writer.drain()
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nHost: y\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nhost: x\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.0\r\nhost: x\r\nhost: y\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.1\r\nhost:\r\n\r\n", b"200"),
+    ],
+)
+async def test_a_request_names_one_host(sent: bytes, status: bytes) -> None:
+    async with connect(ConnectionLimits(), echo) as (reader, writer):
+        writer.write(sent)
+        assert (await reader.readuntil(b"\r\n")).split()[1] == status

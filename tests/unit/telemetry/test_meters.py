@@ -201,11 +201,11 @@ def test_a_sample_takes_over_how_the_server_is_and_how_its_breakers_are() -> Non
 def test_the_cpu_time_of_the_process_never_goes_down() -> None:
     counted = metrics()
     for cpu_s in (2.0, 5.0, 4.0, 6.0):
-        counted.sample_process(ProcessFacts(cpu_s=cpu_s, resident_bytes=7, open_files=3, started_s=1.0))
-    counted.sample_process(ProcessFacts(cpu_s=6.0, resident_bytes=None, open_files=None, started_s=1.0))
+        counted.sample_process(ProcessFacts(cpu_s=cpu_s, resident_bytes=7, open_files=3, most_files=9, started_s=1.0))
+    counted.sample_process(ProcessFacts(cpu_s=6.0, resident_bytes=None, open_files=None, most_files=9, started_s=1.0))
     found = values(counted)
     assert found["process_cpu_seconds_total"] == 6
-    assert (found["process_resident_memory_bytes"], found["process_open_fds"]) == (7, 3)
+    assert (found["process_resident_memory_bytes"], found["process_open_fds"], found["process_max_fds"]) == (7, 3, 9)
 
 
 def test_every_metric_of_the_catalogue_is_made_and_no_other() -> None:

@@ -97,6 +97,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """A fault of the server."""
     ERROR_REASON_NOT_RESUMABLE: _ErrorReason.ValueType  # 35
     """The server that worked on the execution went down, and no other can go on with it."""
+    ERROR_REASON_ISSUER_UNAVAILABLE: _ErrorReason.ValueType  # 36
+    """The keys of the token's issuer cannot be fetched; retry later, nothing was spent."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -173,4 +175,6 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 34
 """A fault of the server."""
 ERROR_REASON_NOT_RESUMABLE: ErrorReason.ValueType  # 35
 """The server that worked on the execution went down, and no other can go on with it."""
+ERROR_REASON_ISSUER_UNAVAILABLE: ErrorReason.ValueType  # 36
+"""The keys of the token's issuer cannot be fetched; retry later, nothing was spent."""
 global___ErrorReason = ErrorReason

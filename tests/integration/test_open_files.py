@@ -1,0 +1,81 @@
+"""More connections than the process may open files: idle ones keep nobody out, on either listener."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
+
+from tests.faults.parts import FREE_PORTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOFT = 200
+# Idle connections are closed by themselves after a minute.
+SOONER_S = 40
+COMMAND = str(Path(sys.executable).with_name("reasond"))
+
+
+@contextmanager
+def serving(folder: Path, *, soft: int, hard: int, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run the command with limits of open files; yields the process and its log."""
+    log = folder / "log"
+    limited = f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$0" "$@"'
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            ["sh", "-c", limited, COMMAND, "serve", "--dev", "--ready-file", str(folder / "ready")],
+            cwd=folder,
+            env={**os.environ, **FREE_PORTS, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process, log
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def addresses_of(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
+    async with asyncio.timeout(180):
+        while not (folder / "ready").exists():
+            assert process.poll() is None, (folder / "log").read_text("utf-8")
+            await asyncio.sleep(0.05)
+    found: dict[str, Any] = json.loads((folder / "ready").read_text("utf-8"))
+    return found
+
+
+async def test_idle_connections_keep_nobody_out_though_there_are_more_than_the_soft_limit(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(tmp_path, soft=SOFT, hard=hard) as (process, _), ExitStack() as stack:
+        addresses = await addresses_of(process, tmp_path)
+        host, _, port = addresses["http"].removeprefix("http://").rpartition(":")
+        for _ in range(SOFT + 20):
+            _, writer = await asyncio.open_connection(host, int(port))
+            stack.callback(writer.close)
+            # Idle from then on: a connection that has made no request yet would be closed sooner.
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
+            told = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SOONER_S)
+            assert told.status == health_pb2.HealthCheckResponse.SERVING
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=SOONER_S, trust_env=False) as client:
+            assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_a_hard_limit_that_is_too_low_is_said_at_the_start(tmp_path: Path) -> None:
+    with serving(tmp_path, soft=SOFT, hard=500, REASOND__LOGS__FORMAT="json") as (process, log):
+        await addresses_of(process, tmp_path)
+        assert "the process may open 500 files" in log.read_text("utf-8")
+        assert "max_http_connections" in log.read_text("utf-8")
