@@ -1,4 +1,4 @@
-"""Several processes of one server: keeps their ports, starts them, replaces those that die, and drains all of them."""
+"""Supervises the processes of one server: reserves their ports, starts, restarts and drains them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 30.0
 _LONG_LIFE_S: Final = 60.0
 _MOST_FAILED_STARTS: Final = 5
-# A number has an end: a worker that dies every few seconds for a day would come to it.
+# Without a bound, 2**n overflows a float for a worker that fails every few seconds for a day.
 _MOST_DOUBLINGS: Final = 16
 _LAST_SIGNAL: Final = 3
 _log = logging.getLogger("reasond.cli")
@@ -40,7 +40,7 @@ class Link:
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> Link | None:
-        """Return the line that the supervisor left, and take its number away from what the worker starts itself."""
+        """Return the link to the supervisor, and remove its variable from `environ`, so that no child inherits it."""
         number = environ.pop(LINK_VARIABLE, "")
         if not number:
             return None
@@ -49,7 +49,7 @@ class Link:
         return cls(line)
 
     def watch(self) -> None:
-        """Stop this process as SIGTERM would when the supervisor has died without saying so."""
+        """Start a thread that sends SIGTERM to this process if the supervisor dies."""
 
         def wait() -> None:
             with contextlib.suppress(OSError):
@@ -59,20 +59,20 @@ class Link:
         threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
     def ready(self, listening: Listening) -> None:
-        """Tell where this worker answers."""
+        """Report the addresses of this worker."""
         self._line.sendall(json.dumps(asdict(listening)).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worker:
-    """A process and the supervisor's end of the line to it."""
+    """A process and the supervisor's end of the socket to it."""
 
     process: Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def ready(self) -> Listening | None:
-        """Return where it answers; None if it ended before it did."""
+        """Return its addresses; None if it ended before it was ready."""
         line = await self.reader.readline()
         if not line.endswith(b"\n"):
             return None
@@ -80,17 +80,17 @@ class _Worker:
         return Listening(**{**told, "warnings": tuple(told["warnings"])})
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it is still there."""
+        """Send it a signal, if it is still running."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
 
 class Supervisor:
-    """Keeps `workers` processes of `command` running until it is told to end.
+    """Keeps `workers` processes of `command` running until `end` is called.
 
-    The first is started alone, so that what is wrong with the settings is said once. One that dies is replaced after
-    half a second, twice as long each time that it does not live for a minute, at most 30 s. `on_gone` hears of the id
-    of each that has ended.
+    The first is started alone, so that an error in the settings is reported once. A process that dies is replaced
+    after 0.5 s. The wait doubles, up to 30 s, with each process that does not live for a minute. `on_gone` is called
+    with the id of each process that has ended.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Supervisor:
         self._worst = 0
 
     async def run(self) -> int:
-        """Start, keep and end the workers; return the first exit code that is no success, or 0.
+        """Start, supervise and end the workers; return the first exit code that is not 0, or else 0.
 
         Raises:
-            CommandError: they do not start, or `on_ready` raises it.
+            CommandError: the workers do not start, or `on_ready` raises it.
         """
         announcing = asyncio.create_task(self._announce(), name="ready")
         keeping = [asyncio.create_task(self._keep(number), name=f"worker {number}") for number in range(self._count)]
@@ -135,7 +135,7 @@ class Supervisor:
         return self._worst
 
     def end(self) -> None:
-        """End the workers: as they wish at the first call, at once at the second, by force at the third."""
+        """End the workers: the first call drains them, the second ends them at once, the third kills them."""
         self._signals += 1
         self._ending.set()
         for worker in self._workers.values():
@@ -151,7 +151,7 @@ class Supervisor:
             raise
 
     async def _keep(self, number: int) -> None:
-        """Start the worker `number` again and again."""
+        """Start the worker `number`, and restart it whenever it dies."""
         loop = asyncio.get_running_loop()
         if number:
             await _first_of(self._ready[0], self._ending)
@@ -192,7 +192,7 @@ class Supervisor:
         return listening is not None, code, worker.process.pid
 
     async def _spawn(self) -> _Worker:
-        """Start a process in a group of its own: Ctrl-C in a terminal is the supervisor's to pass on."""
+        """Start a process in its own group: the supervisor forwards Ctrl-C of a terminal."""
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -208,7 +208,7 @@ class Supervisor:
 
 
 async def supervise(supervisor: Supervisor) -> int:
-    """Run `supervisor` until SIGTERM or SIGINT ends it. Raises as its `run`."""
+    """Run `supervisor` until SIGTERM or SIGINT ends it; raises the same errors as `Supervisor.run`."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
     for number in numbers:
@@ -235,12 +235,12 @@ def _not_started(code: int) -> CommandError:
 
 @contextlib.contextmanager
 def reserve_port(address: str, *, setting: str) -> Iterator[str]:
-    """Keep the port of `address` (host:port) while the context lasts; yield it with the port that 0 became.
+    """Reserve the port of `address` (host:port) while the context lasts; yield the address with port 0 replaced.
 
-    The socket never listens, so no connection reaches it; processes of this user that set SO_REUSEPORT can listen.
+    The socket never listens, so it gets no connection; processes of this user that set SO_REUSEPORT can listen.
 
     Raises:
-        SettingsError: another process has the port, the host is not of this machine, or the system cannot share ports.
+        SettingsError: the port is in use, the host is not an address of this machine, or the system cannot share ports.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise SettingsError("This system cannot share a port among processes", remedy="Set [server] workers = 1.")
@@ -249,7 +249,7 @@ def reserve_port(address: str, *, setting: str) -> Iterator[str]:
         try:
             family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             if port:
-                # Alone first: somebody else who shares the port as well would get half of the callers.
+                # First without SO_REUSEPORT: another program with that option would get half of the calls.
                 with socket.socket(family, socket.SOCK_STREAM) as alone:
                     alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     alone.bind(place)
