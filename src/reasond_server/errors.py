@@ -45,8 +45,7 @@
     ├── InternalError                 INTERNAL
     └── SettingsError                 the operator's configuration; never crosses a wire
 
-Everything about a reason stands in its class, as plain names and numbers: both transports, the spans, the metrics and
-the page docs/api/errors.md read it there. No wire is imported.
+Everything about a reason stands in its class, as plain names and numbers, and is read there. No wire is imported.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ from typing import Final, Self
 from reasond_server import reasons
 from reasond_server.reasons import SOON_S, Reason
 
-# Whoever raises or reads an error finds all of it here.
 ReasondError = reasons.ReasondError
 Violation = reasons.Violation
 show = reasons.show

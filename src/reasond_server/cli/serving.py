@@ -94,7 +94,8 @@ def _serve_together(
         for section, name in (("server", "grpc_address"), ("server", "http_address"), ("metrics", "address")):
             address = getattr(getattr(settings, section), name)
             if address:
-                port = stack.enter_context(reserve_port(address, setting=f"[{section}] {name}"))
+                is_shared = settings.server.so_reuseport
+                port = stack.enter_context(reserve_port(address, setting=f"[{section}] {name}", is_shared=is_shared))
                 shared[f"REASOND__{section}__{name}".upper()] = port
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reasond-metrics-"))
         # One that the environment names may be missing, or hold the numbers of another run.

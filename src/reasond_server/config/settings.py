@@ -130,7 +130,7 @@ class ServerSettings(Section):
         default=5.0,
         ge=0,
         le=300,
-        description="Seconds from the signal to stop until new work is refused, so that load balancers notice first; "
+        description="Seconds from the signal to stop until the listeners close, so that load balancers notice first; "
         "with --dev none unless it is set.",
     )
     drain_grace_s: float = Field(

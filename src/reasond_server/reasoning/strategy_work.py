@@ -333,6 +333,7 @@ class ReasoningWork:
 
     def _build_context(self, run: Run) -> RunContext[Any]:
         model: ChatModel = run.accounts.model
+        run.effects.is_replayed = True
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
         return RunContext(

@@ -24,9 +24,14 @@ class Effects:
     `nonce` is the first of the run: with the tenant it makes the idempotency keys, which are the same in every life of
     the run, and in an execution that takes over the records of this one. `wait_for_lease` waits while the process
     cannot be sure that no other one is at work on the run.
+
+    Attributes:
+        is_replayed: the work repeats itself from its beginning in each life. Then an effect on record that it has not
+            asked for again stands in the way of another one: both would have happened. Work that resumes from its last
+            step does not ask for earlier effects.
     """
 
-    __slots__ = ("_count", "_journal", "_nonce", "_tenant", "_wait_for_lease")
+    __slots__ = ("_count", "_journal", "_nonce", "_tenant", "_wait_for_lease", "is_replayed")
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class Effects:
         self._journal = journal
         self._wait_for_lease = wait_for_lease
         self._count = 0
+        self.is_replayed = False
 
     @property
     def has_begun(self) -> bool:
@@ -155,7 +161,7 @@ class JournaledEffect:
     async def _keep_start(self, journal: RunJournal) -> None:
         key = f"{self._kind}{STARTED}:{self._occurrence}"
         if journal.take(key) is None:
-            if not self._is_idempotent and journal.has_unclaimed_effects:
+            if not self._is_idempotent and self._effects.is_replayed and journal.has_unclaimed_effects:
                 raise NotResumableError(
                     f"After the server went down the run asked for another effect of kind {show(self._kind)} than "
                     "before: its code or configuration has changed, and both would have happened",

@@ -8,44 +8,13 @@ import pytest
 
 from reasond_server.cli import config_commands
 from reasond_server.errors import SettingsError
+from tests.unit.config.seed_000 import CR_1_AND_2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY = {"SIGNING": "kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU", "REASOND__AUTH__KEYS": '[{ id = "one", secret_env = "SIGNING" }]'}
 NO_FILE = Path("/dev/null")
-SEED_000 = """
-[llm]
-provider = "openai"
-model = "gpt-4.1"
-api_key_env = "OPENAI_API_KEY"
-
-[reasoning]
-# Default strategy for reasoning requests (null = no default, must be specified)
-default_strategy = "chain_of_thought"  # or null
-
-# List of enabled strategies (empty list = no strategies enabled)
-enabled_strategies = ["chain_of_thought", "bounded_context", "react"]
-
-# Strategy-specific configurations
-[reasoning.strategies.bounded_context]
-default_chunk_size = 8192
-default_carryover_size = 4096
-default_max_iterations = 5
-max_allowed_iterations = 50
-
-[reasoning.strategies.chain_of_thought]
-default_max_tokens = 32768
-
-[reasoning.strategies.react]
-default_max_tool_calls = 10
-
-# Performance settings
-[reasoning.performance]
-max_concurrent_requests = 100
-strategy_selection_timeout_ms = 50
-enable_metrics = true
-"""
 
 
 def test_a_configuration_that_serves_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +86,7 @@ def test_tools_are_loaded_as_a_server_loads_them_and_no_tool_server_is_started(
 
 def test_check_names_all_that_is_wrong_at_once_with_the_example_of_seed_000(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text(SEED_000.replace("react", "reakt"), "utf-8")
+    file.write_text(CR_1_AND_2.replace("react", "reakt"), "utf-8")
     with pytest.raises(SettingsError) as refused:
         config_commands.check(file, environ={}, is_dev=False)
     head, *problems = refused.value.message.splitlines()

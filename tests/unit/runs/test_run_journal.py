@@ -97,6 +97,7 @@ def journaled_tools(
     cash: Cash, journal: RunJournal, wait_for_lease: Callable[[], Awaitable[None]] | None = None
 ) -> JournaledToolbox:
     effects = Effects(nonce="n" * 28, tenant="acme", journal=journal, wait_for_lease=wait_for_lease)
+    effects.is_replayed = True
     return JournaledToolbox(toolbox=cash, effects=effects)
 
 
