@@ -13,7 +13,7 @@ Report = dict[str, Any]
 
 
 def access_cost_lines(report: Report, where: str) -> list[str]:
-    """Return what access costs on both wires; `where` says where the figures come from."""
+    """Return the section about the cost of access control on both wires; `where` describes the machine and versions."""
     wires = list(dict.fromkeys(row["wire"] for row in report["rows"]))
     found = {(row["server"], row["wire"]): row for row in report["rows"]}
     names = list(dict.fromkeys(row["server"] for row in report["rows"]))

@@ -27,7 +27,7 @@ def anchor(name: str) -> str:
 
 
 def homes(files: Sequence[ProtoFile]) -> dict[str, str]:
-    """Return type name -> page#anchor for all types of `files`."""
+    """Return type name -> page#anchor for every type in `files`."""
     places = {}
     for file in files:
         for name in (*(message.name for message in file.messages), *(enum.name for enum in file.enums)):
@@ -36,12 +36,12 @@ def homes(files: Sequence[ProtoFile]) -> dict[str, str]:
 
 
 def page_of(file: ProtoFile) -> str:
-    """Return the page on which the types of `file` stand."""
+    """Return the name of the page that describes the types of `file`."""
     return f"{file.name}.md" if file.services else TYPES
 
 
 def link_type(name: str, where: Mapping[str, str]) -> str:
-    """Return `name` as a link to its type, or as code where it is none of ours."""
+    """Return `name` as a link to its type, or as code if the type is not declared in our protos."""
     return f"[{name}]({where[name]})" if name in where else f"`{name}`"
 
 
@@ -117,7 +117,7 @@ def contents(file: ProtoFile, where: Mapping[str, str]) -> str:
 def types_page(files: Sequence[ProtoFile], where: Mapping[str, str]) -> str:
     """Return the page of the types that services share."""
     lines = []
-    # What every caller meets comes first; the card is the format of others, and long.
+    # Types that every caller uses come first; the agent card is long and follows a format of another project.
     for file in sorted(files, key=lambda one: (one.name == CARD_FILE, one.name)):
         lines += [
             f"## {file.name}.proto",

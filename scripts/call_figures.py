@@ -13,7 +13,7 @@ Report = dict[str, Any]
 
 
 def unary_lines(report: Report, circumstances: str) -> list[str]:
-    """Return what a unary call costs beside a bare echo."""
+    """Return the section that compares a unary call with a bare echo."""
     rows = [
         [
             cell(row["side"]),
@@ -46,7 +46,7 @@ def unary_lines(report: Report, circumstances: str) -> list[str]:
 
 
 def jsonrpc_lines(report: Report, circumstances: str) -> list[str]:
-    """Return what JSON-RPC costs beside gRPC."""
+    """Return the section that compares a JSON-RPC call with a gRPC call."""
     rows = [
         [
             cell(row["side"]),
@@ -71,7 +71,7 @@ def jsonrpc_lines(report: Report, circumstances: str) -> list[str]:
 
 
 def upstream_wait_lines(report: Report, circumstances: str) -> list[str]:
-    """Return what many callers of a slow model get."""
+    """Return the section about many callers of a slow model."""
     load = report["load"]
     rows = [
         [
@@ -106,7 +106,7 @@ def upstream_wait_lines(report: Report, circumstances: str) -> list[str]:
 
 
 def goal_lines(goals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the goals and how they are met."""
+    """Return the goals and whether each is met."""
     rows = [
         [
             cell(goal["what"].replace("_", " ")),

@@ -24,13 +24,13 @@ from scripts.stages import Lane, Stage, preparation, working_lanes
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80
-# The last one would have each of a thousand processes compile all that it imports.
+# With PYTHONDONTWRITEBYTECODE each of a thousand processes would compile every module that it imports.
 FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a stage went: seconds, whether all its commands succeeded, what they printed."""
+    """The result of a stage: seconds, whether all its commands succeeded, and their output."""
 
     stage: Stage
     seconds: float
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a stage: the project's own programs first, no settings of the developer."""
+    """Return the environment of a stage: the project's programs first on PATH, no settings of the developer."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_SETTINGS)}
     folders = (Path(sys.executable).parent, ROOT / ".cache" / "bin")
     kept["PATH"] = os.pathsep.join([*map(str, folders), kept.get("PATH", os.defpath)])
@@ -52,9 +52,9 @@ def environment() -> dict[str, str]:
 
 
 async def run_command(command: tuple[str, ...], log: IO[bytes], *, limit_s: float) -> bool:
-    """Run `command` into `log` and return whether it exited 0 within `limit_s` seconds.
+    """Run `command`, write its output into `log`, and return whether it exited with 0 within `limit_s` seconds.
 
-    It gets a process group of its own, so that nothing it started outlives the limit.
+    The command gets its own process group, so that everything it starts ends when the limit is reached.
     """
     log.write(f"$ {' '.join(command)}\n".encode())
     log.flush()
@@ -94,7 +94,7 @@ async def run(stage: Stage) -> Outcome:
 
 
 async def run_lane(lane: Lane) -> list[Outcome]:
-    """Run the stages of `lane` one after the other and print how each went as soon as it has ended."""
+    """Run the stages of `lane` one after the other and print each outcome as soon as the stage ends."""
     results = []
     for stage in lane:
         results.append(await run(stage))
@@ -103,7 +103,7 @@ async def run_lane(lane: Lane) -> list[Outcome]:
 
 
 async def run_lanes(first: Lane, lanes: list[Lane]) -> list[Outcome]:
-    """Run `first`, then the `lanes` side by side; return how all stages went, lane by lane."""
+    """Run `first`, then the `lanes` in parallel; return the outcomes of all stages, lane by lane."""
     results = await run_lane(first)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run_lane(lane)) for lane in lanes]
@@ -111,7 +111,7 @@ async def run_lanes(first: Lane, lanes: list[Lane]) -> list[Outcome]:
 
 
 def show_output(result: Outcome) -> None:
-    """Print the row of `result`, the names of skipped tests or of failed ones, and the end of what failed."""
+    """Print the row of `result`, the names of skipped or failed tests, and the last output of a failed stage."""
     print(result.line(), flush=True)
     if not result.is_passed:
         lines = [*outcome.failures(result.output), *result.output.splitlines()[-TAIL_LINES:]]

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 PATH = Path("docs") / "guides" / "configuration.md"
 MARKED = re.compile(r"(?P<start><!-- table: (?P<section>[a-z_.]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
-# Tables whose values stand in them directly; in the others they stand one table deeper.
+# Tables that hold their values directly; the other tables hold them in a subtable.
 FLAT_TABLES = {"llm.capabilities"}
 HEAD = ("key", "type", "default", "environment variable", "meaning")
 
 
 def environment_variable(doc: KeyDoc) -> str:
-    """Return the variable that overrides a key; tables are overridden value by value."""
+    """Return the environment variable that overrides a key; each value of a table has its own variable."""
     variable = "REASOND__" + doc.key.upper().replace(".", "__")
     if doc.type_name != "table":
         return variable
@@ -54,10 +54,10 @@ def key_row(doc: KeyDoc) -> list[str]:
 
 
 def fill_tables(guide: str, docs: Iterable[KeyDoc]) -> str:
-    """Return `guide` with all its tables made anew.
+    """Return `guide` with all its tables generated again.
 
     Raises:
-        ValueError: a section has no place in the guide, or a place has no section.
+      ValueError: a section has no marker in the guide, or a marker names no section.
     """
     rows: dict[str, list[list[str]]] = {}
     for doc in docs:

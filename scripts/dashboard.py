@@ -1,7 +1,7 @@
-"""The Grafana dashboard: rows of panels, each a question to Prometheus; `scripts.metrics_docs` writes it.
+"""The Grafana dashboard: rows of panels, each with Prometheus queries; `scripts.metrics_docs` writes it.
 
-Grafana 11 reads it (Dashboards, New, Import) and asks which data source it shall use. The panels are made of four forms
-only, so that a reader who knows one row knows all of them.
+Import it into Grafana 11 (Dashboards, New, Import); Grafana then asks for the data source. The panels have only four
+forms, so that a reader who understands one row understands all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = 24 // WIDTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One graph: `queries` are pairs of PromQL and legend; `unit` is Grafana's name of one."""
+    """One graph: `queries` are pairs of PromQL and legend; `unit` is the unit's name in Grafana."""
 
     title: str
     queries: Sequence[tuple[str, str]]
@@ -30,7 +30,7 @@ class Panel:
 
 
 def rate(metric: str, by: str, *, where: str = "") -> str:
-    """Return the query for the increase of a counter per second, summed up `by` labels."""
+    """Return the query for the increase of a counter per second, summed by the labels in `by`."""
     selector = f"{JOB}, {where}" if where else JOB
     return f"sum by ({by}) (rate({metric}{{{selector}}}[{WINDOW}]))"
 
@@ -60,17 +60,17 @@ def percentiles(title: str, metric: str, by: str = "") -> Panel:
 
 
 def rates(title: str, metric: str, by: str, *, unit: str = "short") -> Panel:
-    """Return a panel with the increase of a counter per second by `by` labels, which are its legend."""
+    """Return a panel with the increase of a counter per second by the labels in `by`, which form the legend."""
     return Panel(title=title, queries=[(rate(metric, by), legend(by))], unit=unit)
 
 
 def totals(title: str, metric: str, by: str, *, unit: str = "short") -> Panel:
-    """Return a panel with a gauge by `by` labels, which are its legend."""
+    """Return a panel with a gauge by the labels in `by`, which form the legend."""
     return Panel(title=title, queries=[(total(metric, by), legend(by))], unit=unit)
 
 
 def legend(by: str) -> str:
-    """Return the legend that shows the labels `by`."""
+    """Return the legend that shows the labels in `by`."""
     return " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
 
 
@@ -215,7 +215,7 @@ def _panel(panel: Panel, *, number: int, x: int, y: int) -> dict[str, Any]:
 
 
 def panels() -> Sequence[dict[str, Any]]:
-    """Return the rows and panels with their places."""
+    """Return the rows and panels with their positions."""
     made: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS.items():
@@ -231,7 +231,7 @@ def panels() -> Sequence[dict[str, Any]]:
 
 
 def dashboard() -> str:
-    """Return the dashboard as Grafana imports it."""
+    """Return the dashboard as JSON that Grafana imports."""
     variables = [
         {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
         {

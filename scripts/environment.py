@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "constraints.txt"
 PROJECTS = (ROOT / "clients" / "python", ROOT)
-# What builds the editable projects: their backend, and what it asks for when one is editable.
+# Packages that build the editable projects: the build backend, and its dependency for editable builds.
 BUILDERS = ("pip", "hatchling", "editables")
 FAILED = """\
 pip failed; its message stands above. Nothing was stamped: run the command again.
@@ -34,19 +34,19 @@ NO_PIP = "This Python cannot make environments with pip; on Debian and Ubuntu in
 
 
 def key() -> str:
-    """Return what tells one content of the environment from another: inputs, place and version of Python."""
+    """Return the key of the environment's content: a digest of the inputs, the place and the version of Python."""
     decisive = (CONSTRAINTS, *(project / "pyproject.toml" for project in PROJECTS), Path(__file__))
     parts = [path.read_bytes() for path in decisive]
     return hashlib.sha256(b"\0".join([*parts, str(ROOT).encode(), python_version().encode()])).hexdigest()
 
 
 def python_version() -> str:
-    """Return the version of this Python as far as it decides what an environment holds."""
+    """Return the parts of Python's version that decide the content of an environment."""
     return "{}.{}".format(*sys.version_info)
 
 
 def requirements(*, dev: bool) -> list[str]:
-    """Return pip's arguments; the group is read here because pip before 25.1 cannot."""
+    """Return pip's arguments; the group is read here because pip before 25.1 cannot read it."""
     editable = [part for project in PROJECTS for part in ("-e", str(project))]
     if not dev:
         return editable
@@ -62,12 +62,12 @@ def is_up_to_date(*, dev: bool) -> bool:
 
 
 def stamps(*, dev: bool) -> list[Path]:
-    """Return the files that tell what was installed."""
+    """Return the stamp files that record the installed content."""
     return [VENV / "stamp-run", VENV / "stamp-dev"] if dev else [VENV / "stamp-run"]
 
 
 def is_usable() -> bool:
-    """Return whether .venv has pip and an interpreter that starts and is of this version."""
+    """Return whether .venv has pip and an interpreter of this version that starts."""
     probe = "import sys, pip; print('{}.{}'.format(*sys.version_info))"
     try:
         said = subprocess.run([str(VENV / "bin" / "python"), "-c", probe], capture_output=True, text=True, check=False)
@@ -77,7 +77,7 @@ def is_usable() -> bool:
 
 
 def bundled_pip() -> Path | None:
-    """Return the wheel of pip that this Python brings; None where it is not where it is expected."""
+    """Return the wheel of pip that this Python brings, or None if it is not in the usual place."""
     found = find_spec("ensurepip")  # Debian leaves it out of the base install
     if found is None or found.origin is None:
         return None
@@ -87,11 +87,11 @@ def bundled_pip() -> Path | None:
 
 
 def create() -> list[str]:
-    """Make an empty .venv in place of whatever is there and return the command of a pip that can fill it."""
+    """Make an empty .venv, replacing an existing one, and return the command of a pip that can fill it."""
     print(f"making {VENV.name} with Python {sys.version.split()[0]}", flush=True)
     wheel = bundled_pip()
     try:
-        # Installing the bundled pip takes three seconds; the first thing it would do is to replace itself.
+        # Installing the bundled pip takes three seconds, and it would be replaced at once by the pinned one.
         venv.create(VENV, with_pip=wheel is None, clear=True)
     except subprocess.CalledProcessError:
         sys.exit(NO_PIP)
@@ -99,7 +99,7 @@ def create() -> list[str]:
 
 
 def install(pip: list[str], arguments: list[str]) -> int:
-    """Install into .venv at the versions of the constraints and return pip's exit code."""
+    """Install into .venv at the versions of the constraints file and return pip's exit code."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
     return subprocess.run([*pip, "install", *quiet, "-c", str(CONSTRAINTS), *arguments], check=False).returncode
 

@@ -48,7 +48,7 @@ def error_row(reason: Reason, meaning: str) -> list[str]:
 
 
 def list_declared() -> list[Reason]:
-    """Return what errors.py declares of each reason."""
+    """Return the reasons that errors.py declares."""
     return [kind.declaration for kind in error_classes().values()]
 
 
@@ -56,7 +56,7 @@ def content(files: Sequence[ProtoFile], reasons: Sequence[Reason]) -> str:
     """Return the page.
 
     Raises:
-        KeyError: a reason is missing in errors.proto or is not declared in errors.py.
+      KeyError: a reason is missing in errors.proto or not declared in errors.py.
     """
     by_name = {reason.name: reason for reason in reasons}
     described = meanings(files)

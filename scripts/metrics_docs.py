@@ -30,10 +30,10 @@ def row(metric: Metric) -> list[str]:
 
 
 def fill_tables(text: str) -> str:
-    """Return `text` with its tables made anew.
+    """Return `text` with its tables generated again.
 
     Raises:
-        ValueError: a group has no place in the page, or a place has no group.
+      ValueError: a group has no marker in the page, or a marker names no group.
     """
     places = [match["group"] for match in MARKED.finditer(text)]
     if sorted(places) != sorted(GROUPS):

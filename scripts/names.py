@@ -1,10 +1,11 @@
-"""Refuse names and gaps that cost a reader time.
+"""Refuse confusing names and missing docstrings.
 
-- A class or a module has a name of its own. Two classes may share one where all but one say why on the line
-  (`class Metrics:  # same name: what the client is shown`), two modules where `SHARED_MODULES` says why.
-- A function is called by a verb: a bare participle (`kept`, `_begun`) does not say what happens. A property may be one.
-- Every public module, class, function, method and property has a docstring. ruff asks for them too, but a `noqa` ends
-  its question.
+- Every class and every module has a unique name. Two classes may share one if all but one give the reason on the line
+  (`class Metrics:  # same name: what the client is shown`); two modules may if `SHARED_MODULES` gives the reason.
+- A function's name contains a verb: a bare participle (`kept`, `_begun`) does not say what the function does. A
+  property may be one.
+- Every public module, class, function, method and property has a docstring. ruff checks this too, but a `noqa` turns
+  its check off.
 
 `python -m scripts.names [PATH...]` prints the offences below the paths, or all of them.
 """
@@ -55,7 +56,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A module: where it is, its lines and its syntax tree."""
+    """A module: its path, its lines and its syntax tree."""
 
     path: Path
     lines: list[str]
@@ -64,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Offence:
-    """A name that is refused, and where it stands."""
+    """A refused name and its place."""
 
     path: Path
     line: int
@@ -75,7 +76,7 @@ class Offence:
 
 
 def read_sources(root: Path, rooms: Sequence[str]) -> list[Source]:
-    """Read all modules below the `rooms` of `root` that a person wrote."""
+    """Read all hand-written modules below the `rooms` of `root`."""
     paths = sorted(path for room in rooms for path in (root / room).rglob("*.py") if GENERATED not in path.as_posix())
     texts = [(path.relative_to(root), path.read_text(encoding="utf-8")) for path in paths]
     return [Source(path=path, lines=text.splitlines(), tree=ast.parse(text)) for path, text in texts]
@@ -91,13 +92,13 @@ def is_participle(name: str) -> bool:
 
 
 def list_decorators(node: Function) -> frozenset[str]:
-    """Return the last parts of the names of what decorates `node`: `setter` for the setter of a property."""
+    """Return the last part of the name of each decorator of `node`, such as `setter` for the setter of a property."""
     called = [entry.func if isinstance(entry, ast.Call) else entry for entry in node.decorator_list]
     return frozenset(ast.unparse(entry).rpartition(".")[2] for entry in called)
 
 
 def find_participles(source: Source) -> Iterator[Offence]:
-    """Yield the functions that are named by a bare participle without a reason."""
+    """Yield the functions whose name is a bare participle and that give no reason for it."""
     for node in ast.walk(source.tree):
         if not isinstance(node, Function) or not is_participle(node.name):
             continue
@@ -107,7 +108,7 @@ def find_participles(source: Source) -> Iterator[Offence]:
 
 
 def find_undocumented(source: Source) -> Iterator[Offence]:
-    """Yield the public names without a docstring, the module among them."""
+    """Yield the public names without a docstring, including the module."""
     if not ast.get_docstring(source.tree):
         yield Offence(path=source.path, line=1, text="the module has no docstring")
     pending: list[ast.stmt] = list(source.tree.body)
@@ -124,7 +125,7 @@ def find_undocumented(source: Source) -> Iterator[Offence]:
 
 
 def find_shared_classes(sources: Sequence[Source]) -> Iterator[Offence]:
-    """Yield the classes that share a name, where more than one of them gives no reason."""
+    """Yield the classes that share a name, if more than one of them gives no reason."""
     places: defaultdict[str, list[tuple[Source, int]]] = defaultdict(list)
     for source in sources:
         for node in ast.walk(source.tree):
@@ -138,7 +139,7 @@ def find_shared_classes(sources: Sequence[Source]) -> Iterator[Offence]:
 
 
 def find_shared_modules(sources: Sequence[Source], allowed: Mapping[str, str]) -> Iterator[Offence]:
-    """Yield the modules that share a name which is not `allowed`, and the names that are allowed for nothing."""
+    """Yield the modules that share a name which is not `allowed`, and the allowed names that no two modules share."""
     places: defaultdict[str, list[Path]] = defaultdict(list)
     for source in sources:
         if not source.path.stem.startswith("__"):
@@ -164,7 +165,7 @@ def find_offences(root: Path, allowed: Mapping[str, str]) -> list[Offence]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the offences below the paths in `arguments`, or all, and return 1 where there are any."""
+    """Print the offences below the paths in `arguments`, or all of them; return 1 if there are any, else 0."""
     below = [Path(argument).resolve().relative_to(ROOT) for argument in arguments] or [Path()]
     offences = [
         offence

@@ -1,4 +1,4 @@
-"""Read the closing lines of pytest, so that several runs can be summed into one line."""
+"""Read the summary lines of pytest, so that the counts of several runs can be added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BAD = {"failed", "error", "errors", "xpassed"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Numbers of tests by how they ended; addable."""
+    """Numbers of tests by outcome; can be added."""
 
     passed: int = 0
     failed: int = 0
@@ -26,15 +26,15 @@ class Counts:
         )
 
     def line(self) -> str:
-        """Return the counts in pytest's words; what was skipped only where something was."""
+        """Return the counts in pytest's words; skipped tests are named only if there are any."""
         skipped = f", {self.skipped} skipped" if self.skipped else ""
         return f"{self.passed} passed, {self.failed} failed{skipped}"
 
 
 def count_tests(output: str, *, is_passed: bool) -> Counts:
-    """Return the counts of all closing lines in `output`.
+    """Return the sum of the counts in all summary lines of `output`.
 
-    A run that failed without saying which test did (it could not collect, or was stopped) counts as one failed.
+    A run that failed without a failed test (collection failed, or the run was stopped) counts as one failed test.
     """
     total = Counts()
     for closing in CLOSING.findall(output):
@@ -48,10 +48,10 @@ def count_tests(output: str, *, is_passed: bool) -> Counts:
 
 
 def notices(output: str) -> list[str]:
-    """Return the lines that deserve to be seen although all went well: skipped tests and notes of stages."""
+    """Return the lines to show even after success: skipped tests and notes of stages."""
     return [line for line in output.splitlines() if line.startswith(("SKIPPED", "note:"))]
 
 
 def failures(output: str) -> list[str]:
-    """Return the lines that name a test that failed, and why, as pytest's summary has them."""
+    """Return the lines of pytest's summary that name a failed test and the reason."""
     return [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]

@@ -1,4 +1,4 @@
-"""Write generated files, or compare them with what is committed; and the few forms of Markdown that pages need."""
+"""Write generated files or compare them with the committed ones; helpers for the Markdown in generated pages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; cells are texts that went through `cell` where they need it."""
+    """Return the lines of a table; the caller passes a text through `cell` if it may contain a bar or a tag."""
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def page(title: str, source: str, lines: Sequence[str]) -> str:
-    """Return a whole page that says what it was made from."""
+    """Return a whole page that names its source."""
     return "\n".join([f"<!-- Made by `make docs` from {source}. Do not edit. -->", "", f"# {title}", "", *lines, ""])
 
 
 def write_or_check(pages: Mapping[Path, str], *, description: str, command: str = "make docs") -> int:
-    """Write `pages` (path from the root -> content), or with `--check` name those that differ and return 1.
+    """Write `pages` (path from the root -> content), or with `--check` print those that differ and return 1.
 
-    `command` is what the message about a page that differs tells the reader to run.
+    `command` is the command that the message about a differing page tells the reader to run.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="write nothing, fail where a page is out of date")

@@ -1,4 +1,4 @@
-"""The sections of docs/performance.md that set reasond beside other programs, or its strategies beside each other."""
+"""The sections of docs/performance.md that compare reasond with other programs, or its strategies with each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Report = dict[str, Any]
 
 
 def peers_lines(report: Report, where: str) -> list[str]:
-    """Return what a call costs on its way to a model; `where` says where the figures come from."""
+    """Return the section about the cost of a call on its way to a model; `where` describes the machine and versions."""
     rows = [
         [
             cell(row["side"]),
@@ -90,7 +90,7 @@ def _goals(goals: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def agent_loops_lines(report: Report, where: str) -> list[str]:
-    """Return what a ReAct run costs here and in other frameworks."""
+    """Return the section about the cost of a ReAct run in reasond and in other frameworks."""
     rows = [
         [
             cell(row["side"]),
@@ -128,7 +128,7 @@ def agent_loops_lines(report: Report, where: str) -> list[str]:
 
 
 def mixed_load_lines(report: Report, where: str) -> list[str]:
-    """Return how strategies get on beside each other."""
+    """Return the section about strategies that run at the same time."""
     rows = [
         [
             f"`{row['strategy']}`",
@@ -174,7 +174,7 @@ def mixed_load_lines(report: Report, where: str) -> list[str]:
 
 
 def history_lines(report: Report) -> list[str]:
-    """Return what a long history adds to a call; nothing where the report is from before that was measured."""
+    """Return the lines about the cost of a long history; nothing if the report is older than that measurement."""
     goal = report.get("history_goal")
     if goal is None:
         return []

@@ -36,11 +36,11 @@ COMPARED = {
     "scale": scale_lines,
     "held_streams": held_streams_lines,
 }
-"""Sections that stand in the page once they were measured: they need other programs, minutes or a quiet machine."""
+"""Sections that are on the page only if they were measured: they need other programs, minutes or a quiet machine."""
 
 
 def circumstances(report: Report) -> str:
-    """Return the sentence that says where the figures come from."""
+    """Return the sentence that names the machine and the versions of a report."""
     where = report["circumstances"]
     packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
     machine = f"{where['processors']} processors, {where['system']} {where['machine']}, {where['python']}"
@@ -48,7 +48,7 @@ def circumstances(report: Report) -> str:
 
 
 def adapter_lines(report: Report) -> list[str]:
-    """Return what calls to a model cost."""
+    """Return the section about the cost of model calls."""
     lines = [
         "## Calls to a model",
         "",
@@ -69,13 +69,13 @@ def adapter_lines(report: Report) -> list[str]:
 
 
 def cells_of(rows: Sequence[Mapping[str, Any]], what: str, clients: Sequence[str]) -> list[str]:
-    """Return the cells of one line, one for each client."""
+    """Return the cells of one row, one for each client."""
     found = {row["client"]: row for row in rows if row["what"] == what}
     return [f"{micros(found[client]['microseconds'])} ({found[client]['ratio']:.3f})" for client in clients]
 
 
 def micros(value: float) -> str:
-    """Return microseconds: one place for few, none for many."""
+    """Return microseconds as text: one decimal place below 100, none above."""
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - where a tenth stops to matter
 
 
@@ -85,7 +85,7 @@ def verdict(goal: Mapping[str, Any]) -> str:
 
 
 def deltas_lines(report: Report) -> list[str]:
-    """Return what streaming text to clients costs."""
+    """Return the section about the cost of streaming text to clients."""
     load = report["load"]
     pace = f"{load['streams']} streams of {load['tokens']} tokens, one every {load['gap_ms']:g} ms"
     rows = [
@@ -115,7 +115,7 @@ def deltas_lines(report: Report) -> list[str]:
 
 
 def log_cost_lines(report: Report) -> list[str]:
-    """Return what keeping events costs."""
+    """Return the section about the cost of storing events."""
     load = report["load"]
     batches = list(report["rows"][0]["batches"])
     rows = [
@@ -140,7 +140,7 @@ def log_cost_lines(report: Report) -> list[str]:
 
 
 def streams_lines(report: Report) -> list[str]:
-    """Return what streams and unary calls cost on each store."""
+    """Return the section about the cost of streams and unary calls on each store."""
     load = report["load"]
     rows = [
         [
@@ -182,7 +182,7 @@ def streams_lines(report: Report) -> list[str]:
 
 
 def slow_readers_lines(report: Report) -> list[str]:
-    """Return what clients cost that do not read."""
+    """Return the section about the cost of clients that do not read."""
     rows = [
         [
             one["name"],
@@ -206,12 +206,12 @@ def slow_readers_lines(report: Report) -> list[str]:
 
 
 def _goals(report: Report) -> list[str]:
-    """Return the goals below a table; nothing where the results are from before they were written down."""
+    """Return the goals below a table; nothing if the results are older than the goals."""
     return ["", *goal_lines(report["goals"])] if "goals" in report else []
 
 
 def startup_lines(report: Report) -> list[str]:
-    """Return how fast things start."""
+    """Return the section about start times."""
     rows = [
         [cell(one["name"]), f"{one['median']:g} {one['unit']}", f"{one['goal']:g} {one['unit']}"]
         for one in report["measures"]
@@ -229,7 +229,7 @@ def startup_lines(report: Report) -> list[str]:
 
 
 def elsewhere_lines() -> list[str]:
-    """Return where the figures of the strategies stand."""
+    """Return the list of pages that have the figures of the strategies."""
     context, savings = "strategies/bounded_context.md", "strategies/bounded_savings.md"
     return [
         "## Strategies",
@@ -242,7 +242,7 @@ def elsewhere_lines() -> list[str]:
 
 
 def make_page(reports: Mapping[str, Report]) -> str:
-    """Return the page for the reports by name."""
+    """Return the page; `reports` maps a report's name to the report."""
     intro = [
         "Figures of one machine, to be compared with each other and not with other machines. `make bench` measures",
         "everything again in about half an hour and writes `benchmarks/results/`; what other programs are part of is",

@@ -41,7 +41,7 @@ MEANINGS = {
 
 
 def generic_rows() -> Iterator[list[str]]:
-    """Yield field, value in `generic` and meaning of every capability."""
+    """Yield the field, the value in `generic` and the meaning of every capability."""
     for field in fields(ModelProfile):
         if field.name != "name":
             value = getattr(ModelProfile(), field.name)
@@ -50,17 +50,17 @@ def generic_rows() -> Iterator[list[str]]:
 
 
 def fact_rows() -> Iterator[list[str]]:
-    """Yield profile, field, value and evidence of every fact beyond `generic`."""
+    """Yield the profile, field, value and evidence of every fact that differs from `generic`."""
     for name, facts in PROFILES.items():
         for field, fact in facts.items():
             yield [f"`{name}`", f"`{field}`", cell(f"`{toml_value(fact.value)}`"), cell(fact.evidence)]
 
 
 def fill_tables(guide: str) -> str:
-    """Return `guide` with both tables made anew.
+    """Return `guide` with both tables generated again.
 
     Raises:
-        ValueError: a table has no place in the guide, or a place has no table.
+      ValueError: a table has no marker in the guide, or a marker names no table.
     """
     tables = {
         "generic": table(("capability", "in `generic`", "meaning"), list(generic_rows())),

@@ -1,4 +1,4 @@
-"""The sections of docs/performance.md about where the hot paths spend their time, and what was removed from them."""
+"""The sections of docs/performance.md about the time spent on the hot paths, and about the work removed from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_NAMED = 4
 
 
 def call_profile_lines(report: Report, where: str) -> list[str]:
-    """Return the function calls of each path before and now, and where its time is spent."""
+    """Return the section with the function calls of each path, before and now, and the time in each layer."""
     names = [name for name in NAMES if name in report["paths"]]
     sides = {name: _sides(report["paths"][name]) for name in names}
     weights: dict[str, float] = {}
@@ -55,7 +55,7 @@ def call_profile_lines(report: Report, where: str) -> list[str]:
 
 
 def before_after_lines(report: Report, where: str) -> list[str]:
-    """Return the processor time of each path, beside that of the server before the paths were looked at."""
+    """Return the section that compares each path's processor time with that of the server before the optimisation."""
     rows = [
         [NAMES[row["path"]], f"{row['before_us']:,.0f}", f"{row['after_us']:,.0f}", f"{row['share']:.2f}"]
         for row in report["rows"]
@@ -73,7 +73,7 @@ def before_after_lines(report: Report, where: str) -> list[str]:
 
 
 def removed_lines(report: Report, where: str) -> list[str]:
-    """Return what was removed from the paths and what each change gave."""
+    """Return the section that lists the work removed from the paths and the effect of each change."""
     totals = report["totals"]
     names = [name for name in NAMES if any(name in one for one in totals.values())]
     rows = [

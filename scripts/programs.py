@@ -1,7 +1,7 @@
-"""Install the programs that tests use and that pip does not have: Go's into .cache/bin, Debian's into the system.
+"""Install the programs that tests use and pip does not have: Go's into .cache/bin, Debian's into the system.
 
-Usage: `python -m scripts.programs MODULE@VERSION … debian:PACKAGE[=PROGRAM] …`. Without Go, without root or without a
-network, this is no failure here: the tests that need the program say so, and fail where CI=true.
+Usage: `python -m scripts.programs MODULE@VERSION … debian:PACKAGE[=PROGRAM] …`. A missing Go, missing root rights or a
+missing network is no failure here: tests that need the program are skipped with a message, and fail if CI=true.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 
 
 def install(module: str) -> str:
-    """Install the Go program `module`, unless that version is there, and return what happened."""
+    """Install the Go program `module`, unless that version is installed, and return a message with the outcome."""
     name = module.partition("@")[0].rpartition("/")[2]
     stamp = BIN / f"{name}.version"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == module and (BIN / name).exists():
@@ -40,7 +40,7 @@ def install(module: str) -> str:
 
 
 def install_debian(package: str, program: str, *, is_root: bool) -> str:
-    """Install the Debian package `package`, unless `program` is there, and return what happened."""
+    """Install the Debian package `package`, unless `program` is installed, and return a message with the outcome."""
     folders = [os.environ.get("PATH", os.defpath), *map(str, DEBIAN_POSTGRES.glob("*/bin"))]
     if shutil.which(program, path=os.pathsep.join(folders)):
         return f"{package} is there"
@@ -48,7 +48,7 @@ def install_debian(package: str, program: str, *, is_root: bool) -> str:
     if apt is None or not is_root:
         return f"note: {package} was not installed, which takes root and apt-get"
     install = ("install", "-y", "--no-install-recommends", package)
-    # The lists are fetched only where they are missing or too old: that takes longest and may fail for other reasons.
+    # The package lists are fetched only if the first attempt fails: fetching is slow and may fail for other reasons.
     for arguments in (install, ("update",), install):
         try:
             done = _apt(apt, *arguments)
@@ -60,8 +60,8 @@ def install_debian(package: str, program: str, *, is_root: bool) -> str:
 
 
 def _apt(apt: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run apt-get so that neither it, nor debconf, dpkg or needrestart asks anything."""
-    # A changed configuration file is kept, and another apt-get is waited for.
+    """Run apt-get with all prompts off: those of apt-get, debconf, dpkg and needrestart."""
+    # Keep a changed configuration file, and wait up to 60 s for another apt-get.
     options = ("-q", "-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=60")
     quiet = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1"}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Read the descriptor set: messages, enums and services of reasond with the comments that stand above them."""
+"""Read the descriptor set: messages, enums and services of reasond, with the comments above them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DESCRIPTORS = Path(__file__).resolve().parent.parent / "proto" / "reasond.binpb"
 PACKAGE = "reasond.v1"
 
-# Numbers of the fields of descriptor.proto, of which the paths in source info are made.
+# Field numbers of descriptor.proto; the paths in source info consist of them.
 SYNTAX, FILE_MESSAGE, FILE_ENUM, FILE_SERVICE = 12, 4, 5, 6
 MESSAGE_FIELD, MESSAGE_MESSAGE, MESSAGE_ENUM, MESSAGE_ONEOF = 2, 3, 4, 8
 ENUM_VALUE, SERVICE_METHOD = 2, 2
@@ -45,7 +45,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message; the names of nested ones hold those of their parents: `AgentCard.Skill`."""
+    """A message; the name of a nested one includes its parent's name: `AgentCard.Skill`."""
 
     name: str
     comment: str
@@ -92,7 +92,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtoFile:
-    """What one .proto file of the package declares."""
+    """The declarations of one .proto file of the package."""
 
     name: str
     comment: str
@@ -102,7 +102,7 @@ class ProtoFile:
 
 
 class _Reader:
-    """Turns one file descriptor into the values above."""
+    """Converts one file descriptor into the values above."""
 
     def __init__(self, file: FileDescriptorProto) -> None:
         self._file = file
@@ -131,7 +131,7 @@ class _Reader:
         return self._comments.get(path, "")
 
     def _messages(self, message: DescriptorProto, path: tuple[int, ...], parent: str) -> Iterator[Message | Enum]:
-        """Yield `message` and all that is declared in it; entries of maps are fields, not messages."""
+        """Yield `message` and every type declared in it, except map entries, which are shown as fields."""
         if message.options.map_entry:
             return
         name = f"{parent}{message.name}"
@@ -177,19 +177,19 @@ class _Reader:
 
 
 def local(full_name: str) -> str:
-    """Return the name of a type without the leading dot and, where it is ours, without the package."""
+    """Return the name of a type without the leading dot, and without the package if it is ours."""
     return full_name.removeprefix(".").removeprefix(f"{PACKAGE}.")
 
 
 def map_value(message: DescriptorProto, field: FieldDescriptorProto) -> FieldDescriptorProto | None:
-    """Return the value's field where `field` is a map, which protoc turns into a nested message."""
+    """Return the value field if `field` is a map, which protoc represents as a nested message; else None."""
     name = field.type_name.rpartition(".")[2]
     entries = (nested.field[1] for nested in message.nested_type if nested.options.map_entry and nested.name == name)
     return next(entries, None)
 
 
 def label_of(message: DescriptorProto, field: FieldDescriptorProto) -> str:
-    """Return how often the field may stand."""
+    """Return the label of a field: how often it may occur."""
     if map_value(message, field):
         return "map"
     if field.label == FieldDescriptorProto.LABEL_REPEATED:
@@ -203,7 +203,7 @@ def show_type(field: FieldDescriptorProto) -> str:
 
 
 def read(path: Path = DESCRIPTORS) -> list[ProtoFile]:
-    """Return our files of the descriptor set, by name; what they import is left out."""
+    """Return our files of the descriptor set, sorted by name, without the files that they import."""
     descriptors = FileDescriptorSet.FromString(path.read_bytes())
     return sorted(
         (_Reader(file).read() for file in descriptors.file if file.package == PACKAGE), key=lambda file: file.name

@@ -1,4 +1,4 @@
-"""The sections of docs/performance.md about several workers and about streams that are held open."""
+"""The sections of docs/performance.md about several workers and about open streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Report = dict[str, Any]
 
 
 def scale_lines(report: Report, where: str) -> list[str]:
-    """Return what two workers cost beside one, and how they fared under a mix of callers."""
+    """Return the section that compares two workers with one, and shows both under a mix of callers."""
     load, soak = report["load"], report["soak"]
     rows = [
         [
@@ -60,7 +60,7 @@ def scale_lines(report: Report, where: str) -> list[str]:
 
 
 def held_streams_lines(report: Report, where: str) -> list[str]:
-    """Return what a stream takes that waits."""
+    """Return the section about the memory of a waiting stream."""
     rows = [
         [
             cell(row["kind"]),

@@ -54,7 +54,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One figure beside its limit."""
+    """One figure and its limit."""
 
     name: str
     value: float
@@ -68,12 +68,12 @@ class Measure:
 
 
 def percentile(values: list[int], share: float) -> int:
-    """Return the smallest of `values` that at least `share` of them do not exceed; 0 for none."""
+    """Return the smallest of `values` that at least the given share does not exceed; 0 for no values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else 0
 
 
 def docstring_lines(tree: ast.Module) -> set[int]:
-    """Return the numbers of all lines that docstrings take."""
+    """Return the numbers of all lines of docstrings."""
     lines: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -84,7 +84,7 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def token_lines(source: str) -> tuple[set[int], set[int]]:
-    """Return the numbers of the lines that hold code and of those that hold a comment."""
+    """Return the numbers of the lines that contain code and of those that contain a comment."""
     code: set[int] = set()
     comments: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -96,7 +96,7 @@ def token_lines(source: str) -> tuple[set[int], set[int]]:
 
 
 def class_of(node: ast.ClassDef) -> Class:
-    """Return the members that `node` defines."""
+    """Return the members that `node` defines itself."""
     methods = [entry for entry in node.body if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef)]
     named = {entry.name for entry in methods}
     attributes = {*find_fields(node), *(name for method in methods for name in find_assigned(method))}
@@ -156,7 +156,7 @@ def measure(path: Path, source: str) -> Module:
 
 
 def list_measures(modules: list[Module]) -> list[Measure]:
-    """Return every figure of the budget for `modules`."""
+    """Return every figure of the budget, measured over `modules`."""
     lines = [module.lines for module in modules]
     functions = {f"{module.path} {name}": size for module in modules for name, size in module.functions.items()}
     sizes = list(functions.values())
@@ -174,13 +174,13 @@ def list_measures(modules: list[Module]) -> list[Measure]:
 
 
 def read_modules(root: Path, rooms: Sequence[str] = ROOMS) -> list[Module]:
-    """Return the sizes of all modules below the `rooms` of `root` that a person wrote."""
+    """Return the sizes of all hand-written modules below the `rooms` of `root`."""
     paths = sorted(path for room in rooms for path in (root / room).rglob("*.py") if "_pb2" not in path.name)
     return [measure(path.relative_to(root), path.read_text(encoding="utf-8")) for path in paths]
 
 
 def over_budget(modules: list[Module], *, lines: int = 500, code: int = 60) -> list[str]:
-    """Return a line for each module and function that is over the hard limit by itself."""
+    """Return a line for each module and each function that exceeds its hard limit."""
     long_modules = [f"{module.path}: {module.lines} lines" for module in modules if module.lines > lines]
     return long_modules + [
         f"{module.path} {name}: {size} lines of code"
@@ -206,7 +206,7 @@ def too_wide(modules: list[Module], core: Sequence[str] = CORE) -> list[str]:
 
 
 def find_bases(entry: Class, known: Mapping[str, Class]) -> list[Class]:
-    """Return the bases of `entry` that are `known`, and theirs."""
+    """Return all known bases of `entry`, direct and indirect."""
     bases = [known[name] for name in sorted(entry.bases) if name in known and known[name] is not entry]
     return [*bases, *(above for base in bases for above in find_bases(base, known))]
 

@@ -1,8 +1,8 @@
 """Find the fenced code blocks of the documentation, so that a test can run them.
 
-After the language a fence may say how its block is treated:
-`skip="reason"` leaves it out; `parse` only parses a toml block that is no server configuration; `continues` puts all
-blocks of the same language that stand before it in the file in front of it.
+The info string after the language controls the treatment of a block: `skip="reason"` skips it; `parse` only parses a
+toml block that is no server configuration; `continues` puts all earlier blocks of the same language in the file before
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FENCE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snippet:
-    """A block: where it stands, its language, its text, why it is skipped ("" if it is not), and its flags."""
+    """A block: its place, language and text, the reason for skipping it ("" if it is not skipped), and its flags."""
 
     path: Path
     line: int
@@ -38,10 +38,10 @@ class Snippet:
 
 
 def treatment(info: str) -> tuple[str, str, frozenset[str]]:
-    """Return language, reason to skip and flags of a fence's info string.
+    """Return language, reason for skipping and flags of a fence's info string.
 
     Raises:
-        ValueError: it holds a word that means nothing here, or skips without a reason.
+      ValueError: it contains an unknown word, or a skip without a reason.
     """
     language, *words = shlex.split(info) or [""]
     skip = ""
@@ -55,7 +55,7 @@ def treatment(info: str) -> tuple[str, str, frozenset[str]]:
 
 
 def commands(text: str) -> str:
-    """Return what a console block has typed: lines after `$ `, and the lines that continue them."""
+    """Return the commands of a console block: lines after `$ `, and their continuation lines."""
     typed: list[str] = []
     for line in text.splitlines():
         if line.startswith("$ "):
@@ -66,7 +66,7 @@ def commands(text: str) -> str:
 
 
 def snippets(path: Path) -> Iterator[Snippet]:
-    """Yield the blocks of the Markdown file `path` that a test can treat."""
+    """Yield the blocks of the Markdown file `path` that a test can run or parse."""
     before: dict[str, str] = {}
     markdown = path.read_text(encoding="utf-8")
     for match in FENCE.finditer(markdown):

@@ -1,7 +1,7 @@
-"""The stages of `make test` and `make check`: what runs, in which order, beside what, and how long it may take.
+"""The stages of `make test` and `make check`: their order, which run in parallel, and their time limits.
 
-A limit only ends what hangs: it is several times what the stage needs on a quiet machine with two processors, so that
-one beside other work stays far below it.
+A time limit is only for commands that hang: it is several times the duration on a quiet machine with two processors, so
+that a stage stays far below it on a busy machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A name, commands that must all exit 0, and the seconds that each of them may take."""
+    """A name, commands that must all exit with 0, and the limit of each command in seconds."""
 
     name: str
     commands: tuple[Command, ...]
@@ -95,21 +95,21 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def pytest_stage(name: str, *arguments: str, with_coverage: bool) -> Stage:
-    """Return a stage of pytest, measured where its coverage counts."""
+    """Return a stage of pytest, with coverage measured if `with_coverage`."""
     pytest = ("pytest", "-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider", *arguments)
     command = module("coverage", "run", "--parallel-mode", "-m", *pytest) if with_coverage else module(*pytest)
     return Stage(name=name, commands=(command,), limit_s=PYTEST_LIMIT_S, is_pytest=True)
 
 
 def folders(root: Path) -> tuple[list[str], list[str]]:
-    """Return the test folders that are fast, and those that are slow and have no stage of their own."""
+    """Return the fast test folders, and the slow ones that have no stage of their own."""
     present = sorted(path.name for path in (root / "tests").iterdir() if any(path.rglob("test_*.py")))
     slow = [f"tests/{name}" for name in present if name not in {*FAST_FOLDERS, *OWN_STAGE_FOLDERS}]
     return [f"tests/{name}" for name in present if name in FAST_FOLDERS], slow
 
 
 def coverage_stages() -> list[Stage]:
-    """Return the stages that hold the coverage of the fast tests to its limits."""
+    """Return the stages that check the coverage of the fast tests against its limits."""
     report = module("coverage", "report", "--skip-covered")
     return [
         Stage(
@@ -124,14 +124,14 @@ def coverage_stages() -> list[Stage]:
 
 
 def preparation(*, fast: bool) -> Lane:
-    """Return the stages that come before all others."""
+    """Return the stages that run before all others."""
     programs = module("scripts.programs", GRPCURL, POSTGRES, REDIS, PROMETHEUS)
     commands = (programs, module("coverage", "erase"))
     return [] if fast else [Stage(name="programs", commands=commands, limit_s=PYTEST_LIMIT_S)]
 
 
 def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
-    """Return the lanes that run side by side: what uses one processor at a time, and the tests that use all."""
+    """Return the lanes that run in parallel: one for stages with one processor, one for the tests, which use all."""
     quick, slow = folders(root)
     workers = ("-n", str(min(4, os.cpu_count() or 1)))
     first = static_stages(root)
@@ -142,7 +142,7 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
         pytest_stage("snippets", "tests/docs", with_coverage=False),
         pytest_stage("wheels", "tests/packaging", with_coverage=False),
     ]
-    # Measuring takes three quarters more processor time, and the fast tests reach the limits by themselves.
+    # Coverage adds three quarters of the processor time, and the fast tests alone reach its limits.
     tested = [
         pytest_stage("fast tests", *workers, *quick, with_coverage=True),
         *coverage_stages(),

@@ -34,7 +34,7 @@ def list_built_in() -> Sequence[ReasoningStrategy[Any]]:
 
 
 def build_cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
-    """Yield strategy, cost class, formula and whether a run can be made again from its replies."""
+    """Yield strategy, cost class, formula and whether a run can be replayed from its recorded replies."""
     for strategy in strategies:
         kind = str(strategy.cost_class or "not stated")
         again = "yes" if strategy.is_replayable else "no"
@@ -53,10 +53,10 @@ def build_parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterat
 
 
 def fill_tables(guide: str, strategies: Sequence[ReasoningStrategy[Any]]) -> str:
-    """Return `guide` with its tables made anew.
+    """Return `guide` with its tables generated again.
 
     Raises:
-        ValueError: a table has no place in the page, or a place has no table.
+      ValueError: a table has no marker in the page, or a marker names no table.
     """
     tables = {
         "costs": table(("strategy", "cost", "model calls", "replayable"), list(build_cost_rows(strategies))),

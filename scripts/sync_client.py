@@ -51,7 +51,7 @@ def generate(source: str) -> str:
     """Return the blocking client for the asynchronous `source`.
 
     Raises:
-        ValueError: A rule found nothing to change, or something asynchronous is left.
+      ValueError: a rule changed nothing, or asynchronous code is left.
     """
     for pattern, replacement in RULES:
         source, count = re.subn(pattern, replacement, source)
@@ -65,7 +65,7 @@ def generate(source: str) -> str:
 
 
 def order_imports(source: str) -> str:
-    """Return `source` as ruff sorts its imports and lays out its lines."""
+    """Return `source` with imports sorted and code formatted by ruff."""
     for arguments in (("check", "--quiet", "--select=I", "--fix"), ("format",)):
         command = [sys.executable, "-m", "ruff", *arguments, f"--stdin-filename={TARGET}", "-"]
         source = subprocess.run(command, input=source, capture_output=True, check=True, text=True, cwd=ROOT).stdout

@@ -1,4 +1,4 @@
-"""The section of docs/performance.md about what metrics, logs and traces cost."""
+"""The section of docs/performance.md about the cost of metrics, logs and traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Report = dict[str, Any]
 
 
 def telemetry_cost_lines(report: Report, where: str) -> list[str]:
-    """Return what each kind of telemetry adds to a unary call and to an event of a model."""
+    """Return the section about the cost of each kind of telemetry, per unary call and per model event."""
     return [
         "## Metrics, logs and traces",
         "",

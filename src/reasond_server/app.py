@@ -164,14 +164,21 @@ class Server:
         )
 
     async def drain(self) -> None:
-        """Say that the end is near, wait until callers know, then see running executions out and stop."""
+        """Say that the end is near, wait until load balancers know, send clients away, see executions out and stop."""
         server = self._settings.server
         # Work is still taken meanwhile: load balancers need this long to send theirs elsewhere.
         self._is_ready = False
         self._is_draining = True
         if self._grpc is not None:
             self._grpc.begin_drain()
+        if self._http is not None:
+            self._http.begin_drain()
         await asyncio.sleep(drain_delay_of(server, dev=self._dev))
+        # Before work is refused: a client that stayed would retry here what is refused here.
+        if self._http is not None:
+            self._http.close_listener()
+        if self._grpc is not None:
+            await self._grpc.close_listeners()
         _log.info("draining", extra={"grace_s": server.drain_grace_s})
         if self._core is not None:
             await self._core.runner.drain(grace_s=server.drain_grace_s)

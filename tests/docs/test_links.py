@@ -114,11 +114,8 @@ def test_a_decision_has_its_four_parts_on_at_most_forty_lines(page: Path) -> Non
         assert f"**{part}.**" in text, f"{part} is missing"
 
 
-def test_each_decision_has_a_number_of_its_own() -> None:
-    # Those who work beside each other are given their numbers before they land: there may be gaps meanwhile.
-    numbers = [page.name[:4] for page in DECISIONS]
-    assert all(number.isdecimal() for number in numbers)
-    assert len(set(numbers)) == len(numbers)
+def test_decisions_are_numbered_without_gaps() -> None:
+    assert [page.name[:4] for page in DECISIONS] == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
 
 
 def test_the_readme_fits_one_screen() -> None:

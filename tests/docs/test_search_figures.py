@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,3 +58,12 @@ def test_votes_and_margins_are_as_measured() -> None:
         assert f"| {row['samples']} | {row['min_agreement']:g} | {shares} | {row['calls']:.2f} |" in text
     for row in REPORT["votes"]["calibration"]:
         assert f"| {row['margin_to']:g} | {row['answers']} | {row['right']:.1%} |" in text
+
+
+def test_more_budget_does_not_make_a_search_worse_beyond_the_noise() -> None:
+    rows = {(row["method"], row["insight"], row["budget"]): row for row in REPORT["games"]["rows"]}
+    budgets = sorted({budget for _, _, budget in rows})
+    for method, insight in dict.fromkeys((method, insight) for method, insight, _ in rows if "," in method):
+        curve = [rows[method, insight, budget] for budget in budgets]
+        for less, more in pairwise(curve):
+            assert more["solved"] >= less["solved"] - 2 * max(less["error"], more["error"])

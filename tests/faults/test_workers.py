@@ -108,7 +108,7 @@ class Together:
         )
 
 
-async def _token(environ: Mapping[str, str]) -> str:
+async def make_token(environ: Mapping[str, str]) -> str:
     """Return a token that may do everything."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND, "token", "--subject", "anna", "--permission", "admin", env=environ, stdout=asyncio.subprocess.PIPE
@@ -161,7 +161,9 @@ async def together(folder: Path, url: str, **more: str) -> AsyncIterator[Togethe
             stderr=asyncio.subprocess.PIPE,
             limit=2**22,
         )
-        both = Together(process=process, ready_file=ready_file, gate=gate, token=await _token(environ), prompts=prompts)
+        both = Together(
+            process=process, ready_file=ready_file, gate=gate, token=await make_token(environ), prompts=prompts
+        )
         reading = asyncio.create_task(both.read())
         try:
             yield both

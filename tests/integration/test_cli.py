@@ -157,24 +157,6 @@ def test_json_is_one_event_per_line_and_nothing_else(dev_server: Mapping[str, st
     assert (step["index"], step["usage"]["cached_input_tokens"]) == (0, "0"), "0 is a value, too"
 
 
-def test_serve_names_all_that_is_wrong_at_once(tmp_path: Path) -> None:
-    mistakes = {
-        "REASOND__SERVER__TLS": "on",
-        "REASOND__TOOLS__ENABLED": '["clock"]',
-        "REASOND__LLM__PROVIDER": "openai",
-    }
-    for options in ((), ("--workers", "2")):
-        done = run("serve", *options, environ=mistakes, folder=tmp_path)
-        assert done.returncode == ExitCode.BAD_REQUEST
-        for words in (
-            "server.tls: must be one of",
-            "'clock', which is not installed",
-            "llm.model: is empty",
-            "auth.keys: ",
-        ):
-            assert done.stderr.count(words) == 1
-
-
 def test_a_run_that_failed_before_its_first_call_is_not_offered_to_be_read(tmp_path: Path) -> None:
     nobody = {"PROVIDER": "openai", "MODEL": "m", "BASE_URL": "http://127.0.0.1:9/v1", "MAX_ATTEMPTS": "1"}
     environ = {f"REASOND__LLM__{name}": value for name, value in nobody.items()}

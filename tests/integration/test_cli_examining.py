@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from reasond_server.cli.outcome import ExitCode
 from tests.integration.test_cli import run
 
 if TYPE_CHECKING:
@@ -25,3 +26,21 @@ def test_doctor_finds_nothing_wrong_here() -> None:
     done = run("doctor")
     assert done.returncode == 0, done.stdout
     assert "ok    sqlite" in done.stdout
+
+
+def test_serve_names_all_that_is_wrong_at_once(tmp_path: Path) -> None:
+    mistakes = {
+        "REASOND__SERVER__TLS": "on",
+        "REASOND__TOOLS__ENABLED": '["clock"]',
+        "REASOND__LLM__PROVIDER": "openai",
+    }
+    for options in ((), ("--workers", "2")):
+        done = run("serve", *options, environ=mistakes, folder=tmp_path)
+        assert done.returncode == ExitCode.BAD_REQUEST
+        for words in (
+            "server.tls: must be one of",
+            "'clock', which is not installed",
+            "llm.model: is empty",
+            "auth.keys: ",
+        ):
+            assert done.stderr.count(words) == 1

@@ -46,9 +46,9 @@ async def wait_for_health(listening: Listening, *, is_serving: bool = False) -> 
     """Wait until the health service does not say SERVING; until it does with `is_serving`."""
     async with grpc.aio.insecure_channel(listening.grpc) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        async for response in stub.Watch(health_pb2.HealthCheckRequest(), timeout=180):
-            if (response.status == health_pb2.HealthCheckResponse.SERVING) is is_serving:
-                return
+        request, serving = health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse.SERVING
+        while ((await stub.Check(request)).status == serving) is not is_serving:  # noqa: ASYNC110 - a probe polls
+            await asyncio.sleep(0.02)
 
 
 async def http_status(listening: Listening, path: str) -> int:
@@ -82,10 +82,10 @@ async def test_a_started_server_is_ready_on_both_sides() -> None:
     await server.stop()
 
 
-async def test_draining_reports_it_refuses_new_work_and_lets_running_work_end() -> None:
+async def test_draining_reports_it_sends_clients_away_and_lets_running_work_end() -> None:
     hold = asyncio.Event()
     replies: list[str | Reply] = [Reply(text="<answer>late</answer>", hold=hold), *["<answer>soon</answer>"] * 500]
-    server = server_with(ScriptedModel(replies), SERVER__DRAIN_DELAY_S="0.2")
+    server = server_with(ScriptedModel(replies), SERVER__DRAIN_DELAY_S="2")
     listening = await server.start()
     async with AsyncClient(listening.grpc, token=listening.token) as client:
         stream = client.reason_iterations("why?")
@@ -96,20 +96,31 @@ async def test_draining_reports_it_refuses_new_work_and_lets_running_work_end() 
         assert await http_status(listening, "/readyz") == 503
         assert await http_status(listening, "/healthz") == 200
         refusal = await refusal_of(client)
-        assert (refusal.reason, refusal.retry_after) == ("DRAINING", 1.0)
+        assert refusal.reason == "UNAVAILABLE", "gRPC's own: the connection is gone, and nobody listens"
+        with pytest.raises(httpx.TransportError):
+            await http_status(listening, "/readyz")
         hold.set()
         rest = [event.WhichOneof("event") async for event in stream]
         assert rest == ["iteration", "completed"]
         await draining
-    with pytest.raises(httpx.TransportError):
-        await http_status(listening, "/healthz")
+
+
+async def test_an_http_connection_is_not_kept_in_the_drain() -> None:
+    server = server_with(SERVER__DRAIN_DELAY_S="2")
+    listening = await server.start()
+    async with httpx.AsyncClient() as client:
+        assert "connection" not in (await client.get(f"{listening.http}/healthz")).headers
+        draining = asyncio.create_task(server.drain())
+        await wait_for_health(listening)
+        assert (await client.get(f"{listening.http}/healthz")).headers["connection"] == "close"
+    await draining
 
 
 async def refusal_of(client: AsyncClient) -> ReasondError:
-    """Ask until the server refuses new work, and return the refusal."""
+    """Ask until the server cannot be called any more, and return why."""
     while True:
         try:
-            await client.reason("and now?")
+            await client.list_strategies()
         except ReasondError as error:
             return error
 

@@ -1,4 +1,4 @@
-"""Several processes of one server: keeps their ports, starts them, replaces those that die, and drains all of them."""
+"""Supervises the processes of one server: reserves their ports, starts, replaces and drains them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.addresses import Listening, split_address
@@ -26,7 +27,7 @@ _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 30.0
 _LONG_LIFE_S: Final = 60.0
 _MOST_FAILED_STARTS: Final = 5
-# A number has an end: a worker that dies every few seconds for a day would come to it.
+# Without a bound, 2**n overflows a float for a worker that fails every few seconds for a day.
 _MOST_DOUBLINGS: Final = 16
 _LAST_SIGNAL: Final = 3
 _log = logging.getLogger("reasond.cli")
@@ -40,7 +41,7 @@ class Link:
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> Link | None:
-        """Return the line that the supervisor left, and take its number away from what the worker starts itself."""
+        """Return the link to the supervisor, and remove its variable from `environ`, so that no child inherits it."""
         number = environ.pop(LINK_VARIABLE, "")
         if not number:
             return None
@@ -49,7 +50,7 @@ class Link:
         return cls(line)
 
     def watch(self) -> None:
-        """Stop this process as SIGTERM would when the supervisor has died without saying so."""
+        """Start a thread that sends SIGTERM to this process if the supervisor dies."""
 
         def wait() -> None:
             with contextlib.suppress(OSError):
@@ -59,20 +60,20 @@ class Link:
         threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
     def ready(self, listening: Listening) -> None:
-        """Tell where this worker answers."""
+        """Report the addresses of this worker."""
         self._line.sendall(json.dumps(asdict(listening)).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worker:
-    """A process and the supervisor's end of the line to it."""
+    """A process and the supervisor's end of the socket to it."""
 
     process: Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def ready(self) -> Listening | None:
-        """Return where it answers; None if it ended before it did."""
+        """Return its addresses; None if it ended before it was ready."""
         line = await self.reader.readline()
         if not line.endswith(b"\n"):
             return None
@@ -80,17 +81,38 @@ class _Worker:
         return Listening(**{**told, "warnings": tuple(told["warnings"])})
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it is still there."""
+        """Send it a signal, if it is still running."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
 
-class Supervisor:
-    """Keeps `workers` processes of `command` running until it is told to end.
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Slot:
+    """The place of one worker; a worker that ends is replaced until the slot is closed.
 
-    The first is started alone, so that what is wrong with the settings is said once. One that dies is replaced after
-    half a second, twice as long each time that it does not live for a minute, at most 30 s. `on_gone` hears of the id
-    of each that has ended.
+    The slot of a successor is abandoned if its first worker does not start.
+    """
+
+    number: int
+    is_successor: bool = False
+    worker: _Worker | None = None
+    is_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    is_closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def close(self, signal_number: int = signal.SIGTERM) -> None:
+        """Send the worker the signal, and start no further worker."""
+        self.is_closed.set()
+        if self.worker is not None:
+            self.worker.send(signal_number)
+
+
+class Supervisor:
+    """Keeps `workers` processes of `command` running until `end` is called.
+
+    The first is started alone, so that an error in the settings is reported once. A process that dies is replaced
+    after 0.5 s. The wait doubles, up to 30 s, with each process that does not live for a minute. A restart replaces
+    the processes one by one; if a new one does not start, the remaining old ones stay. `on_gone` is called with the
+    id of each process that has ended.
     """
 
     def __init__(
@@ -105,94 +127,153 @@ class Supervisor:
     ) -> None:
         self._command = command
         self._environ = environ
-        self._count = workers
         self._on_ready = on_ready
         self._on_gone = on_gone
         self._first_wait_s = first_wait_s
-        self._workers: dict[int, _Worker] = {}
-        self._ready: dict[int, asyncio.Event] = {number: asyncio.Event() for number in range(workers)}
-        self._ending = asyncio.Event()
+        self._numbers = count()
+        self._slots = [_Slot(number=next(self._numbers)) for _ in range(workers)]
+        self._keeping: dict[_Slot, asyncio.Task[None]] = {}
+        self._is_told_to_restart = asyncio.Event()
         self._signals = 0
         self._worst = 0
 
     async def run(self) -> int:
-        """Start, keep and end the workers; return the first exit code that is no success, or 0.
+        """Start, supervise and end the workers; return the first exit code that is not 0, or else 0.
 
         Raises:
-            CommandError: they do not start, or `on_ready` raises it.
+            CommandError: the workers do not start, or `on_ready` raises it.
         """
-        announcing = asyncio.create_task(self._announce(), name="ready")
-        keeping = [asyncio.create_task(self._keep(number), name=f"worker {number}") for number in range(self._count)]
+        first = self._slots[0]
+        beside = [
+            asyncio.create_task(self._announce(), name="ready"),
+            asyncio.create_task(self._restart_when_told(), name="restarts"),
+        ]
         try:
-            await asyncio.wait(keeping, return_when=asyncio.FIRST_EXCEPTION)
+            for slot in self._slots:
+                self._keep_up(slot, after=None if slot is first else first)
+            # A restart adds tasks; if one of them fails, it ends all others.
+            while working := [task for task in self._keeping.values() if not task.done()]:
+                await asyncio.wait(working)
         finally:
-            announcing.cancel()
+            for task in beside:
+                task.cancel()
             self.end()
-            await asyncio.wait([*keeping, announcing])
-        for task in (*keeping, announcing):
+            await asyncio.wait([*self._keeping.values(), *beside])
+        for task in (*self._keeping.values(), *beside):
             if not task.cancelled():
                 task.result()
         return self._worst
 
     def end(self) -> None:
-        """End the workers: as they wish at the first call, at once at the second, by force at the third."""
+        """End the workers: the first call drains them, the second ends them at once, the third kills them."""
         self._signals += 1
-        self._ending.set()
-        for worker in self._workers.values():
-            worker.send(signal.SIGKILL if self._signals >= _LAST_SIGNAL else signal.SIGTERM)
+        for slot in self._keeping:
+            slot.close(signal.SIGKILL if self._signals >= _LAST_SIGNAL else signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Replace the workers one after the other; an old worker drains when its successor is ready."""
+        self._is_told_to_restart.set()
 
     async def _announce(self) -> None:
-        for ready in self._ready.values():
-            await ready.wait()
+        for slot in tuple(self._slots):
+            await slot.is_ready.wait()
         try:
             self._on_ready(self._listening)
         except BaseException:
             self.end()
             raise
 
-    async def _keep(self, number: int) -> None:
-        """Start the worker `number` again and again."""
+    async def _restart_when_told(self) -> None:
+        for slot in tuple(self._slots):
+            await slot.is_ready.wait()
+        while True:
+            await self._is_told_to_restart.wait()
+            self._is_told_to_restart.clear()
+            _log.info("the workers are restarted")
+            for place in range(len(self._slots)):
+                if not await self._succeed(place):
+                    _log.error("a new worker did not start; the old ones stay")
+                    break
+            else:
+                _log.info("the workers were restarted")
+
+    async def _succeed(self, place: int) -> bool:
+        """Replace the slot at `place` and wait until its worker has drained; return whether the new one is ready."""
+        old, new = self._slots[place], _Slot(number=next(self._numbers), is_successor=True)
+        keeping = self._keep_up(new, after=None)
+        is_ready = asyncio.create_task(new.is_ready.wait())
+        await asyncio.wait([keeping, is_ready], return_when=asyncio.FIRST_COMPLETED)
+        is_ready.cancel()
+        if not new.is_ready.is_set():
+            del self._keeping[new]
+            return False
+        self._slots[place] = new
+        old.close()
+        await asyncio.wait([self._keeping[old]])
+        del self._keeping[old]
+        return True
+
+    def _keep_up(self, slot: _Slot, *, after: _Slot | None) -> asyncio.Task[None]:
+        """Keep a worker running in `slot`, from when that of `after` is ready; end all workers if this fails."""
+
+        async def keep() -> None:
+            if after is not None:
+                await _first_of(after.is_ready, slot.is_closed)
+            try:
+                await self._keep(slot)
+            except BaseException:
+                self.end()
+                raise
+
+        self._keeping[slot] = task = asyncio.create_task(keep(), name=f"worker {slot.number}")
+        return task
+
+    async def _keep(self, slot: _Slot) -> None:
+        """Start the worker of `slot`, and restart it whenever it ends."""
         loop = asyncio.get_running_loop()
-        if number:
-            await _first_of(self._ready[0], self._ending)
         failures = 0
-        while not self._ending.is_set():
+        while not slot.is_closed.is_set():
             began_s = loop.time()
-            is_ready, code, process_id = await self._live(number)
-            if self._ending.is_set():
-                self._worst = self._worst or (0 if code == -signal.SIGTERM else code)
+            is_ready, code, process_id = await self._live(slot)
+            if slot.is_closed.is_set():
+                if self._signals:
+                    self._worst = self._worst or (0 if code == -signal.SIGTERM else code)
                 return
             failures = 1 if loop.time() - began_s > _LONG_LIFE_S else failures + 1
-            if not is_ready and (not self._ready[number].is_set() or failures >= _MOST_FAILED_STARTS):
+            if not is_ready and (not slot.is_ready.is_set() or failures >= _MOST_FAILED_STARTS):
+                if slot.is_successor and not slot.is_ready.is_set():
+                    return
                 raise _not_started(code)
             wait_s = min(self._first_wait_s * 2 ** min(failures - 1, _MOST_DOUBLINGS), _LONGEST_WAIT_S)
-            facts = {"worker": number, "pid": process_id, "exit_code": code, "restart_s": wait_s}
-            _log.error("a worker died and is replaced", extra=facts)
+            facts = {"worker": slot.number, "pid": process_id, "exit_code": code, "restart_s": wait_s}
+            if code:
+                _log.error("a worker died and is replaced", extra=facts)
+            else:
+                _log.info("a worker was ended and is replaced", extra=facts)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), wait_s)
+                await asyncio.wait_for(slot.is_closed.wait(), wait_s)
 
-    async def _live(self, number: int) -> tuple[bool, int, int]:
+    async def _live(self, slot: _Slot) -> tuple[bool, int, int]:
         """Run one process to its end; return whether it was ready, its exit code and its id."""
-        worker = await self._spawn()
-        self._workers[number] = worker
-        _log.info("worker started", extra={"worker": number, "pid": worker.process.pid})
-        if self._ending.is_set():
+        slot.worker = worker = await self._spawn()
+        _log.info("worker started", extra={"worker": slot.number, "pid": worker.process.pid})
+        if slot.is_closed.is_set():
             worker.send(signal.SIGTERM)
         try:
             listening = await worker.ready()
             if listening is not None:
                 self._listening = listening
-                self._ready[number].set()
-                _log.info("worker ready", extra={"worker": number, "pid": worker.process.pid})
+                slot.is_ready.set()
+                _log.info("worker ready", extra={"worker": slot.number, "pid": worker.process.pid})
             code = await worker.process.wait()
         finally:
-            del self._workers[number]
+            slot.worker = None
             worker.writer.close()
         self._on_gone(worker.process.pid)
         return listening is not None, code, worker.process.pid
 
     async def _spawn(self) -> _Worker:
-        """Start a process in a group of its own: Ctrl-C in a terminal is the supervisor's to pass on."""
+        """Start a process in its own group: the supervisor forwards Ctrl-C of a terminal."""
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -208,11 +289,11 @@ class Supervisor:
 
 
 async def supervise(supervisor: Supervisor) -> int:
-    """Run `supervisor` until SIGTERM or SIGINT ends it. Raises as its `run`."""
+    """Run `supervisor` until SIGTERM or SIGINT ends it; SIGHUP restarts it. Raises the errors of its `run`."""
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, supervisor.end)
+        loop.add_signal_handler(number, supervisor.restart if number == signal.SIGHUP else supervisor.end)
     try:
         return await supervisor.run()
     finally:
@@ -234,13 +315,14 @@ def _not_started(code: int) -> CommandError:
 
 
 @contextlib.contextmanager
-def reserve_port(address: str, *, setting: str) -> Iterator[str]:
-    """Keep the port of `address` (host:port) while the context lasts; yield it with the port that 0 became.
+def reserve_port(address: str, *, setting: str, is_shared: bool = False) -> Iterator[str]:
+    """Reserve the port of `address` (host:port) while the context lasts; yield the address with port 0 replaced.
 
-    The socket never listens, so no connection reaches it; processes of this user that set SO_REUSEPORT can listen.
+    The socket never listens, so it gets no connection; processes of this user that set SO_REUSEPORT can listen.
+    With `is_shared` other processes may already use the port, if they share it.
 
     Raises:
-        SettingsError: another process has the port, the host is not of this machine, or the system cannot share ports.
+        SettingsError: the port is in use, the host is not an address of this machine, or the system cannot share ports.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise SettingsError("This system cannot share a port among processes", remedy="Set [server] workers = 1.")
@@ -248,8 +330,8 @@ def reserve_port(address: str, *, setting: str) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         try:
             family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            if port:
-                # Alone first: somebody else who shares the port as well would get half of the callers.
+            if port and not is_shared:
+                # First without SO_REUSEPORT: another program with that option would get half of the calls.
                 with socket.socket(family, socket.SOCK_STREAM) as alone:
                     alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     alone.bind(place)

@@ -19,6 +19,7 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 # The line after it begins like a fence, or has not come yet.
 _LINE_TO_LOOK_AT = re.compile(r"\n(?= {0,3}(?:[`~]|\Z))")
 _UNFINISHED_FENCE = re.compile(r" {0,3}(?:`{0,2}|~{0,2})")
+_WHOLE_FENCE = re.compile(r"\s*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:\n {0,3}\1[`~]*\s*)?", re.DOTALL)
 # A fence is known for one within so many characters: what is held back stays small.
 _FENCE_LINE_CHARACTERS = 200
 # Far above what any model writes in one call: a bound for providers that never stop sending.
@@ -60,8 +61,9 @@ class TagParser:
     """Parses a reply while it streams; the same text gives the same result however it is cut into deltas.
 
     A suffix that could begin a tag or a code fence is held back until it is known which. Tags do not count
-    inside fences (``` and ~~~, as CommonMark has them) nor inside reasoning. The first opening tag of
-    `kinds` decides the kind; other tags after it are text; its closing tag ends the reply.
+    inside fences (``` and ~~~, as CommonMark has them) nor inside reasoning, except in a fence around the whole reply.
+    The first opening tag of `kinds` decides the kind; other tags after it are text, but for the same one at once again;
+    its closing tag ends the reply.
     """
 
     def __init__(self, *, kinds: Collection[TagKind] = _PLAIN_KINDS, max_characters: int = _MAX_CHARACTERS) -> None:
@@ -77,6 +79,7 @@ class TagParser:
         self._kind: TagKind | None = None
         self._is_closed = False
         self._is_cut = False
+        self._has_content = False
         self._fresh: list[Fragment] = []
         self._text: list[str] = []
         self._thinking: list[str] = []
@@ -124,6 +127,8 @@ class TagParser:
             self._pending = ""
             if is_stop and self._kind is not None and not self._is_cut:
                 self._is_closed = not self._fence or self._is_fence_forgotten(self._kind)
+            if self._kind is None and not self._is_cut and self._kinds:
+                self._unwrap_fence(is_stop=is_stop)
         return self._take_fresh()
 
     @property
@@ -137,6 +142,18 @@ class TagParser:
             is_closed=self._is_closed,
             is_cut=self._is_cut,
         )
+
+    def _unwrap_fence(self, *, is_stop: bool) -> None:
+        """Read the tags in a fence that stands around the whole text, if that is how the reply was written."""
+        found = _WHOLE_FENCE.fullmatch("".join(self._text))
+        if found is None or re.search(rf"^ {{0,3}}{found[1]}", found[2], re.MULTILINE):
+            return
+        inner = TagParser(kinds=self._kinds.values())
+        inner.feed(found[2])
+        inner.close(is_stop=is_stop)
+        if inner._kind is not None:
+            self._kind, self._is_closed = inner._kind, inner._is_closed
+            self._text, self._content = inner._text, inner._content
 
     def _is_plain(self, text: str) -> bool:
         """Return whether `text`, as most deltas of a model, goes on in the middle of a line and can begin no tag."""
@@ -267,6 +284,8 @@ class TagParser:
         if self._is_thinking or name == "think":
             return self._handle_thinking_tag(name, is_closing=is_closing)
         kind = self._kinds.get(name)
+        if kind is not None and kind is self._kind and not is_closing and self._is_opened_again():
+            return True
         if kind is None or (kind is not self._kind if is_closing else self._kind is not None):
             return False
         if is_closing:
@@ -275,6 +294,13 @@ class TagParser:
             self._kind = kind
             self._is_line_start = True
         return True
+
+    def _is_opened_again(self) -> bool:
+        """Return whether nothing stands between this opening tag and the one before; then it is left out."""
+        self._has_content = self._has_content or any(part.strip() for part in self._content)
+        if not self._has_content:
+            self._content.clear()
+        return not self._has_content
 
     def _handle_thinking_tag(self, name: str, *, is_closing: bool) -> bool:
         """Enter or leave `<think>`; a lone closing tag is dropped, for templates that open it in the prompt."""

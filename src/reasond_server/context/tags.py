@@ -26,7 +26,9 @@ _NAMES = "|".join(RESERVED_TAGS)
 _NEUTRAL = "&lt;"
 # Possessive: a million spaces are not tried one by one from their end.
 _ASCII_TAG = re.compile(rf"<(?=\s*+(?:/\s*+)?(?:{_NAMES})(?![a-z0-9_-]))", re.IGNORECASE)
-_ASCII_NEUTRAL = re.compile(rf"&lt;(?=\s*+(?:/\s*+)?(?:{_NAMES})(?![a-z0-9_-]))", re.IGNORECASE)
+# Not a tag that is escaped at its end too: that is not our doing.
+_ASCII_NEUTRAL = re.compile(rf"&lt;(?=\s*+(?:/\s*+)?(?:{_NAMES})(?![a-z0-9_-])(?!\s*+&gt;))", re.IGNORECASE)
+_ESCAPED = re.compile(r"&lt;(?=[^<>&]{0,64}&gt;)")
 # What NFKC turns into "<", before a character that can begin a tag.
 _OPENING = re.compile(r"[<\uFE64\uFF1C](?=[\s/a-z]|[^\x00-\x7F])", re.IGNORECASE)
 _FOLDED_TAG = re.compile(rf"/?(?:{_NAMES})(?![a-z0-9_-])")
@@ -109,16 +111,22 @@ def _neutralize_piece(text: str) -> str:
 
 
 def restore(text: str) -> str:
-    """Return what `neutralize` was given, if that had no `&lt;`, no `&#91;` and no exotic `<`.
+    """Return what `neutralize` was given, if that had no `&lt;`, no `&#91;`, no `&gt;` and no exotic `<`.
 
-    More exactly: none of those before what a reserved tag or a control token goes on with.
+    More exactly: none of those around what a reserved tag or a control token goes on with. A tag that is escaped at
+    both ends, `&lt;answer&gt;`, stays as it is: whoever wrote it meant it so.
     """
     if "&" not in text:
         return text
     text = _BRACKET_BACK.sub("[", _CONTROL_BACK.sub("<", text))
     if text.isascii():
         return _ASCII_NEUTRAL.sub("<", text)
-    return re.sub(_NEUTRAL, lambda found: "<" if _is_tag_at(text, found.end()) else found[0], text)
+    escaped = {found.start() for found in _ESCAPED.finditer(text)}
+    return re.sub(
+        _NEUTRAL,
+        lambda found: "<" if found.start() not in escaped and _is_tag_at(text, found.end()) else found[0],
+        text,
+    )
 
 
 def _is_tag_at(text: str, at: int) -> bool:

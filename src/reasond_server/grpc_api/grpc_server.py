@@ -48,6 +48,12 @@ if TYPE_CHECKING:
 
 # How long what was cut may take to clean up; what never ends must not keep the process alive.
 _UNWINDING_S: Final = 5.0
+# Callers have stopped sending when nothing came for four looks; those who never stop are not waited for.
+_LOOK_S: Final = 0.05
+_QUIET_LOOKS: Final = 4
+_MOST_LOOKS: Final = 20
+# No run is longer; whoever stops the server sooner says so.
+_FOR_EVER_S: Final = 1e6
 _log = logging.getLogger("reasond.grpc")
 
 
@@ -88,6 +94,8 @@ class GrpcServer:
             peers=peers,
         )
         self._servers: list[grpc.aio.Server] = []
+        self._closing: asyncio.Task[None] | None = None
+        self._ending: list[asyncio.Future[None]] = []
         self._port = 0
         self._admin_port = 0
 
@@ -128,18 +136,32 @@ class GrpcServer:
         await self._start_all()
 
     def begin_drain(self) -> None:
-        """Report NOT_SERVING and end every Watch; calls are still taken, the core decides about new work."""
+        """Report NOT_SERVING to whoever checks; calls are still taken and served."""
         self._health.begin_drain()
 
+    async def close_listeners(self) -> None:
+        """Listen no more and tell every connection to go (GOAWAY); calls in progress go on until `stop`.
+
+        grpc ends the calls that arrive until a peer has heard of it as CANCELLED, which no policy retries. So the ends
+        of all calls are held back until nothing more arrives, for a second at most: a peer that waits for an answer
+        sends nothing, and hears from its connection that it has to go before it hears that answer.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close_listeners(), name="closing the gRPC listeners")
+        await asyncio.shield(self._closing)
+
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, wait at most `grace_s` seconds for those in progress, then cut them.
+        """Close the listeners, wait at most `grace_s` seconds for the calls in progress, then cut them.
 
         Returns after the last handler has unwound, which grpc itself does not wait for. What does not end then is left
         behind: nothing that peers do may keep the process alive.
         """
         self.begin_drain()
+        if grace_s > 0:
+            await self.close_listeners()
+        self._health.end_watches()
         servers, self._servers = self._servers, []
-        stopping = [asyncio.ensure_future(server.stop(grace_s)) for server in servers]
+        stopping = [*self._ending, *(asyncio.ensure_future(server.stop(grace_s)) for server in servers)]
         if stopping:
             ended, left = await asyncio.wait(stopping, timeout=grace_s + _UNWINDING_S)
             for each in ended:
@@ -148,6 +170,25 @@ class GrpcServer:
                 _log.error("gRPC does not stop; it is left behind")
         if self._guard.running:
             await asyncio.wait(self._guard.running, timeout=_UNWINDING_S)
+
+    async def _close_listeners(self) -> None:
+        with self._guard.hold_ends():
+            self._health.end_watches()
+            await self._until_quiet()
+            self._ending = [asyncio.ensure_future(server.stop(_FOR_EVER_S)) for server in self._servers]
+            # Each has begun to stop, and has told its connections, when the loop comes round.
+            await asyncio.sleep(0)
+
+    async def _until_quiet(self) -> None:
+        """Wait until no more calls arrive."""
+        seen, quiet = self._guard.running, 0
+        for _ in range(_MOST_LOOKS):
+            if quiet >= _QUIET_LOOKS:
+                return
+            await asyncio.sleep(_LOOK_S)
+            running = self._guard.running
+            quiet = 0 if running - seen else quiet + 1
+            seen = running
 
     async def _start_all(self) -> None:
         """Start what was bound; after a failed start as well, because grpc frees only ports that were started."""

@@ -26,7 +26,7 @@ from reasond_server.telemetry.scope import Arrival, Scope, enter
 from reasond_server.wire.call_ids import CALL_ID_KEY, call_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
@@ -72,11 +72,22 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         self._tracing = tracing
         self._running: set[asyncio.Task[Any]] = set()
         self._guarded: dict[Handler, Handler] = {}
+        self._release: asyncio.Event | None = None
 
     @property
     def running(self) -> frozenset[asyncio.Task[Any]]:
         """The tasks of the RPCs in progress; `server.stop` returns before the last of them has unwound."""
         return frozenset(self._running)
+
+    @contextlib.contextmanager
+    def hold_ends(self) -> Generator[None, None, None]:
+        """Let no RPC end while the context lasts: it has its result, and its peer waits for the status."""
+        self._release = release = asyncio.Event()
+        try:
+            yield
+        finally:
+            self._release = None
+            release.set()
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -127,11 +138,15 @@ class ErrorGuard(grpc.aio.ServerInterceptor):
         code, failure = "", None
         try:
             try:
-                return await run(request, context)
+                answer = await run(request, context)
             except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
                 if _needs_no_status(error, task):
                     raise
                 failure, status = _to_status(_failure_of(error), call.call_id)
+            if self._release is not None:
+                await self._release.wait()
+            if failure is None:
+                return answer
             code = _announce(call, failure)
             await _abort(context, call, code_of(failure), status)
         except asyncio.CancelledError:

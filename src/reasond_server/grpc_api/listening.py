@@ -195,6 +195,8 @@ def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", _ms(_HANDSHAKE_TIMEOUT_S)),
         ("grpc.keepalive_time_ms", _ms(options.keepalive_time_s)),
         ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
+        # A ping has a time limit of its own, a minute unless told, and while it runs the other is not looked at.
+        ("grpc.http2.ping_timeout_ms", _ms(options.keepalive_timeout_s)),
         # Idle connections are probed too, or a dead client would hold its place for ever.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(options.min_ping_interval_s)),

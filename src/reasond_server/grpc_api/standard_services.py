@@ -45,11 +45,17 @@ STANDARD_METHODS: Final = (
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the base class is untyped
-    """Answers Check, Watch and List: NOT_SERVING until `set_ready`, and for good after `begin_drain`."""
+    """Answers Check, Watch and List: NOT_SERVING until `set_ready`, and for good in a drain.
+
+    Check and List tell a load balancer, which needs time to send its calls elsewhere: they are told first, by
+    `begin_drain`. A Watch tells the client at the other end of this connection, which stops calling at once and, where
+    it has no other address, fails its calls: it is told by `end_watches`, just before the connection has to go.
+    """
 
     def __init__(self, *, services: Iterable[str]) -> None:
         self._is_ready = dict.fromkeys(("", *services), False)
         self._is_draining = False
+        self._is_watched = True
         self._changed = asyncio.Event()
 
     @property
@@ -66,8 +72,13 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         self._announce()
 
     def begin_drain(self) -> None:
-        """Report NOT_SERVING from now on and let every Watch end, so that the server can stop."""
+        """Answer NOT_SERVING from now on to whoever checks; watchers hear nothing yet."""
         self._is_draining = True
+
+    def end_watches(self) -> None:
+        """Write NOT_SERVING to every Watch and let it end, so that the server can stop."""
+        self.begin_drain()
+        self._is_watched = False
         self._is_ready = dict.fromkeys(self._is_ready, False)
         self._announce()
 
@@ -75,20 +86,20 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         """Return the status of a service; NOT_FOUND for one that is not here."""
         if request.service not in self._is_ready:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {show(request.service)}")
-        return _Response(status=self._status(request.service))
+        return _Response(status=self._status_of_check(request.service))
 
     async def List(self, request: Any, context: Context) -> Any:  # noqa: ANN401 - messages of an untyped package
         """Return the status of every service."""
         del request, context
-        statuses = {name: _Response(status=self._status(name)) for name in self._is_ready}
+        statuses = {name: _Response(status=self._status_of_check(name)) for name in self._is_ready}
         return health_pb2.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: Any, context: Context) -> None:  # noqa: ANN401 - messages of an untyped package
-        """Write the status now and whenever it changes, until the server drains."""
+        """Write the status now and whenever it changes, until the listeners close."""
         last = None
         while True:
             # The event is taken before the status is read: a change in between wakes the wait at once.
-            changed, is_last = self._changed, self._is_draining
+            changed, is_last = self._changed, not self._is_watched
             status = self._status(request.service)
             if status != last:
                 await context.write(_Response(status=status))
@@ -96,6 +107,9 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
             if is_last:
                 return
             await changed.wait()
+
+    def _status_of_check(self, service: str) -> int:
+        return int(_Response.NOT_SERVING) if self._is_draining else self._status(service)
 
     def _status(self, service: str) -> int:
         is_ready = self._is_ready.get(service)

@@ -63,12 +63,14 @@ class BoundedProtocol(HttpToolsProtocol):
         limits: ConnectionLimits,
         cap: ConnectionCap,
         on_slow: Callable[[], None] = lambda: None,
+        is_draining: Callable[[], bool] = lambda: False,
         **uvicorn_arguments: Any,  # noqa: ANN401 - uvicorn's own
     ) -> None:
         super().__init__(**uvicorn_arguments)
         self.parser = PlainParser(self)
         self._cap = cap
         self._on_slow = on_slow
+        self._is_draining = is_draining
         self._limits = limits
         self._header_bytes = 0
         self._piece_bytes = 0
@@ -142,6 +144,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._cap.begin(self)
             super().on_headers_complete()
             self._is_reading_body = True
+            if self._is_draining():
+                self.cycle.keep_alive = False
             # No public hook says which request is served: uvicorn queues those that came while one was.
             if not self.pipeline:
                 self._served = self.cycle

@@ -54,6 +54,7 @@ class HttpServer:
         self._port = port
         self._tls = tls
         self._limits = limits or ConnectionLimits()
+        self._is_draining = False
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -79,6 +80,15 @@ class HttpServer:
             is_bound.cancel()
             await self._serving
 
+    def begin_drain(self) -> None:
+        """Close each connection after its next answer, which says so; connections are still accepted."""
+        self._is_draining = True
+
+    def close_listener(self) -> None:
+        """Listen no more and close connections that are idle; requests in progress go on until `stop`."""
+        if self._server is not None:
+            self._server.begin_end()
+
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let requests in progress end for `grace_s` seconds, then cancel them.
 
@@ -86,7 +96,7 @@ class HttpServer:
         """
         if self._server is None or self._serving is None:
             return
-        self._server.begin_end()
+        self.close_listener()
         _, pending = await asyncio.wait({self._serving}, timeout=grace_s)
         if pending:
             await self._server.end_now()
@@ -106,8 +116,13 @@ class HttpServer:
             ) from error
 
     def _config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
-        cap = ConnectionCap(most=self._limits.max_connections)
-        protocol: Any = partial(BoundedProtocol, limits=self._limits, cap=cap, on_slow=self._on_slow)
+        protocol: Any = partial(
+            BoundedProtocol,
+            limits=self._limits,
+            cap=ConnectionCap(most=self._limits.max_connections),
+            on_slow=self._on_slow,
+            is_draining=lambda: self._is_draining,
+        )
         return uvicorn.Config(
             self._app,
             http=protocol,

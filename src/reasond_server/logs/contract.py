@@ -1,4 +1,4 @@
-"""What every store does alike: checks what it takes, refuses in the same words, tells its watchers."""
+"""Shared by all stores: the checks of an append, the errors of refusals, and the notification of watchers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 LARGEST_LOG_BYTES = 64 * 1024 * 1024
-"""How large one log may get where nothing else is said."""
+"""The default limit of one log, in bytes."""
 
 
 @value
 class Head:
-    """What of a log decides whether it takes more: its entries, events and bytes so far, its lease and its state."""
+    """What decides whether a log accepts an append: its entries, events and bytes so far, its lease and its state."""
 
     version: int
     fence: int
@@ -42,12 +42,12 @@ def events_of(part: Append) -> list[LoggedEvent]:
 
 
 def may_repeat(part: Append, head: Head) -> bool:
-    """Return whether `part` can be what was appended last, so that its contents have to be compared."""
+    """Return whether `part` may repeat the last append; the caller then has to compare the contents."""
     return part.fence == head.fence and part.version + len(part.entries) == head.version and bool(part.entries)
 
 
 def find_refusal(part: Append, head: Head | None, *, size: int, largest: int) -> ReasondError | None:
-    """Return why the log does not take `part`, which has `size` bytes; None if it does."""
+    """Return the error that refuses `part`, which has `size` bytes; None if the log accepts it."""
     execution_id = part.execution.execution_id
     if (head is None) is (part.creation is None):
         return build_not_found_error(execution_id) if head is None else build_id_taken_error(execution_id)
@@ -61,7 +61,7 @@ def find_refusal(part: Append, head: Head | None, *, size: int, largest: int) ->
             f"version {part.version} is not that of the log of {execution_id}, which {state} at {head.version}"
         )
     events = events_of(part)
-    # One that is followed by other events is no end, and a gap.
+    # A Result that is followed by other events does not end the log: it counts as a gap.
     has_result = bool(events) and isinstance(events[-1].event, Result)
     if wrong := _find_gap(part, events, head.last_sequence, has_result=has_result):
         return InternalError(f"{wrong} does not continue the log of {execution_id}")
@@ -75,12 +75,12 @@ def find_refusal(part: Append, head: Head | None, *, size: int, largest: int) ->
 
 
 def build_id_taken_error(execution_id: str) -> InternalError:
-    """Make the error of a creation whose id stands for another execution."""
+    """Make the error for a creation whose id belongs to another execution."""
     return InternalError(f"there is another execution {execution_id} already")
 
 
 def build_not_found_error(execution_id: str) -> ExecutionNotFoundError:
-    """Make the error of an execution that its caller does not have."""
+    """Make the error for an execution that does not exist for its caller."""
     return ExecutionNotFoundError(
         f"Execution not found: {show(execution_id)}",
         remedy="Use an execution_id that this server returned to the same tenant.",
@@ -88,7 +88,7 @@ def build_not_found_error(execution_id: str) -> ExecutionNotFoundError:
 
 
 def build_expired_error(execution_id: str) -> CursorExpiredError:
-    """Make the error of an execution that is past its time."""
+    """Make the error for an execution that has expired."""
     return CursorExpiredError(
         f"Execution {show(execution_id)} is no longer kept",
         remedy="Start the task again, or raise [store] retention_s, max_executions or max_bytes.",
@@ -96,7 +96,7 @@ def build_expired_error(execution_id: str) -> CursorExpiredError:
 
 
 class Watchers:
-    """Calls back on the event loop; belongs to one loop and is used on it only."""
+    """Notifies watchers on the event loop; an instance belongs to one loop and may be used only there."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callable[[Change], None]]] = {}
@@ -106,22 +106,22 @@ class Watchers:
         return _Watch(self._callbacks, execution_id, notify)
 
     def has_watcher(self, execution_id: str) -> bool:
-        """Whether anybody wants to know of the execution."""
+        """Whether the execution has a watcher."""
         return execution_id in self._callbacks
 
     def notify(self, execution_ids: Iterable[str], change: Change) -> None:
-        """Tell those who watch one of the executions."""
+        """Notify the watchers of the executions."""
         for execution_id in execution_ids:
             for notify in tuple(self._callbacks.get(execution_id, ())):
                 notify(change)
 
     def notify_all(self) -> None:
-        """Tell everybody that their execution may have grown."""
+        """Notify every watcher that its execution may have grown."""
         self.notify(tuple(self._callbacks), Change.GREW)
 
 
 class _Watch:
-    """One who watches. No generator: every run is watched, and most are over in a moment."""
+    """The context of one watcher. Not a generator, which costs more: every run is watched, and most are short."""
 
     __slots__ = ("_callbacks", "_id", "_notify")
 
@@ -143,7 +143,7 @@ class _Watch:
 
 
 def _find_gap(part: Append, events: Sequence[LoggedEvent], last: int, *, has_result: bool) -> str:
-    """Return what does not fit about the `events` of `part` after event `last`; empty if all does."""
+    """Return why the `events` of `part` do not continue the log after event `last`; empty if they do."""
     for event in events:
         last += 1
         if event.sequence != last:

@@ -1,7 +1,7 @@
 """Leases: renewing those of this process, taking logs over, and how long this process may act for a run.
 
-A process that is cut off from its store is not told that another one has taken its runs over. It counts instead: a
-lease that was renewed lasts `lease_s` seconds from some moment after the renewal was asked for.
+A process that is cut off from its store does not learn that another process has taken its runs over. It therefore
+measures the time itself: a renewed lease lasts at least `lease_s` seconds after the renewal was requested.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LOOKS_PER_MARGIN: Final = 16
 
 
 class LeasedRuns(Protocol):
-    """The runs of this process, which write logs by its leases."""
+    """The runs of this process, which write their logs under its leases."""
 
     def read_fences(self) -> Mapping[str, int]:
-        """Return the fence of each log that is written here, by execution id."""
+        """Return the fence of each log that this process writes, by execution id."""
         ...
 
     def prolong(self, fences: Mapping[str, int], since_s: float) -> None:
-        """Note which leases were renewed by a request that began at `since_s`."""
+        """Record that a request that began at `since_s` renewed the leases of `fences`."""
         ...
 
     def lose(self, execution_id: str) -> None:
@@ -41,38 +41,38 @@ class LeasedRuns(Protocol):
         ...
 
     def cancel(self, execution_id: str) -> None:
-        """Stop an execution that somebody wants stopped."""
+        """Stop an execution whose cancellation was requested."""
         ...
 
     def keep(self, execution_id: str) -> None:
-        """Let an execution go on though nobody follows it."""
+        """Let an execution run although it has no subscriber."""
         ...
 
 
 class Heir(Protocol):
-    """Who goes on with what other processes left behind."""
+    """Resumes executions that other processes left behind."""
 
     def count_room(self) -> int:
         """Return how many executions may be taken over now."""
         ...
 
     def adopt(self, recovery: Recovery, since_s: float) -> None:
-        """Go on with an execution that was taken over by a request that began at `since_s`."""
+        """Resume an execution that was taken over by a request that began at `since_s`."""
         ...
 
 
 class Upkeep:
-    """Renews the leases of a process, looks for logs that nobody writes, and forgets what is past its time.
+    """Renews the leases of a process, takes over logs that nobody writes, and deletes expired executions.
 
-    It does so every third of a lease, and forgets 1,000 executions at a time.
+    A round begins every third of a lease. It deletes expired executions in batches of 1,000.
 
     Args:
         store: where the logs are.
-        lease: what this process holds its executions by.
-        random: spreads the waits.
-        monotonic: the clock of the times that are handed on, in seconds.
-        runs: whose leases are renewed.
-        heir: goes on with what is taken over.
+        lease: the lease under which this process holds its executions.
+        random: spreads the waits; returns a number in [0, 1).
+        monotonic: the clock of the times that `runs` and `heir` receive, in seconds.
+        runs: the runs whose leases are renewed.
+        heir: resumes the executions that are taken over.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Upkeep:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it was cancelled by somebody else: only an event loop that ends does that, with every task."""
+        """Whether other code cancelled its task: only an event loop that ends does that, and it cancels every task."""
         return self._task is not None and self._task.cancelling() > 0
 
     def begin(self) -> None:
-        """Begin with a round at once, then go on in a task of its own."""
+        """Start the task that does a round at once and then one every third of a lease."""
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="upkeep of executions")
 
     async def aclose(self) -> None:
-        """Stop; leases that are held run out by themselves."""
+        """Stop the task. The leases are not given back: they expire."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -115,14 +115,14 @@ class Upkeep:
             self._task = None
 
     def hurry(self) -> None:
-        """Renew at once, instead of when the next round comes."""
+        """Renew the leases at once, before the next round."""
         self._hurried.set()
 
     async def round(self) -> None:
-        """Renew, recover and forget once.
+        """Renew leases, recover executions and delete expired ones, once.
 
-        After a round that failed, or that came so late that leases ran out, nothing is taken over yet: whoever is
-        alive must have had the time to renew.
+        If the round before failed, or if this round is so late that leases have expired, it takes nothing over: the
+        processes that are alive must first have the time to renew.
 
         Raises:
             StoreUnavailableError: the store cannot be reached.
@@ -133,18 +133,18 @@ class Upkeep:
             await self._recover()
         self._is_out_of_touch = False
         while await self._store.forget(limit=_FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE:
-            # Forgetting much may take longer than a lease lasts.
+            # Deleting many executions may take longer than a lease lasts.
             await self._renew()
 
     def _is_late(self) -> bool:
-        """Whether this process stood still for so long that others may have, too: a machine that slept, say."""
+        """Whether the last renewal is older than a lease: the whole machine may have slept, and other processes too."""
         return self._renewed_s is not None and self._monotonic() - self._renewed_s > self._lease.seconds
 
     async def _work(self) -> None:
         third_s, loop = self._lease.seconds / 3, asyncio.get_running_loop()
         while True:
             await self._try(self.round)
-            # Processes that started together would otherwise look at the same logs at the same moment.
+            # Without the random part, processes that started together would query the same logs at the same moment.
             next_s = loop.time() + third_s * (0.9 + self._random() / 10)
             while await self._is_hurried(until_s=next_s):
                 await self._try(self._renew)
@@ -158,14 +158,14 @@ class Upkeep:
             _log.exception("the upkeep of executions failed and is tried again")
 
     async def _is_hurried(self, *, until_s: float) -> bool:
-        """Wait until the loop's time is `until_s`, or a renewal is wanted before that; return whether it is."""
+        """Wait until the loop's time is `until_s` or `hurry` is called; return whether it was called."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
                 await self._hurried.wait()
         return self._hurried.is_set()
 
     async def _renew(self) -> None:
-        # Whoever asks from now on asks for another one: this may come too early, or too late, or not at all for them.
+        # Cleared first: this renewal cannot satisfy a request that comes after it has begun.
         self._hurried.clear()
         fences, since_s = dict(self._runs.read_fences()), self._monotonic()
         if fences:
@@ -193,7 +193,7 @@ class Upkeep:
             _log.info("execution taken over", extra={"execution_id": recovery.execution.execution_id})
             self._heir.adopt(recovery, since_s)
         if found:
-            # It also tells which of them somebody wanted to stop meanwhile.
+            # A renewal also reports which of them were asked to stop meanwhile.
             await self._renew()
 
 
@@ -202,12 +202,13 @@ def _do_nothing() -> None:
 
 
 class Tenure:
-    """How long one run is surely at work here alone.
+    """The time in which no other process can have taken one run over.
 
-    It is for `lease_s` less a tenth, counted on `monotonic` from the start of the request that got or renewed the
-    lease. The tenth is for clocks that do not run alike, and for the way from the last look at the clock to the
-    model's server. From then on `wait_for_lease` keeps new calls waiting; a tenth of a lease later, if nothing was
-    renewed meanwhile, `end` is called, again and again until `close`. Before `begin` nobody else knows of the run.
+    This time is nine tenths of `lease_s`, measured with `monotonic` from the start of the request that got or renewed
+    the lease. The last tenth allows for clocks of different speed, and for the time between the check of the clock and
+    the arrival of a call at the model's server. After that time `wait_for_lease` delays new calls. If the lease is not
+    renewed within another tenth, `end` is called, and again after every further tenth until `close`. Before `begin` no
+    other process knows of the run.
     """
 
     def __init__(self, *, lease_s: float, monotonic: Callable[[], float]) -> None:
@@ -227,31 +228,31 @@ class Tenure:
         return self._monotonic() < self._until_s
 
     def begin(self, since_s: float, *, ask: Callable[[], None], end: Callable[[], None]) -> None:
-        """Count from `since_s` on; `ask` is called when a renewal is wanted at once."""
+        """Start at `since_s`, in seconds of `monotonic`; `ask` is called when a renewal is needed at once."""
         self._ask, self._end = ask, end
         self.prolong(since_s)
         self._look()
 
     def prolong(self, since_s: float) -> None:
-        """Count from `since_s` on: then a renewal was asked for that is known to have succeeded."""
+        """Start again at `since_s`, the time at which a renewal was requested that has succeeded."""
         self._until_s = since_s + self._sure_s
         self._moved.set()
 
     async def wait_for_lease(self) -> None:
-        """Wait until no other process can have taken the run over; the run may be stopped meanwhile."""
+        """Wait until no other process can have taken the run over; the run may be stopped during the wait."""
         while not self.is_sure:
             self._ask()
             self._moved.clear()
             await self._moved.wait()
 
     def close(self) -> None:
-        """Stop counting: the run is over."""
+        """Stop the timer: the run is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
-        """Look at the clock, which may have gone further than the timer: the event loop may have stood still."""
+        """Check the clock. The timer alone may be late, because the event loop may have stalled."""
         left_s = self._until_s - self._monotonic()
         if left_s > 0:
             self._is_in_doubt = False
@@ -260,6 +261,6 @@ class Tenure:
         else:
             self._is_in_doubt = True
             self._ask()
-        # The loop's clock may be the faster one: looking again too soon would come to nothing, many times.
+        # The loop's clock may be faster than `monotonic`: without a lower bound many checks would come too early.
         wait_s = max(left_s, self._margin_s / _LOOKS_PER_MARGIN) if left_s > 0 else self._margin_s
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)

@@ -1,6 +1,6 @@
-"""The growing end of one log, as its only writer holds it: what waits for a commit, and the last of what was committed.
+"""The end of one log in the memory of its only writer: the pending entries, and the last committed events.
 
-A run appends without waiting; `logs.writer` takes what is pending, commits it and says how that went. Followers
+A run appends without waiting. `logs.writer` takes the pending entries, commits them and reports the outcome. Followers
 see committed events only.
 """
 
@@ -26,15 +26,15 @@ MAX_PENDING = 64
 MAX_PENDING_BYTES = 1024 * 1024
 _MAX_TAIL = 256
 _MAX_TAIL_BYTES = 1024 * 1024
-# More than any transport takes in one answer.
+# More than any transport accepts in one response.
 _ANSWER_BYTES = 8 * 1024 * 1024
 _ANSWER_WAITS_S = 10.0
 
 
 class _Pending(NamedTuple):
-    """An entry that is not committed; `event` is what followers will see of it, None for a record.
+    """An entry that is not committed; `event` is the event that followers will see, None for a record.
 
-    `size` is that of what they will see, `stored_size` that of the entry.
+    `size` is the size of `event`, `stored_size` that of the entry, both in bytes.
     """
 
     entry: LoggedEvent | Record
@@ -44,13 +44,13 @@ class _Pending(NamedTuple):
 
 
 class LogEvents:
-    """Entries that wait for a commit, and the last of the events that were committed.
+    """The entries that wait for a commit, and the last committed events.
 
     Attributes:
         committed: sequence of the last event that is in the store.
-        is_for_one_answer: nobody reads the events before the end: the last 8 MiB of them are kept in memory, and as
-            much may wait for a commit.
-        pending: what waits for a commit, in order, of `pending_bytes`.
+        is_for_one_answer: nobody reads the events before the end; the last 8 MiB of them stay in memory, and up to
+            8 MiB may wait for a commit.
+        pending: the entries that wait for a commit, in order; `pending_bytes` is their size.
     """
 
     __slots__ = ("_tail", "_tail_bytes", "_tail_sizes", "committed", "is_for_one_answer", "pending", "pending_bytes")
@@ -58,7 +58,7 @@ class LogEvents:
     def __init__(self, *, committed: int) -> None:
         self.committed = committed
         self.is_for_one_answer = False
-        # Lists, because an empty deque takes 600 bytes and most logs are short; what is taken from the front is a few.
+        # Lists, because an empty deque takes 600 bytes, most logs are short and few items are taken from the front.
         self.pending: list[_Pending] = []
         self.pending_bytes = 0
         self._tail: list[LoggedEvent] = []
@@ -67,26 +67,26 @@ class LogEvents:
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits for a commit than should."""
+        """Whether the pending entries exceed their limit."""
         if self.is_for_one_answer:
             return self.pending_bytes > _ANSWER_BYTES
         return len(self.pending) > MAX_PENDING or self.pending_bytes > MAX_PENDING_BYTES
 
     def read_after(self, sequence: int) -> Sequence[LoggedEvent] | None:
-        """Return the committed events above `sequence`; None where they reach back further than what is in memory."""
+        """Return the committed events above `sequence`; None if some of them are no longer in memory."""
         return _select_above(sequence, self._tail, last=self.committed)
 
     def read_all(self) -> Sequence[LoggedEvent] | None:
-        """Return all events, committed or not; None where some of them are in the store only."""
+        """Return all events, committed or not; None if some of them are in the store only."""
         events = self.read_recent()
         return _select_above(0, events, last=events[-1].sequence if events else self.committed)
 
     def read_recent(self) -> Sequence[LoggedEvent]:
-        """Return the events that are in memory, committed or not: the last ones."""
+        """Return the events in memory, committed or not; they are the last events of the log."""
         return [*self._tail, *[each.event for each in self.pending if each.event is not None]]
 
     def confirm(self, count: int, *, keeps_all: bool) -> None:
-        """Note that the first `count` entries are committed; with `keeps_all` no event leaves the memory."""
+        """Mark the first `count` entries as committed; with `keeps_all` all events stay in memory."""
         committed, self.pending = self.pending[:count], self.pending[count:]
         for entry in committed:
             self.pending_bytes -= entry.size
@@ -99,12 +99,12 @@ class LogEvents:
             self._forget_the_first()
 
     def drop(self) -> None:
-        """Let go of what waits."""
+        """Drop the pending entries."""
         self.pending = []
         self.pending_bytes = 0
 
     def _forget_the_first(self) -> None:
-        """Let go of the events that are over the bounds, but for the last one."""
+        """Drop the oldest events that exceed the bounds, but always keep the last one."""
         most, most_bytes = (len(self._tail), _ANSWER_BYTES) if self.is_for_one_answer else (_MAX_TAIL, _MAX_TAIL_BYTES)
         left = len(self._tail)
         if left <= most and self._tail_bytes <= most_bytes:
@@ -118,7 +118,7 @@ class LogEvents:
 
 
 class _Waiters:
-    """Who waits until something was committed or refused."""
+    """The tasks that wait until something was committed or refused."""
 
     __slots__ = ("_futures",)
 
@@ -132,13 +132,13 @@ class _Waiters:
         try:
             await waiter
         except asyncio.CancelledError:
-            # Else everybody who asks while the store takes nothing would leave one behind.
+            # Otherwise every cancelled wait would leave a future behind while the store accepts nothing.
             if waiter in self._futures:
                 self._futures.remove(waiter)
             raise
 
     def wake(self) -> None:
-        """Wake everybody."""
+        """Wake all waiting tasks."""
         futures, self._futures = self._futures, []
         for waiter in futures:
             if not waiter.done():
@@ -146,19 +146,19 @@ class _Waiters:
 
 
 class RunLog:
-    """What is appended to one log by this process.
+    """The part of one log that this process appends.
 
-    `submit` is called whenever there is something to commit. With `store_as` what is stored of an event differs from
-    what followers see; then all events are kept in memory, else the last 256 or 1 MiB of them.
+    `submit` is called whenever there is something to commit. With `store_as` the stored event differs from the event
+    that followers see; then all events stay in memory, otherwise the last 256 events and at most 1 MiB of them.
 
     Attributes:
-        events: what waits for a commit, and what of the log is in memory.
-        error: why nothing can be appended any more; None while it can.
+        events: the entries that wait for a commit, and the events that are in memory.
+        error: why nothing can be appended any more; None while the log accepts entries.
         on_change: called after every commit, and when `error` is set.
-        is_open: whether what is pending is submitted; before that it is gathered.
-        creation: what creates the execution with the first commit; None where the store knows it.
+        is_open: whether pending entries are submitted at once; before that they are collected.
+        creation: creates the execution with the first commit; None if the store has it already.
         fence: the fencing token of its lease.
-        keeps_records: whether the records of a run that is cancelled outlive it.
+        keeps_records: whether the records are kept when the run is cancelled.
     """
 
     __slots__ = (
@@ -206,7 +206,7 @@ class RunLog:
 
     @property
     def execution(self) -> Execution:
-        """The execution as it will be once all is committed."""
+        """The execution as it will be once all entries are committed."""
         known = self._execution
         if known.last_sequence != self._last_sequence or known.usage is not self._usage:
             self._execution = known = _change(
@@ -228,7 +228,7 @@ class RunLog:
 
     @property
     def is_committed(self) -> bool:
-        """Whether nothing waits for a commit, or never will be committed."""
+        """Whether no entry waits for a commit; also true if the log was closed by an error."""
         return self.error is not None or not self.events.pending
 
     @property
@@ -238,7 +238,7 @@ class RunLog:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the execution was suspended: once that is committed, the log is over in this process."""
+        """Whether the execution was suspended; once that is committed, this process writes nothing more to the log."""
         return self._execution.state is ExecutionState.SUSPENDED
 
     @property
@@ -267,7 +267,7 @@ class RunLog:
     ) -> None:
         """Append the last event: the execution ended for `finish_reason`, and its log is kept until `expire_time`.
 
-        A log takes its end also where what came before it was refused for want of room.
+        The log accepts its last event even if the store refused earlier entries for lack of room.
         """
         if isinstance(self.error, StoreFullError) and self.is_created:
             self.error = None
@@ -283,7 +283,7 @@ class RunLog:
         self.append(event, now=now, usage=usage)
 
     def suspend(self, event: Event, *, now: datetime, usage: Usage, wake_time: datetime | None) -> None:
-        """Append `event` and give the lease up with it, until `wake_time` or a call: the store takes nothing more."""
+        """Append `event` and release the lease with it; the log accepts nothing until `wake_time` or a wake call."""
         self._execution = _change(
             self._execution,
             state=ExecutionState.SUSPENDED,
@@ -294,20 +294,20 @@ class RunLog:
         self.append(event, now=now, usage=usage)
 
     def record(self, record: Record, *, usage: Usage) -> None:
-        """Append a record of a call; nothing happens to a log that has ended or is suspended."""
+        """Append a record of a call; does nothing if the log has ended or is suspended."""
         if self._execution.state is ExecutionState.RUNNING:
             self._usage = usage
             size = size_of(record)
             self._add(_Pending(entry=record, event=None, size=size, stored_size=size))
 
     def open(self) -> None:
-        """Let what is pending, and what is appended from now on, be committed."""
+        """Submit the pending entries for commit, and from now on every further entry."""
         self.is_open = True
         if self.events.pending:
             self._submit(self)
 
     async def wait_for_room(self) -> None:
-        """Wait until little enough is pending; where the log is for one answer, not for ever.
+        """Wait while too many entries are pending (back-pressure); a log for one answer waits 10 seconds at most.
 
         Raises:
             ReasondError: nothing can be appended any more.
@@ -319,18 +319,18 @@ class RunLog:
             raise self.error.copy()
 
     async def flush(self) -> None:
-        """Wait until everything that was appended is committed. Raises as `wait_for_room`."""
+        """Wait until all appended entries are committed. Raises as `wait_for_room`."""
         await self.wait_for_commit()
         if self.error is not None:
             raise self.error.copy()
 
     async def wait_for_commit(self) -> None:
-        """Wait until everything that was appended is committed, or never will be."""
+        """Wait until all appended entries are committed, or an error has closed the log."""
         while not self.is_committed:
             await self._waiters.wait()
 
     def take(self) -> Append | None:
-        """Return what is to be committed next; None where there is nothing."""
+        """Return the entries to commit next; None if there are none."""
         pending = self.events.pending
         if not pending or self.error is not None:
             return None
@@ -347,7 +347,7 @@ class RunLog:
         return self._taken
 
     def confirm(self) -> None:
-        """Note that what was taken is in the store."""
+        """Record that the entries that `take` returned are in the store."""
         count = 0 if self._taken is None else len(self._taken.entries)
         self._taken = self.creation = None
         self._version += count
@@ -358,7 +358,7 @@ class RunLog:
         self.on_change()
 
     def close(self, error: ReasondError) -> None:
-        """Append nothing more, because of `error`; what is pending is dropped, whether it was taken or not."""
+        """Accept no more entries, because of `error`, and drop all pending ones, taken or not."""
         self._taken = None
         self.events.drop()
         self._last_sequence = self.events.committed
@@ -392,7 +392,7 @@ async def _wait_while_full(events: LogEvents, waiters: _Waiters) -> None:
 
 
 def is_gone(error: ReasondError) -> bool:
-    """Return whether `error` tells that the log is somebody else's, or nobody's: its run stops and says nothing."""
+    """Return whether `error` means that another process has the log or it is deleted; the run then stops silently."""
     return isinstance(error, LeaseLostError | ExecutionNotFoundError)
 
 
@@ -415,7 +415,7 @@ def _change(
     expire_time: datetime | None = None,
     wake_time: datetime | None = None,
 ) -> Execution:
-    """Return `known` after another event; `replace` would take three times as long, for every one of them."""
+    """Return `known` after another event; `dataclasses.replace` takes three times as long, and every event needs it."""
     return Execution(
         execution_id=known.execution_id,
         tenant=known.tenant,

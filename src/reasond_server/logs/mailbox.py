@@ -1,4 +1,4 @@
-"""What lies between one run and one of its subscribers: bounded, so that a slow reader costs nothing."""
+"""A bounded queue between one run and one of its subscribers; a slow reader cannot fill the memory."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Protocol
 
 from reasond_server.types import TextDelta
 
-# Enough for a reader that is late by a moment; one that is later loses deltas, never steps.
+# A reader that falls further behind loses deltas, never steps.
 _MAX_ITEMS = 256
 _MAX_DELTA_CHARACTERS = 65_536
 _FLUSHED_CHARACTERS = 8192
-# So many are flushed in one turn of the event loop, so that what came over the network meanwhile need not wait for all.
+# Flushed per turn of the event loop, so that network input does not wait until all are flushed.
 _AT_ONCE = 64
 
 
 class Subscriber(Protocol):
-    """Who wants a run: without any it is cancelled."""
+    """A subscriber of a run; a run without subscribers is cancelled."""
 
     @property
     def wants_deltas(self) -> bool:
-        """Whether it is to be told of text."""
+        """Whether it receives text."""
         ...
 
     def notify_growth(self) -> None:
-        """Note that there are new events in the log."""
+        """Signal that the log has new events."""
         ...
 
     def add_text(self, iteration_index: int, text: str) -> None:
-        """Note that text of a step was written."""
+        """Add text of a step."""
         ...
 
 
 class SilentSubscriber:
-    """Hears nothing and waits for the end."""
+    """A subscriber that ignores all notices and only waits for the end."""
 
     wants_deltas = False
 
@@ -45,18 +45,18 @@ class SilentSubscriber:
 
 
 class Flushable(Protocol):
-    """Who waits for the next moment."""
+    """An object that waits for the next flush."""
 
     def flush(self) -> None:
-        """Give out what waits."""
+        """Deliver what waits."""
         ...
 
 
 class FlushTimer:
-    """Flushes all that is delayed every `interval_s` seconds while anything is; with 0 nothing is delayed.
+    """Flushes all delayed objects every `interval_s` seconds while there are any; with 0 nothing is delayed.
 
-    One timer serves all streams, and those that have something to send send it in one go: at moments of their own each
-    of them would wake the event loop and grpc's threads again.
+    One timer serves all streams, so that they send together. With a timer each, every stream would wake the event loop
+    and gRPC's threads separately.
     """
 
     __slots__ = ("_delayed", "_interval_s", "_timer")
@@ -68,11 +68,11 @@ class FlushTimer:
 
     @property
     def count(self) -> int:
-        """How many are delayed."""
+        """The number of delayed objects."""
         return len(self._delayed)
 
     def delay(self, one: Flushable) -> bool:
-        """Delay `one` until the next moment, which is `interval_s` away at most; return whether it is delayed."""
+        """Delay `one` until the next flush, `interval_s` seconds at most; return whether it is delayed."""
         if self._interval_s <= 0:
             return False
         self._delayed[one] = None
@@ -81,7 +81,7 @@ class FlushTimer:
         return True
 
     def remove(self, one: Flushable) -> None:
-        """Delay `one` no longer: it has left."""
+        """Remove `one`, which has left."""
         self._delayed.pop(one, None)
         if not self._delayed and self._timer is not None:
             self._timer.cancel()
@@ -100,7 +100,7 @@ class FlushTimer:
 
 
 class _Written:
-    """What was written in one step and is not given out yet: joined once, however many pieces it comes in."""
+    """Text of one step that is not delivered yet, in pieces, which are joined only once."""
 
     __slots__ = ("iteration_index", "pieces")
 
@@ -110,15 +110,14 @@ class _Written:
 
 
 class Mailbox:
-    """Tells a follower in order that the log grew (None) or that text was written (TextDelta).
+    """Delivers to a follower, in order, that the log has grown (None) and the text that was written (TextDelta).
 
-    Notices of growth collapse, texts of one step are joined, and what is over the bounds is left out: the
-    step's own event will carry the text. Nothing that is logged can be lost here, because it is read
-    from the log.
+    Successive notices of growth become one, texts of one step are joined, and text beyond the bounds is dropped: the
+    event of the step will carry it. No event can be lost here, because followers read events from the log.
 
-    With a `flush_timer` text that follows a delta waits for its next moment and is joined, because a message costs the
-    same whatever its length, unless 8,192 characters wait or the log grows. After a silence text is given out at once,
-    and without a timer always.
+    With a `flush_timer`, text that follows a delta waits for the next flush and is joined, because a message costs the
+    same whatever its length. It does not wait if 8,192 characters are waiting or if the log grows. The first text after
+    a pause is delivered at once; without a timer every text is.
     """
 
     __slots__ = ("_characters", "_flush_timer", "_is_delayed", "_is_ready", "_items", "_waiter", "wants_deltas")
@@ -126,7 +125,7 @@ class Mailbox:
     def __init__(self, *, wants_deltas: bool, flush_timer: FlushTimer | None = None) -> None:
         self.wants_deltas = wants_deltas
         self._flush_timer = flush_timer
-        # A list, and a future only while somebody waits: thousands of these lie empty beside runs that wait.
+        # A list, with a future only while somebody waits, to save memory: thousands of mailboxes may be empty.
         self._items: list[_Written | None] = [None]
         self._characters = 0
         self._is_delayed = False
@@ -134,13 +133,13 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def notify_growth(self) -> None:
-        """Note that there are new events in the log."""
+        """Signal that the log has new events."""
         if not self._items or self._items[-1] is not None:
             self._items.append(None)
         self._wake()
 
     def add_text(self, iteration_index: int, text: str) -> None:
-        """Note that text of a step was written, as far as there is room."""
+        """Add text of a step; text beyond the bounds is dropped."""
         characters = self._characters + len(text)
         if not self.wants_deltas or characters > _MAX_DELTA_CHARACTERS:
             return
@@ -156,7 +155,7 @@ class Mailbox:
             self._wake()
 
     async def take(self, *, timeout_s: float) -> TextDelta | None:
-        """Return the next item, waiting for it.
+        """Wait for the next item and return it.
 
         Raises:
             TimeoutError: nothing came within `timeout_s` seconds.
@@ -171,18 +170,18 @@ class Mailbox:
         return delta
 
     def flush(self) -> None:
-        """Give out what waits: the moment has come."""
+        """Deliver the waiting text: the flush interval is over."""
         self._is_delayed = False
         if self._items:
             self._wake()
 
     def close(self) -> None:
-        """Give nothing out any more by itself; the follower has left."""
+        """Leave the flush timer: the follower has left."""
         if self._is_delayed and self._flush_timer is not None:
             self._flush_timer.remove(self)
 
     def _delta_of(self, written: _Written) -> TextDelta:
-        """Return the delta to give out; what is written from now on waits."""
+        """Return the delta to deliver; text that is written from now on waits."""
         text = "".join(written.pieces)
         self._characters -= len(text)
         if self._flush_timer is not None and not self._is_delayed:
@@ -190,13 +189,13 @@ class Mailbox:
         return TextDelta(iteration_index=written.iteration_index, text=text)
 
     def _is_due(self) -> bool:
-        """Whether the first of the items need not wait: only text that may still grow does."""
+        """Whether the first item can be delivered now; only text that may still grow has to wait."""
         if not self._is_delayed or self._characters >= _FLUSHED_CHARACTERS:
             return True
         return len(self._items) > 1 or self._items[0] is None
 
     async def _wait(self, *, within_s: float) -> None:
-        """Wait until there is something to take, or so many seconds have passed."""
+        """Wait until there is an item, `within_s` seconds at most."""
         loop = asyncio.get_running_loop()
         self._waiter = waiter = loop.create_future()
         timer = loop.call_later(within_s, _end, waiter)

@@ -1,4 +1,4 @@
-"""The store that lives and dies with the process: bounded in number, bytes and time."""
+"""The store in memory, which is lost when the process ends: bounded in number, bytes and time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from reasond_server.types import Execution, LoggedEvent
 
 _FORGOTTEN_KEPT = 10_000
-# Ends of logs that are gone already are swept out once they are this many more than there are logs.
+# The heap of expiry times is cleaned once it has this many entries more than there are logs.
 _STALE_ENDS = 1000
 
 
 @dataclass(slots=True)
 class _Log:
-    """One execution with its entries, their approximate size in bytes, and who may write it until when."""
+    """One execution with its entries, their approximate size in bytes, and its lease."""
 
     execution: Execution
     digest: str
@@ -47,7 +47,7 @@ class _Log:
     owner: str
     lease_until: float
     events: list[LoggedEvent] = field(default_factory=list)
-    # An empty list takes 56 bytes, and thousands may be suspended.
+    # None instead of an empty list, which takes 56 bytes: thousands may be suspended.
     records: list[Record] | None = None
     version: int = 0
     fence: int = 1
@@ -61,7 +61,7 @@ class _Log:
         return self.execution.state is ExecutionState.RUNNING
 
     def may_be_taken(self, *, now: datetime, now_s: float) -> bool:
-        """Return whether `recover` returns it."""
+        """Return whether `recover` may return it."""
         if self.is_running:
             return self.lease_until <= now_s
         if self.execution.state is not ExecutionState.SUSPENDED:
@@ -89,7 +89,7 @@ class _Log:
         )
 
     def head(self) -> Head:
-        """Return what decides whether the log takes more."""
+        """Return the head of the log."""
         return Head(
             version=self.version,
             fence=self.fence,
@@ -100,7 +100,7 @@ class _Log:
 
 
 class _LogTable:
-    """The logs by id, with what is needed to find the ones that are to go: bounded in number, bytes and time."""
+    """The logs by id, with indexes to find those to remove: bounded in number, bytes and time."""
 
     def __init__(
         self, *, max_executions: int, max_bytes: int, now: Callable[[], datetime], monotonic: Callable[[], float]
@@ -113,15 +113,15 @@ class _LogTable:
         self._largest_log = max(max_bytes, LARGEST_LOG_BYTES)
         self._now = now
         self._monotonic = monotonic
-        # In the order in which they ended, which is the order of being forgotten; apart, because who asks for room must
-        # not pay for passing all that run.
+        # In the order in which they ended, which is the order of removal. Kept apart from the running ones, so that
+        # `make_room` need not pass over them.
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._forgotten: OrderedDict[str, str] = OrderedDict()
-        # A heap: who asks for anything must not pay for looking at every log.
+        # A heap, so that no call has to look at every log.
         self._expiring: list[tuple[datetime, str]] = []
 
     def append(self, part: Append) -> ReasondError | None:
-        """Take one part, or return why not."""
+        """Append one part, or return the error that refuses it."""
         name = part.execution.execution_id
         log = self.logs.get(name)
         if log is not None and log.execution.tenant != part.execution.tenant:
@@ -146,14 +146,14 @@ class _LogTable:
         if part.execution.expire_time is not None:
             self._expire_at(part.execution.expire_time, name)
         if part.execution.state is ExecutionState.SUSPENDED:
-            # What it has room for beyond its events is given back.
+            # The copy frees the spare capacity of the list.
             log.owner, log.lease_until, log.events = "", 0.0, [*log.events]
         elif part.execution.state.has_ended:
             self._end(log, keeps_records=part.keeps_records)
         return None
 
     def _create(self, execution: Execution, creation: Creation) -> tuple[_Log | None, ReasondError | None]:
-        """Return a new log, or why there is none."""
+        """Return a new log, or the error that refuses it."""
         if execution.execution_id in self.logs:
             return None, build_id_taken_error(execution.execution_id)
         try:
@@ -165,7 +165,7 @@ class _LogTable:
     def add(
         self, execution: Execution, creation: Creation, *, digest: str = "", records: Sequence[Record] = ()
     ) -> _Log:
-        """Keep a new log that begins with `records`."""
+        """Add a new log that begins with `records`."""
         log = _Log(
             execution=execution,
             digest=digest,
@@ -181,7 +181,7 @@ class _LogTable:
         return log
 
     def _end(self, log: _Log, *, keeps_records: bool) -> None:
-        """Let go of what only a running execution needs."""
+        """Drop what only a running execution needs."""
         if not keeps_records:
             freed = len(log.plan) + sum(map(size_of, log.records or ()))
             log.plan, log.records = "", None
@@ -190,14 +190,14 @@ class _LogTable:
         self._ended[log.execution.execution_id] = None
 
     def find_cancelled(self, tenant: str, execution_id: str) -> _Log | None:
-        """Return the log that can be inherited from, if it can."""
+        """Return the log of a cancelled execution, from which a new one can inherit; None if there is none."""
         log = self.logs.get(execution_id)
         if log is None or log.execution.tenant != tenant or log.execution.state is not ExecutionState.CANCELLED:
             return None
         return log
 
     def claim_of(self, execution_id: str) -> Claim:
-        """Return the claim of an execution that is here."""
+        """Return the claim of an execution that the table holds."""
         log = self.logs[execution_id]
         return Claim(execution_id=execution_id, digest=log.digest)
 
@@ -211,7 +211,7 @@ class _LogTable:
         raise build_not_found_error(execution_id)
 
     def remove(self, execution_id: str) -> _Log:
-        """Remove a log that is here, with its request id."""
+        """Remove a log that the table holds, with its request id."""
         log = self.logs.pop(execution_id)
         self._ended.pop(execution_id, None)
         self.size -= log.size
@@ -219,7 +219,7 @@ class _LogTable:
         return log
 
     def release(self, execution: Execution) -> None:
-        """Give the request id of `execution` up, unless another execution has it by now."""
+        """Release the request id of `execution`, unless another execution has it by now."""
         key = (execution.tenant, execution.request_id)
         if self.claims.get(key) == execution.execution_id:
             del self.claims[key]
@@ -230,7 +230,7 @@ class _LogTable:
             self._forgotten.popitem(last=False)
 
     def forget_expired(self, limit: int | None = None) -> int:
-        """Forget up to `limit` executions that are past their time; return how many."""
+        """Remove up to `limit` expired executions; return how many."""
         now, forgotten, expiring = self._now(), 0, self._expiring
         while expiring and expiring[0][0] <= now and (limit is None or forgotten < limit):
             _, execution_id = heapq.heappop(expiring)
@@ -240,14 +240,14 @@ class _LogTable:
         return forgotten
 
     def _expire_at(self, moment: datetime, execution_id: str) -> None:
-        """Have a log forgotten then."""
+        """Schedule the removal of a log at `moment`."""
         if len(self._expiring) > 2 * len(self.logs) + _STALE_ENDS:
             self._expiring = [(at, name) for at, name in self._expiring if name in self.logs]
             heapq.heapify(self._expiring)
         heapq.heappush(self._expiring, (moment, execution_id))
 
     def make_room(self, *, for_new: int, sparing: str = "") -> None:
-        """Forget what ended longest ago until the bounds hold with `for_new` executions more."""
+        """Remove the executions that ended longest ago until there is room for `for_new` more."""
         while len(self.logs) + for_new > self._max_executions or self.size > self.max_bytes:
             oldest = next((name for name in self._ended if name != sparing), None)
             if oldest is None and for_new:
@@ -262,11 +262,11 @@ class _LogTable:
 
 
 class MemoryExecutionStore:
-    """Keeps at most `max_executions` and about `max_bytes`; forgets what ended longest ago first.
+    """Holds at most `max_executions` and about `max_bytes`; removes the executions that ended longest ago first.
 
-    What ended is kept until its `expire_time`; a running execution is never forgotten, but its log grows to
-    `max_bytes` or 64 MiB at most, whichever is more. The ids of the last 10,000 forgotten ones are remembered, so
-    that a late reader is told that it came too late. `monotonic` (seconds) measures leases; without it `now` does.
+    An ended execution is kept until its `expire_time`. A running execution is never removed, but its log may grow only
+    to `max_bytes` or 64 MiB, whichever is more. The ids of the last 10,000 removed executions are remembered, so that a
+    late reader gets CursorExpiredError. `monotonic` (seconds) measures leases; without it `now` does.
     """
 
     is_durable = False
@@ -433,7 +433,7 @@ class MemoryExecutionStore:
 
 
 def _repeats(part: Append, log: _Log) -> bool:
-    """Return whether `part`, which can be what the log was given last, is that."""
+    """Return whether `part` repeats the last append of the log; `may_repeat` holds already."""
     if part.execution != log.execution:
         return False
     events = events_of(part)
@@ -441,5 +441,5 @@ def _repeats(part: Append, log: _Log) -> bool:
 
 
 def _place(execution: Execution) -> tuple[float, str]:
-    """Return where an execution stands in the order of creation."""
+    """Return the sort key of the order of creation: create time in seconds, and id."""
     return execution.create_time.timestamp(), execution.execution_id

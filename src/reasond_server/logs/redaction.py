@@ -1,6 +1,6 @@
-"""What is left of an event in a store that must not keep content: numbers, names and how it ended, no text.
+"""Removes the content of events for a store that must not keep any: numbers, names and the outcome stay, texts go.
 
-Which fields are content their declaration says (`types.kinds`): every text that is not declared otherwise.
+The declaration of a field says whether it is content (`types.kinds`): every text is, unless declared otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def redact(event: EventT) -> EventT:
 
 
 def _redact(value: ValueT) -> ValueT:
-    """Return a dataclass without its content; itself if it declares none."""
+    """Return a dataclass without its content; the same object if it declares none."""
     kind: type = type(value)
     changes, others = _plan(kind)
     if others:
@@ -35,7 +35,7 @@ def _redact(value: ValueT) -> ValueT:
 
 @cache
 def _plan(cls: type) -> tuple[dict[str, Any], Sequence[Field]]:
-    """Return what is kept of some fields whatever their value is, and the other fields with content."""
+    """Return the fixed replacements of fields whose value does not matter, and the other fields with content."""
     content = [field for field in fields_of(cls) if field.is_content]
     texts = {field.name: field.instead or "" for field in content if field.type is str and not _may_lack(field)}
     return texts, tuple(field for field in content if field.name not in texts)
@@ -46,7 +46,7 @@ def _may_lack(field: Field) -> bool:
 
 
 def _left_of(field: Field, found: object) -> object:
-    """Return what is kept of the value of `field`."""
+    """Return the replacement for the value of `field`."""
     if found is None:
         return None
     if field.instead is not None:

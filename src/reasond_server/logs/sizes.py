@@ -1,4 +1,4 @@
-"""What an entry takes in memory, roughly: enough to bound what is held, not to account for it."""
+"""Estimates the memory of an entry: exact enough for a limit, not for accounting."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from reasond_server.types.kinds import fields_of
 if TYPE_CHECKING:
     from reasond_server.logs.store import Entry
 
-# What an entry takes beside its texts: a few nested dataclasses with their fields.
+# The bytes of an entry without its texts: a few nested dataclasses with their fields.
 _BYTES_PER_ENTRY = 512
-# What a value of free JSON takes, text or not: its object, and its place in a list or half that in a dict.
+# The bytes of any value of free JSON: its object, and its slot in a list or its half of a slot in a dict.
 _BYTES_PER_VALUE = 64
 _NUMBERS = frozenset({int, float, bool})
 
@@ -37,7 +37,7 @@ def _content(value: object) -> int:
     size = 0
     for name in names:
         found = getattr(value, name)
-        # Most fields are texts: not called for again, that takes half as long.
+        # Most fields are texts; handling them here, without another call, takes half as long.
         if type(found) is str:
             size += len(found) * 4
         elif found and type(found) not in _NUMBERS:
@@ -50,7 +50,7 @@ def _plain_content(value: object) -> int:
         return len(value) * 4
     if isinstance(value, Mapping):
         size = 2 * _BYTES_PER_VALUE * len(value)
-        # As above: every step of somebody else's strategy passes here.
+        # As above: every step of a third party's strategy passes here.
         for key, each in value.items():
             size += len(key) * 4
             if type(each) is str:
@@ -63,9 +63,9 @@ def _plain_content(value: object) -> int:
 
 @cache
 def _names(kind: type) -> Sequence[str] | None:
-    """Return the names of a dataclass's fields whose size its type does not bound; None for other classes.
+    """Return the names of a dataclass's fields whose size the type does not limit; None for other classes.
 
-    Of an event only those with content: what else it says is short.
+    For an event only the fields with content count: all its other fields are short.
     """
     if not is_dataclass(kind):
         return None

@@ -1,4 +1,4 @@
-"""The port to where event logs are kept; every store obeys the same contract and passes the same conformance suite."""
+"""The port of the stores of event logs; every store obeys the same contract and passes the same conformance suite."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class LeaseLostError(InternalError):
-    """The writer of a log was taken for dead and another one goes on; never told to a caller."""
+    """The lease of the writer expired and another process has taken the log over; callers never see this error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A request id that stands for an execution, with the digest of the request it was first used for.
+    """The execution that a request id stands for, with the digest of the request that first used the id.
 
-    `inherited` is told by `create` alone: how many records the new log begins with.
+    Only `create` sets `inherited`, the number of records with which the new log begins.
     """
 
     execution_id: str
@@ -44,7 +44,7 @@ class ExecutionFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to write a log: `owner` is a server process, `seconds` how long it lasts unless it is renewed."""
+    """The right to write a log: `owner` is a server process; the lease expires after `seconds` unless renewed."""
 
     owner: str
     seconds: float
@@ -52,9 +52,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A call that was completed, kept so that a recovered run need not make it again; no client sees it.
+    """A completed call, stored so that a recovered run need not repeat it; no client sees it.
 
-    `key` tells which call of its run it was, `body` is JSON text; `runs.run_journal` knows both.
+    `key` identifies the call within its run, `body` is JSON text; `runs.run_journal` defines both.
     """
 
     key: str
@@ -66,7 +66,7 @@ Entry: TypeAlias = "LoggedEvent | Record"
 
 @value
 class Creation:
-    """What is kept with a log whose execution has no request id: its plan, and who may write it."""
+    """The plan and the lease of a log that is created with its first append; its execution has no request id."""
 
     plan: str
     lease: Lease
@@ -76,17 +76,17 @@ class Creation:
 class Append:
     """Entries for the end of one log, and the execution as it is afterwards.
 
-    Taken only if the log has exactly `version` entries and `fence` is that of its present lease. The events
-    among the entries continue the sequence without a gap; records have none. Records and plan are dropped when a
-    Result is appended, unless `keeps_records`.
+    The store accepts it only if the log has exactly `version` entries and `fence` is that of its present lease. The
+    events among the entries continue the sequence without a gap; records have no sequence. When a Result is appended,
+    the store drops the records and the plan, unless `keeps_records`.
 
-    With a suspended execution, which needs an entry, the lease is given up in the same transaction: the log takes
-    nothing more until `wake` or `recover`. Plan and records stay.
+    If the execution is suspended, there must be an entry, and the lease is released in the same transaction: the log
+    accepts nothing more until `wake` or `recover`. Plan and records stay.
 
-    `size` is what the entries take in memory, roughly (`logs.sizes`).
+    `size` is the approximate size of the entries in memory, in bytes (`logs.sizes`).
 
-    With a `creation` there is no log yet: it is made with fence 1, and begins with the entries. The execution has no
-    request id then, because somebody else could have it.
+    With a `creation` there is no log yet: it is created with fence 1 and begins with the entries. Such an execution has
+    no request id, because another execution could already have it.
     """
 
     execution: Execution
@@ -100,12 +100,12 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """An execution that nobody wrote, now running and leased to the caller, with all that is needed to go on.
+    """An execution that no process wrote, now running and leased to the caller, with everything needed to resume it.
 
-    `plan` is what `create` was given; `version` the number of entries in the log; `was_suspended` tells whether it was
-    suspended until now; `is_cancel_requested` and `is_keep_requested` tell whether `request_cancel` and `request_keep`
-    were called for it. `damage` says, in words for an operator, why nobody can go on: then `events` are
-    those that could be read before it, and there are neither plan nor records.
+    `plan` is the plan that `create` got; `version` is the number of entries in the log; `was_suspended` says whether
+    the execution was suspended until now; `is_cancel_requested` and `is_keep_requested` say whether `request_cancel`
+    and `request_keep` were called for it. `damage` tells an operator why the execution cannot be resumed; `events` are
+    then only those before the damage, and there are no plan and no records.
     """
 
     execution: Execution
@@ -122,7 +122,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a log holds besides its events: the plan that `create` was given, and the records that were not dropped."""
+    """What a log holds besides its events: the plan that `create` got, and the records that were not dropped."""
 
     plan: str
     records: Sequence[Record]
@@ -130,7 +130,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """What an owner learns when it renews its leases: which are lost, which runs somebody wants to stop, or to keep."""
+    """The answer to a renewal: the leases that are lost, and the runs that were asked to stop or to keep running."""
 
     lost: Sequence[str]
     cancel_requested: Sequence[str]
@@ -138,7 +138,7 @@ class Renewal:
 
 
 class Change(StrEnum):
-    """What a watcher is told."""
+    """What a watcher is notified of."""
 
     GREW = "grew"
     CANCEL_REQUESTED = "cancel_requested"
@@ -147,59 +147,59 @@ class Change(StrEnum):
 
 
 class ExecutionStore(Protocol):
-    """Keeps executions and their logs, apart by tenant.
+    """Stores executions and their logs, separately for each tenant.
 
-    A log is append-only; its events are numbered 1, 2, 3 ... without gaps and end with one Result. Any call may
-    raise StoreUnavailableError where the store is out of reach; nothing was changed then, or everything.
+    A log is append-only; its events are numbered 1, 2, 3 ... without gaps and end with one Result. Any call may raise
+    StoreUnavailableError if the store cannot be reached; the call then had either no effect or its whole effect.
     """
 
     @property
     def is_durable(self) -> bool:
-        """Whether a process, at the same time or later, can go on with what another one leaves in the store."""
+        """Whether another process, at the same time or later, can resume what one process leaves in the store."""
         ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether another process can take over what this one is at work on, while both are alive."""
+        """Whether another process can take over the running executions of this one while both are alive."""
         ...
 
     async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
-        """Return who holds the request id, None where nobody does."""
+        """Return the claim on the request id; None if there is none."""
         ...
 
     async def read_checkpoint(self, tenant: str, execution_id: str) -> Checkpoint:
-        """Return the plan and the records of an execution, whether it runs or has ended. Raises as `find`."""
+        """Return the plan and the records of an execution, running or ended. Raises as `find`."""
         ...
 
     async def create(self, execution: Execution, *, digest: str, plan: str, lease: Lease, inherits: str = "") -> Claim:
-        """Keep a new execution with fence 1, unless its tenant used its request id before; return who holds the id.
+        """Store a new execution with fence 1, unless its tenant used its request id before; return the id's claim.
 
-        With `inherits`, an execution of the same tenant that was cancelled, its request id goes over to the new one,
-        if it still has it, and its records are copied: the new log begins with them, its version is their number, which
-        the claim tells. That is 0 where the other one is gone meanwhile.
+        `inherits` is a cancelled execution of the same tenant. If it still has its request id, the id passes to the new
+        execution. Its records are copied: the new log begins with them, and its version is their number, which is
+        `inherited` of the claim. That number is 0 if the other execution is already deleted.
         A call whose answer was lost may be repeated.
 
         Raises:
-            StoreFullError: there is no room and nothing that has ended to forget.
+            StoreFullError: there is no room, and no ended execution that could be removed.
         """
         ...
 
     async def release(self, tenant: str, execution_id: str) -> None:
-        """Let another execution have the request id of this one, which stays. Raises as `find`."""
+        """Release the request id of the execution for another one; the execution stays. Raises as `find`."""
         ...
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
-        """Append in one transaction; return for each part of `batch` None, or why it was refused.
+        """Append in one transaction; return for each part of `batch` None, or the error that refuses it.
 
         - LeaseLostError: `fence` is not that of the present lease, or the log is suspended.
         - ExecutionNotFoundError: it was deleted.
-        - StoreFullError: the log is as large as one may get, or the disk is full; a log that is as large as it may
-          get still takes a Result. With a `creation`: there is no room and nothing that has ended to forget.
+        - StoreFullError: the log has reached its limit, or the disk is full; a log at its limit still accepts a Result.
+          With a `creation`: there is no room, and no ended execution that could be removed.
         - InternalError: `version` or a sequence is not the next one, the log has ended, or the id of a `creation` is
-          taken.
+          in use.
 
-        A refused part changes nothing and keeps no other from being taken. A part that was taken already, and
-        nothing after it, is taken again without effect: a call whose answer was lost may be repeated.
+        A refused part changes nothing and does not affect the other parts. If a part is already the last append of its
+        log, it is accepted without effect: a call whose answer was lost may be repeated.
         """
         ...
 
@@ -221,67 +221,68 @@ class ExecutionStore(Protocol):
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
     ) -> Sequence[Execution]:
-        """Return up to `size` executions, newest first, that come after `before` (create time, id)."""
+        """Return up to `size` executions, newest first, that follow `before` (create time in seconds, id)."""
         ...
 
     async def delete(self, tenant: str, execution_id: str) -> None:
-        """Forget the execution, its content and its request id. Raises as `find`."""
+        """Delete the execution, its content and its request id. Raises as `find`."""
         ...
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
-        """Prolong the leases of `lease.owner` on the executions in `fences` (id to fence).
+        """Renew the leases of `lease.owner` on the executions in `fences` (id to fence).
 
-        With `lease.seconds` 0 they are given back: the next `recover` finds them.
+        With `lease.seconds` 0 the leases are released: the next `recover` finds the executions.
         """
         ...
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
-        """Take over up to `limit` executions that nobody writes, raising their fences.
+        """Take over up to `limit` executions that no process writes, and raise their fences.
 
-        These are running ones whose lease has run out, and suspended ones whose `wake_time` has come or whose
-        cancellation was requested. No two callers get the same one. One that a later release wrote is not returned at
-        first, so that a process of that release can have it; one that nobody can read is returned with its `damage`.
+        These are running executions whose lease has expired, and suspended ones whose `wake_time` has come or whose
+        cancellation was requested. No two callers get the same one. An execution that a later release wrote is not
+        returned at first, so that a process of that release can take it; one that cannot be read is returned with its
+        `damage`.
         """
         ...
 
     async def wake(self, lease: Lease, tenant: str, execution_id: str) -> Recovery | None:
-        """Take a suspended execution, raising its fence: it runs again. Raises as `find`.
+        """Take a suspended execution, which then runs again, and raise its fence. Raises as `find`.
 
-        None where it is not suspended: another caller was first, or it has ended. If the answer of a call was lost, the
-        execution may be leased to a caller that does not know it: `recover` finds it when that lease has run out.
+        Return None if it is not suspended: another caller was first, or it has ended. If the answer to a call was lost,
+        the execution may be leased to a caller that does not know of it; `recover` finds it when that lease expires.
         """
         ...
 
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
-        """Ask the execution's writer, in whatever process, to stop it. Raises as `find`.
+        """Ask the execution's writer, in any process, to stop it. Raises as `find`.
 
-        A suspended one has no writer: the next `recover`, of any process, returns it.
+        A suspended execution has no writer: the next `recover` of any process returns it.
         """
         ...
 
     async def request_keep(self, tenant: str, execution_id: str) -> None:
-        """Let the execution go on when nobody follows it, whoever works on it or takes it over. Raises as `find`."""
+        """Let the execution run without subscribers, also after another process takes it over. Raises as `find`."""
         ...
 
     async def announce(self, tenant: str, execution_id: str) -> None:
-        """Tell the execution's watchers, in whatever process, that somebody follows it (Change.FOLLOWED).
+        """Notify the execution's watchers, in all processes, that it has a subscriber (Change.FOLLOWED).
 
-        Nothing is written, and a notice may be lost; who follows says so again and again. Does nothing where there
-        is no such execution for this tenant.
+        Nothing is written, and a notice may be lost; therefore subscribers announce themselves repeatedly. Does nothing
+        if this tenant has no such execution.
         """
         ...
 
     async def forget(self, *, limit: int) -> int:
-        """Remove up to `limit` executions that are past their `expire_time`; return how many were removed."""
+        """Remove up to `limit` executions whose `expire_time` has passed; return how many were removed."""
         ...
 
     def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:
-        """Call `notify` on the event loop for every change of the execution, by whichever process.
+        """Call `notify` on the event loop for every change of the execution by any process.
 
-        A change that is told while the connection to the store is lost is told as GREW when it is back.
+        If the connection to the store was lost, GREW is reported once it is back, whatever the changes were.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give back connections and files; nothing is called afterwards."""
+        """Close connections and files; no method may be called afterwards."""
         ...

@@ -1,4 +1,4 @@
-"""Commits what all runs of the process append, beside them: one transaction at a time, for as many logs as wait."""
+"""Commits the entries of all runs of the process in the background: one transaction at a time, for many logs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reasond.executions")
 _MAX_PARTS = 256
-# Logs of unary runs, whose callers wait for no commit: more than that and the store is slower than the runs. Each holds
-# its run, 9 KB at least, in memory that the process keeps for good.
+# Limits the logs of unary runs, whose callers wait for no commit: if more of them wait, the store is slower than the
+# runs. Each log keeps its run in memory, at least 9 KB, and the process does not return that memory to the system.
 _MOST_WAITING = 128
 _MOMENT_S = 0.02
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
-# Longer than the longest wait: whoever still tries renews the bad news.
+# Longer than the longest wait, so that a writer that keeps failing reports again before the trouble expires.
 _TROUBLE_S = 3.0
 _LOOK_AGAIN_S = 1.0
 
 
 class LogWriter:
-    """Gathers what is appended while a commit is under way, and commits it next.
+    """Collects the entries that are appended during a commit, and commits them next.
 
-    Where the store cannot be reached the same transaction is tried again, after 50 ms at first and 2 s at most, until
-    it is taken or refused. `random` spreads the waits. A store that has not answered for `hangs_after_s` seconds takes
-    no new executions: what is not committed stays in memory.
+    If the store cannot be reached, the same transaction is tried again, after 50 ms at first and 2 s at most, until the
+    store accepts or refuses it. `random` spreads the waits. While the store has not answered for `hangs_after_s`
+    seconds, no new execution starts, because uncommitted entries stay in memory.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class LogWriter:
         self._progress = asyncio.Event()
 
     def submit(self, log: RunLog) -> None:
-        """Commit what is pending in `log` as soon as may be."""
+        """Commit the pending entries of `log` as soon as possible."""
         self._waiting[log] = None
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="log writer")
 
     def gather(self, log: RunLog) -> None:
-        """Open `log` in 20 ms at most: nobody waits for it, and what came to it by then is committed in one go.
+        """Open `log` within 20 ms: nobody waits for it, and the entries appended by then share one commit.
 
-        All logs that are gathered meanwhile share the transaction.
+        All logs that are gathered in this time share the transaction.
         """
         self._patient.append(log)
         if len(self._patient) == 1:
             asyncio.get_running_loop().call_later(_MOMENT_S, self._open_gathered)
 
     def require_store(self) -> None:
-        """Refuse what needs the store while it is of no use.
+        """Refuse new work while the store cannot serve it.
 
         Raises:
-            StoreUnavailableError: it could not be reached, a moment ago, or does not answer.
-            StoreFullError: it had no room, a moment ago.
+            StoreUnavailableError: it could not be reached within the last 3 seconds, or does not answer.
+            StoreFullError: it had no room within the last 3 seconds.
         """
         now_s = asyncio.get_running_loop().time()
         if self._asked_s is not None and now_s - self._asked_s > self._hangs_after_s:
@@ -90,14 +90,14 @@ class LogWriter:
         trouble = self._trouble
         if trouble is not None and now_s - self._trouble_s < _TROUBLE_S:
             error = trouble.copy()
-            # Whose entries the store did not take is nobody else's business.
+            # The error may go to another caller, who must not learn whose entries the store refused.
             error.execution_id = None
             raise error
 
     async def wait_for_capacity(self) -> None:
-        """Wait while 128 logs wait for the store: more would fill the memory.
+        """Wait while more than 128 logs wait for the store, because they would fill the memory.
 
-        Raises: as `require_store`, which is asked before and again and again meanwhile.
+        Raises: as `require_store`, which is checked first and repeatedly during the wait.
         """
         self.require_store()
         while len(self._waiting) + len(self._patient) > _MOST_WAITING:
@@ -107,7 +107,7 @@ class LogWriter:
             self.require_store()
 
     def report(self, trouble: ReasondError | None) -> None:
-        """Take note that the store did not take something, because of `trouble`, or that it does again."""
+        """Record that the store refused entries because of `trouble`; None means that it accepts entries again."""
         if (trouble is None) is not (self._trouble is None):
             told = "takes everything again" if trouble is None else "does not take what is written"
             _log.warning("the store of executions %s", told)
@@ -117,7 +117,7 @@ class LogWriter:
         self._trouble_s = asyncio.get_running_loop().time()
 
     async def aclose(self, *, within_s: float) -> None:
-        """Commit what is left, for `within_s` seconds at most."""
+        """Commit the remaining entries, for `within_s` seconds at most."""
         self._open_gathered()
         task = self._task
         if task is not None:
@@ -158,14 +158,14 @@ class LogWriter:
                 log.confirm()
                 continue
             if part.creation is not None and isinstance(error, StoreFullError | StoreUnavailableError):
-                # Nothing else could be begun either.
+                # No other execution could start either.
                 self.report(error)
             else:
                 self._observer.commit_failed(error.reason)
             log.close(error)
 
     async def _ask_store(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
-        """Return what comes of each part: None where it was taken, else why not."""
+        """Return for each part None if it was accepted, otherwise the error that refused it."""
         try:
             return await self._append(parts)
         except Exception:  # noqa: BLE001 - a task of its own: nobody above could handle it
@@ -175,9 +175,9 @@ class LogWriter:
             ]
 
     async def _append(self, parts: Sequence[Append]) -> Sequence[ReasondError | None]:
-        """Return what the store says to each part, asked again and again while it cannot be reached.
+        """Append `parts` and return the store's answer for each; repeat while the store cannot be reached.
 
-        What was taken in an attempt whose answer was lost is taken again.
+        If the answer to an attempt was lost, the store accepts the same parts again without effect.
         """
         loop = asyncio.get_running_loop()
         wait_s = _FIRST_WAIT_S

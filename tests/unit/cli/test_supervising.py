@@ -90,13 +90,19 @@ def supervisor_of(program: str, told: Told, *arguments: str, workers: int = 2) -
     )
 
 
+def pid_of(supervisor: Supervisor, place: int) -> int:
+    worker = supervisor._slots[place].worker
+    assert worker is not None
+    return worker.process.pid
+
+
 async def test_all_workers_are_ready_before_it_is_told_and_all_end_with_the_supervisor() -> None:
     told = Told()
     supervisor = supervisor_of(WAITING, told, workers=3)
     running = asyncio.create_task(supervise(supervisor))
     await told.is_ready.wait()
     assert told.ready == [Listening(grpc="g", http="h", token="", model="m", store="s", warnings=("w",))]
-    assert len(supervisor._workers) == 3
+    assert len([slot for slot in supervisor._slots if slot.worker]) == 3
     os.kill(os.getpid(), signal.SIGTERM)
     assert await running == 0
     assert len(told.gone) == 3
@@ -109,13 +115,85 @@ async def test_a_worker_that_dies_is_replaced(
     supervisor = supervisor_of(WAITING, told)
     running = asyncio.create_task(supervise(supervisor))
     await told.is_ready.wait()
-    first = supervisor._workers[1].process.pid
+    first = pid_of(supervisor, 1)
     os.kill(first, signal.SIGKILL)
     await is_replaced.wait()
     supervisor.end()
     assert await running == 0
     (died,) = [record for record in caplog.records if record.getMessage() == "a worker died and is replaced"]
     assert (vars(died)["pid"], vars(died)["exit_code"]) == (first, -signal.SIGKILL)
+    assert len(told.gone) == 3
+
+
+async def test_a_worker_that_was_told_to_end_did_not_die(
+    caplog: pytest.LogCaptureFixture, hear: Callable[[str, int], asyncio.Event]
+) -> None:
+    told, is_replaced = Told(), hear("worker ready", 3)
+    supervisor = supervisor_of(WAITING, told)
+    running = asyncio.create_task(supervise(supervisor))
+    await told.is_ready.wait()
+    os.kill(pid_of(supervisor, 1), signal.SIGTERM)
+    await is_replaced.wait()
+    supervisor.end()
+    assert await running == 0
+    (ended,) = [record for record in caplog.records if record.getMessage().endswith("is replaced")]
+    assert (ended.getMessage(), ended.levelname) == ("a worker was ended and is replaced", "INFO")
+
+
+async def test_a_hangup_restarts_the_workers_each_after_its_successor_is_ready(
+    caplog: pytest.LogCaptureFixture, hear: Callable[[str, int], asyncio.Event]
+) -> None:
+    told, is_over = Told(), hear("the workers were restarted", 2)
+    supervisor = supervisor_of(WAITING, told)
+    running = asyncio.create_task(supervise(supervisor))
+    await told.is_ready.wait()
+    first = {pid_of(supervisor, 0), pid_of(supervisor, 1)}
+    is_over_once = hear("the workers were restarted", 1)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await is_over_once.wait()
+    assert set(told.gone) == first
+    os.kill(os.getpid(), signal.SIGHUP)
+    await is_over.wait()
+    assert len(told.gone) == 4
+    supervisor.end()
+    assert await running == 0
+    assert (len(told.gone), len(told.ready)) == (6, 1)
+    told_of = [record.getMessage() for record in caplog.records]
+    assert told_of.count("worker ready") == 6
+    assert "a worker died and is replaced" not in told_of
+
+
+async def test_where_new_workers_do_not_start_the_old_ones_stay(
+    tmp_path: Path, hear: Callable[[str, int], asyncio.Event]
+) -> None:
+    program = f"import sys, os\nif os.path.exists(sys.argv[1]): raise SystemExit(2)\n{WAITING}"
+    told, is_given_up = Told(), hear("a new worker did not start; the old ones stay", 1)
+    supervisor = supervisor_of(program, told, str(tmp_path / "broken"))
+    running = asyncio.create_task(supervise(supervisor))
+    await told.is_ready.wait()
+    first = [pid_of(supervisor, 0), pid_of(supervisor, 1)]
+    (tmp_path / "broken").touch()
+    supervisor.restart()
+    await is_given_up.wait()
+    assert [pid_of(supervisor, 0), pid_of(supervisor, 1)] == first
+    (tmp_path / "broken").unlink()
+    is_over = hear("the workers were restarted", 1)
+    supervisor.restart()
+    await is_over.wait()
+    supervisor.end()
+    assert await running == 0
+    assert set(first) < set(told.gone)
+
+
+async def test_who_ends_in_the_middle_of_a_restart_ends_old_and_new(hear: Callable[[str, int], asyncio.Event]) -> None:
+    told, is_restarting = Told(), hear("worker started", 3)
+    supervisor = supervisor_of(WAITING, told)
+    running = asyncio.create_task(supervise(supervisor))
+    await told.is_ready.wait()
+    supervisor.restart()
+    await is_restarting.wait()
+    supervisor.end()
+    assert await running == 0
     assert len(told.gone) == 3
 
 
@@ -133,7 +211,7 @@ async def test_a_worker_that_once_started_and_does_not_any_more_is_given_up_afte
     supervisor = supervisor_of(program, told, str(tmp_path / "began"), workers=1)
     running = asyncio.create_task(supervise(supervisor))
     await told.is_ready.wait()
-    os.kill(supervisor._workers[0].process.pid, signal.SIGKILL)
+    os.kill(pid_of(supervisor, 0), signal.SIGKILL)
     with pytest.raises(CommandError, match="it ended with exit code 77") as refused:
         await running
     assert refused.value.code is ExitCode.FAILURE

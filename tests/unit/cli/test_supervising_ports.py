@@ -39,6 +39,14 @@ def test_a_port_that_somebody_else_shares_is_refused(listener: socket.socket) ->
         pytest.fail("two servers would share the callers")
 
 
+def test_a_port_that_another_supervisor_shares_can_be_shared_where_that_is_asked(listener: socket.socket) -> None:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    with reserve_port(address, setting="[server] grpc_address", is_shared=True) as kept:
+        assert kept == address
+
+
 def test_a_system_that_cannot_share_ports_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "SO_REUSEPORT")
     with pytest.raises(SettingsError, match="cannot share a port"), reserve_port("127.0.0.1:0", setting="x"):

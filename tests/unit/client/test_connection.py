@@ -2,16 +2,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reasond import AsyncClient, Client, TlsOptions
-from reasond.connection import Connection, arguments_from, authorization, is_local
+from reasond.connection import Connection, arguments_from, authorization, is_local, service_config
 from reasond.v1 import agent_service_pb2, reasoning_service_pb2
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from reasond_server.config import ServerSettings
 
 
 def connection(**changes: Any) -> Connection:
@@ -83,11 +82,31 @@ def test_an_empty_target_is_refused() -> None:
         connection(target=" ")
 
 
-def test_round_robin_is_for_targets_with_many_addresses() -> None:
-    balanced = dict(connection(target="dns:///reasond.example:50051").channel_arguments())
-    single = dict(connection().channel_arguments())
-    assert json.loads(balanced["grpc.service_config"])["loadBalancingConfig"] == [{"round_robin": {}}]
-    assert "loadBalancingConfig" not in json.loads(single["grpc.service_config"])
+def config_for(target: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(dict(connection(target=target).channel_arguments())["grpc.service_config"])
+    return config
+
+
+@pytest.mark.parametrize("target", ["dns:///reasond.example:50051", "ipv4:10.0.0.1:50051,10.0.0.2:50051"])
+def test_a_target_with_many_addresses_is_called_in_turn_where_its_servers_are_healthy(target: str) -> None:
+    config = config_for(target)
+    assert config["loadBalancingConfig"] == [{"round_robin": {}}]
+    known = {service.full_name for service in reasoning_service_pb2.DESCRIPTOR.services_by_name.values()}
+    assert config["healthCheckConfig"]["serviceName"] in known
+
+
+def test_one_address_is_called_as_long_as_it_can_be_reached() -> None:
+    assert set(config_for("127.0.0.1:50051")) == {"methodConfig", "retryThrottling"}
+
+
+def test_the_calls_of_one_full_connection_do_not_use_up_the_retries() -> None:
+    throttling = config_for("127.0.0.1:50051")["retryThrottling"]
+    assert throttling["maxTokens"] / 2 > ServerSettings().max_concurrent_streams
+
+
+def test_the_config_for_other_languages_is_ours() -> None:
+    published = Path(__file__).resolve().parents[3] / "proto" / "reasond.service_config.json"
+    assert json.loads(published.read_text("utf-8")) == service_config(), "run: make generate"
 
 
 def test_a_proxy_of_the_environment_is_passed_by_for_local_targets_only() -> None:

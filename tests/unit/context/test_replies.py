@@ -78,7 +78,7 @@ def test_a_fence_in_the_answer_keeps_a_closing_tag_in_it() -> None:
 
 
 def test_a_fence_that_is_never_closed_hides_the_rest() -> None:
-    assert parse("```\n<answer>2</answer>").kind is None
+    assert parse("So:\n```\n<answer>2</answer>").kind is None
     assert parse("```").text == "```"
 
 
@@ -199,3 +199,34 @@ def test_long_hostile_replies_are_parsed_in_one_delta_and_in_many(delta: str) ->
         many.feed(text[start : start + 7])
     many.close(is_stop=True)
     assert len(many.result.text) + len(many.result.thinking) > 100_000
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "```\n<answer>42</answer>\n```",
+        "~~~text\nSo it is.\n<answer>42</answer>\n~~~\n",
+        "\n```xml\n<answer>42",
+        "<answer><answer>42</answer></answer>",
+        "<answer> <Answer>\n42</answer>",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_an_answer_in_a_fence_around_the_whole_reply_or_in_two_tags_is_found(reply: str, size: int) -> None:
+    parser = TagParser()
+    for start in range(0, len(reply), size):
+        parser.feed(reply[start : start + size])
+    parser.close(is_stop=True)
+    assert (parser.result.kind, parser.result.content.strip()) == (TagKind.ANSWER, "42")
+    assert parser.result.is_closed
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["See:\n```\n<answer>42</answer>\n```", "```\n<answer>42</answer>\n```\nis the form.", "```\n42\n```"],
+)
+def test_a_fence_around_part_of_a_reply_quotes_its_tags(reply: str) -> None:
+    parser = TagParser()
+    parser.feed(reply)
+    parser.close(is_stop=True)
+    assert (parser.result.kind, parser.result.text) == (None, reply)

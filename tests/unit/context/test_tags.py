@@ -115,3 +115,8 @@ def test_plain_spellings_can_be_restored(text: str) -> None:
 
 def test_the_closing_tags_are_the_stop_strings() -> None:
     assert [kind.closing for kind in TagKind] == ["</answer>", "</continue>", "</action>"]
+
+
+@pytest.mark.parametrize("text", ["&lt;answer&gt;42&lt;/answer&gt;", "&lt; /continue &gt;", "\u00e4 &lt;answer&gt;"])
+def test_a_tag_that_is_escaped_at_both_ends_is_not_ours_and_stays(text: str) -> None:
+    assert restore(text) == text

@@ -67,7 +67,7 @@ async def test_check_of_an_unknown_service_is_not_found() -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_watch_tells_every_change_and_ends_with_the_drain() -> None:
+async def test_watch_tells_every_change_and_ends_when_the_listeners_close() -> None:
     async with serving(ScriptedReasoning()) as served:
         watch = health_pb2_grpc.HealthStub(served.channel).Watch(request(SERVICES[0]))
         seen = [(await watch.read()).status]
@@ -77,11 +77,29 @@ async def test_watch_tells_every_change_and_ends_with_the_drain() -> None:
         served.health.set_ready()
         seen.append((await watch.read()).status)
         served.server.begin_drain()
+        served.health.end_watches()
         seen.append((await watch.read()).status)
         end = await asyncio.wait_for(watch.read(), SOON)
 
     assert seen == [Response.SERVING, Response.NOT_SERVING, Response.SERVING, Response.NOT_SERVING]
     assert end is grpc.aio.EOF
+
+
+async def test_a_client_that_watches_its_server_is_served_until_it_has_to_go() -> None:
+    async with serving(ScriptedReasoning()) as served:
+        stub = health_pb2_grpc.HealthStub(served.channel)
+        early = stub.Watch(request())
+        seen = [(await early.read()).status]
+        served.server.begin_drain()
+        late = stub.Watch(request())
+        seen.append((await late.read()).status)
+        assert (await stub.Check(request())).status == Response.NOT_SERVING
+        assert set(served.health._is_ready.values()) == {True}, "watchers were told"
+        closing = asyncio.create_task(served.server.close_listeners())
+        seen += [(await early.read()).status, (await late.read()).status]
+        await closing
+
+    assert seen == [Response.SERVING, Response.SERVING, Response.NOT_SERVING, Response.NOT_SERVING]
 
 
 async def test_watch_of_an_unknown_service_waits_for_it() -> None:
@@ -125,7 +143,7 @@ async def test_a_stalled_watcher_holds_up_nobody() -> None:
     assert await asyncio.wait_for(prompt.seen.get(), SOON) == Response.NOT_SERVING
     health.set_ready()
     assert await asyncio.wait_for(prompt.seen.get(), SOON) == Response.SERVING
-    health.begin_drain()
+    health.end_watches()
     await asyncio.wait_for(watching, SOON)
 
     stuck.cancel()

@@ -30,6 +30,7 @@ def test_the_arguments_carry_the_names_that_grpc_reads() -> None:
         "grpc.server_handshake_timeout_ms": 10_000,
         "grpc.keepalive_time_ms": 60_000,
         "grpc.keepalive_timeout_ms": 20_000,
+        "grpc.http2.ping_timeout_ms": 20_000,
         "grpc.keepalive_permit_without_calls": 1,
         "grpc.http2.min_ping_interval_without_data_ms": 10_000,
         "grpc.max_connection_age_ms": 1_800_000,

@@ -25,4 +25,6 @@ def test_a_stub_that_is_no_longer_generated_is_found() -> None:
 
 
 def test_every_stub_says_that_it_is_generated() -> None:
-    assert all(path.read_text("utf-8").startswith(BANNER) for path in list_committed() if path != DESCRIPTORS)
+    stubs = [path for path in list_committed() if path.suffix.startswith(".py")]
+    assert len(stubs) > 1
+    assert all(path.read_text("utf-8").startswith(BANNER) for path in stubs)

@@ -99,11 +99,12 @@ class Connection:
             # 0: pings go on while the server is silent, which is when they are needed
             "grpc.http2.max_pings_without_data": 0,
             "grpc.initial_reconnect_backoff_ms": 250,
-            "grpc.max_reconnect_backoff_ms": 10_000,
+            # a restarted server is found again before the next one of a rolling restart has drained (drain_delay_s, 5)
+            "grpc.max_reconnect_backoff_ms": 2000,
             "grpc.max_receive_message_length": _MAX_MESSAGE_BYTES,
             # a request above this buffer (256 KiB unless told) is sent once and never retried
             "grpc.per_rpc_retry_buffer_size": _MAX_MESSAGE_BYTES,
-            "grpc.service_config": json.dumps(service_config(is_balanced=self.target.startswith("dns:"))),
+            "grpc.service_config": json.dumps(service_config(is_balanced=has_many_addresses(self.target))),
         }
         if is_local(self.target):
             arguments["grpc.enable_http_proxy"] = 0
@@ -123,13 +124,17 @@ def checked_timeout(timeout_s: float) -> float:
     return timeout_s
 
 
-def service_config(*, is_balanced: bool) -> dict[str, Any]:
-    """Return the service config (gRFC A6): retries of what is safe to retry, and round robin if `is_balanced`.
+def service_config(*, is_balanced: bool = True) -> dict[str, Any]:
+    """Return the service config (gRFC A6): retries of what is safe to retry, and where calls go if `is_balanced`.
 
     Reason and ReasonIterations carry a request id, so that a second attempt finds the first one's execution;
     a stream is retried only before its first message. Lists and look-ups change nothing and CancelExecution
     changes nothing twice. RegisterAgent, DeleteAgent and DeleteExecution are left to the caller: after a lost
     answer their second attempt would fail with ETAG_MISMATCH or NOT_FOUND.
+
+    Retries stop when half of the tokens of the throttle are used up. They are as many as gRPC allows, so that a server
+    that ends does not use them up with the calls that were on their way to it. Calls that are balanced go in turn to
+    the addresses whose health is SERVING.
     """
     policy = {
         "maxAttempts": 3,
@@ -141,11 +146,17 @@ def service_config(*, is_balanced: bool) -> dict[str, Any]:
     names = [{"service": service, "method": method} for service, methods in _RETRIED.items() for method in methods]
     config: dict[str, Any] = {
         "methodConfig": [{"name": names, "retryPolicy": policy}],
-        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+        "retryThrottling": {"maxTokens": 1000, "tokenRatio": 1},
     }
     if is_balanced:
         config["loadBalancingConfig"] = [{"round_robin": {}}]
+        config["healthCheckConfig"] = {"serviceName": "reasond.v1.ReasoningService"}
     return config
+
+
+def has_many_addresses(target: str) -> bool:
+    """Return whether `target` may stand for several servers: a name to look up, or a list of addresses."""
+    return target.startswith("dns:") or "," in target
 
 
 def is_local(target: str) -> bool:

@@ -1,9 +1,9 @@
 """Events and executions as compact JSON with a version, for every store that keeps text.
 
 A row is `{"v": 1, "kind": "iteration", "of": "thought", "at": "2026-…", "body": {…}}`: `kind` names the event, `of`
-the kind of its step or metrics. Fields that a later release added with a default may be missing or unknown; what
-changes the meaning of those that are there gets a new version. What is said of a row that cannot be
-read is logged: nothing of it but its sequence, kind and version.
+the kind of its step or metrics. Fields that a later release added with a default may be missing or unknown; a change of
+the meaning of existing fields gets a new version. Errors about rows that cannot be read are logged, and therefore name
+only the sequence, kind and version of the row.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _Reader: TypeAlias = "Callable[[Any, str], Any]"
 
 
 class LaterVersionError(InternalError):
-    """A later release wrote a row: it is whole, but not for this one to read."""
+    """A later release wrote a row: it is not damaged, but this release cannot read it."""
 
 
 def encode_event(logged: LoggedEvent) -> str:
     """Return an event as JSON text, without its sequence.
 
     Raises:
-        InternalError: it holds what JSON or UTF-8 cannot.
+        InternalError: it holds a value that JSON or UTF-8 cannot represent.
     """
     event = logged.event
     return _json(
@@ -54,7 +54,7 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
     """Return the event that `text` holds.
 
     Raises:
-        InternalError: it is no such text.
+        InternalError: `text` is not an encoded event.
         LaterVersionError: a later release wrote it.
     """
     row = _row(text)
@@ -65,7 +65,7 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         kind = row.get("kind")
         known = kind if isinstance(kind, str) and kind in EVENTS.classes else "unknown"
-        # From None, here and below: a traceback would quote what is stored.
+        # From None, here and below: a traceback would quote stored content.
         raise InternalError(
             f"a stored event cannot be read ({type(error).__name__}): sequence {sequence}, kind {known}"
         ) from None
@@ -87,12 +87,12 @@ def decode_execution(text: str) -> Execution:
 
 
 def detail_json(detail: StepDetail) -> str:
-    """Return a step's detail as it is kept: two that are kept alike are the same step. Raises as `encode_event`."""
+    """Return a step's detail as it is stored; equal texts mean the same step. Raises as `encode_event`."""
     return _json({"of": _tag_of(STEPS, detail), "body": detail})
 
 
 def detail_digest(detail: StepDetail) -> bytes:
-    """Return 128 bits that tell a step from others that are not kept alike. Raises as `encode_event`."""
+    """Return a digest of 128 bits of the stored form of a step's detail. Raises as `encode_event`."""
     return hashlib.blake2b(detail_json(detail).encode(), digest_size=16).digest()
 
 
@@ -104,7 +104,7 @@ def _json(row: Mapping[str, object]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a mapping that is no dict, or a sequence that is no list, as one that JSON has."""
+    """Convert a mapping that is not a dict to a dict, and a sequence that is not a list to a list, for JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -113,7 +113,7 @@ def _plain(value: object) -> object:
 
 
 def _row(text: str) -> dict[str, Any]:
-    """Return the outer object of `text` if it has a version that this release reads."""
+    """Return the outer object of `text`; raise an error if this release does not read its version."""
     try:
         row = pydantic_core.from_json(text)
     except ValueError:
@@ -155,7 +155,7 @@ def _inner_tag(event: Event) -> str:
 
 @cache
 def _path(kind: type) -> tuple[Any, ...]:
-    """Return the names that lead from a `kind` to its value of another family, then that family; empty for none."""
+    """Return the field names from a `kind` to its value of another family, then that family; empty if there is none."""
     for field in fields_of(kind):
         if field.family is not None:
             return (field.name, field.family)
@@ -166,7 +166,7 @@ def _path(kind: type) -> tuple[Any, ...]:
 
 @cache
 def _reader(kind: type) -> _Reader:
-    """Return what makes a `kind` of its JSON object; the second argument is the tag of the row."""
+    """Return the function that makes a `kind` from its JSON object; its second argument is the tag of the row."""
     readers = [(field.name, _field_reader(field)) for field in fields_of(kind)]
 
     def read(body: Any, tag: str) -> Any:  # noqa: ANN401 - JSON in, any kind out
@@ -182,7 +182,7 @@ def _reader(kind: type) -> _Reader:
 
 
 def _field_reader(field: Field) -> _Reader | None:
-    """Return what makes the value of `field`; None where JSON has it as it is."""
+    """Return the function that makes the value of `field` from JSON; None if the JSON value is used as it is."""
     one = _value_reader(field.family, field.type)
     if not field.is_sequence:
         return one

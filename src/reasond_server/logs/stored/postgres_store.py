@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from reasond_server.types import Execution
 
 _CHANNEL = "reasond_executions"
-# PostgreSQL takes 8,000 bytes in one notice; an id is taken to be at most 128.
+# PostgreSQL accepts 8,000 bytes in one notice; an id is assumed to take at most 128.
 _IDS_PER_NOTICE = 60
 _OPEN = frozenset({"running", "suspended"})
-# The holder of a request id may be forgotten between the two statements that ask for it.
+# The holder of a request id may be removed between the two statements that look for it.
 _TRIES = 3
-# The server's own clock: those of the processes differ.
+# The clock of the database server: the clocks of the processes differ.
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 _CREATE = f"""
@@ -162,7 +162,7 @@ _NOTIFY = "SELECT pg_notify(:channel, :payload)"
 
 
 class _PoolDatabase:
-    """The statements of `SqlExecutionStore` on a pool of connections."""
+    """Runs the statements of `SqlExecutionStore` on a pool of connections."""
 
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
@@ -188,9 +188,10 @@ class _PoolDatabase:
 
 
 class PostgresExecutionStore(SqlExecutionStore):
-    """An ExecutionStore over a `PostgresPool`; leases run by the database's clock.
+    """An ExecutionStore over a `PostgresPool`; the database's clock measures leases.
 
-    What one process writes, the watchers of all hear by LISTEN/NOTIFY; after a lost connection all are told GREW.
+    LISTEN/NOTIFY reports the writes of one process to the watchers in all processes; after a lost connection all
+    watchers get GREW.
     """
 
     is_durable = True
@@ -205,7 +206,7 @@ class PostgresExecutionStore(SqlExecutionStore):
         self._pool = pool
 
     async def listen(self) -> None:
-        """Hear of changes from now on; called once, at the start."""
+        """Start to receive notices of changes; called once, at the start."""
 
         def pass_on(payload: str) -> None:
             change, _, names = payload.partition(" ")
@@ -314,9 +315,9 @@ class PostgresExecutionStore(SqlExecutionStore):
 async def _append_different(
     connection: PgConnection, rows: Mapping[int, PartRow], *, largest: int
 ) -> dict[int, ReasondError | None]:
-    """Append parts of different logs in one statement; ask afterwards why some were refused."""
+    """Append parts of different logs in one statement; then find out why some were refused."""
     good = {index: row for index, row in rows.items() if _is_whole(row)}
-    # Nobody can watch what is made only now.
+    # A log that is created only now cannot have watchers.
     grown = [
         row.part.execution.execution_id for row in good.values() if row.part.creation is None and events_of(row.part)
     ]
@@ -338,7 +339,7 @@ async def _append_different(
 
 
 async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: int) -> ReasondError | None:
-    """Return why the log did not take `row`; None where it holds it already."""
+    """Return why the log refused `row`; None if it holds `row` already."""
     execution = row.part.execution
     name = {"tenant": execution.tenant, "execution_id": execution.execution_id, "version": row.part.version}
     found = await _fetch(connection, _HEAD, name)
@@ -354,7 +355,7 @@ async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: i
 
 
 async def _take_over(connection: PgConnection, statement: str, values: Mapping[str, object]) -> list[Recovery]:
-    """Return the logs that `statement` takes over, but for those that a later release must have."""
+    """Return the logs that `statement` takes over, except those that are left to a later release."""
     taken = []
     async with connection.transaction():
         for tenant, execution_id, was_suspended, *head in await _fetch(connection, statement, values):
@@ -369,7 +370,7 @@ async def _take_over(connection: PgConnection, statement: str, values: Mapping[s
 
 
 async def _create(connection: PgConnection, values: dict[str, Any]) -> Claim:
-    """Keep a new execution, or return who holds its request id."""
+    """Store a new execution; return the claim on its request id, which may be another execution's."""
     own = Claim(execution_id=values["execution_id"], digest=values["digest"])
     if not values["inherits"]:
         return await _insert(connection, values) or own
@@ -383,13 +384,13 @@ async def _create(connection: PgConnection, values: dict[str, Any]) -> Claim:
             holder = await _insert(connection, values | {"inherits": ""})
         if holder is not None:
             return holder
-        # Counted, because a creation that is repeated may find its parent gone.
+        # Counted in the new log, because a repeated creation may find the parent already deleted.
         ((inherited,),) = await _fetch(connection, sql.INHERITED, values)
         return replace(own, inherited=inherited)
 
 
 async def _insert(connection: PgConnection, values: dict[str, Any]) -> Claim | None:
-    """Insert the execution and its claim; return the holder of the request id where that is another one."""
+    """Insert the execution and its claim; return the claim of another execution if that has the request id."""
     statement = _CREATE_CLAIMING if values["request_id"] else _CREATE_FREE
     for _ in range(_TRIES):
         if await _fetch(connection, statement, values):
@@ -411,19 +412,19 @@ async def _fetch(connection: PgConnection, statement: str, values: Mapping[str, 
 
 @cache
 def _bind(statement: str) -> bytes:
-    """Return `statement` with its `:name` parameters as psycopg wants them; `::` stays a cast."""
+    """Return `statement` with its `:name` parameters in psycopg's form; `::` stays a cast."""
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", statement.strip()).encode()
 
 
 def _is_whole(row: PartRow) -> bool:
-    """Return whether the part's own sequence is right, which the statement does not look at."""
+    """Return whether the sequences within the part are right, which the statement does not check."""
     stored = head_of((row.part.version, row.part.fence, row.first_sequence, 0, "running", ""))
     head = stored.head if row.part.creation is None else None
     return find_refusal(row.part, head, size=0, largest=1) is None
 
 
 def _group_in_rounds(rows: Mapping[int, PartRow]) -> list[dict[int, PartRow]]:
-    """Return the parts in rounds, in order, each with no log twice."""
+    """Return the parts in rounds, in order; no round has two parts of the same log."""
     rounds: list[dict[int, PartRow]] = []
     seen: dict[str, int] = {}
     for index, row in rows.items():

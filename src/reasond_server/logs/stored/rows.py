@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reasond_server.logs.store import Append
 
 _log = logging.getLogger("reasond.executions")
-# With leases of 15 s that is about half an hour.
+# With leases of 15 s this takes about half an hour.
 _MOST_LOOKS = 100
 
 
@@ -42,7 +42,7 @@ class EntryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRow:
-    """A part of a batch, encoded; `entries` are those that are to be kept, `size` (bytes) is that of all."""
+    """A part of a batch, encoded; `entries` are those to store, `size` (bytes) is the size of all entries."""
 
     part: Append
     body: str
@@ -52,13 +52,13 @@ class PartRow:
 
     @property
     def first_sequence(self) -> int:
-        """The last sequence that the log must have before."""
+        """The last sequence that the log must have before this part."""
         return self.part.execution.last_sequence - len(events_of(self.part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredHead:
-    """The head of a log with the text of its execution, by which a repeated append is known."""
+    """The head of a log with the text of its execution, which identifies a repeated append."""
 
     head: Head
     body: str
@@ -68,7 +68,7 @@ def encode_part(part: Append) -> PartRow:
     """Return `part` as rows.
 
     Raises:
-        InternalError: something in it cannot be kept.
+        InternalError: something in it cannot be stored.
     """
     rows = [
         EntryRow(position=position, sequence=entry.sequence, key="", body=encode_event(entry))
@@ -107,7 +107,7 @@ HEAD_COLUMNS = "version, fence, last_sequence, size, state, body"
 
 
 def execution_columns(execution: Execution) -> dict[str, object]:
-    """Return what of an execution stands in columns of its own, to be searched for."""
+    """Return the columns of an execution that queries search."""
     return {
         "tenant": execution.tenant,
         "execution_id": execution.execution_id,
@@ -123,7 +123,7 @@ def execution_columns(execution: Execution) -> dict[str, object]:
 
 
 def creation_columns(row: PartRow) -> dict[str, object]:
-    """Return the row of an execution that is made together with its first entries, but for who may write it."""
+    """Return the row, without its lease, of an execution that is created together with its first entries."""
     part = row.part
     return execution_columns(part.execution) | {
         "body": row.body,
@@ -134,13 +134,13 @@ def creation_columns(row: PartRow) -> dict[str, object]:
 
 
 def plan_of(row: PartRow) -> str:
-    """Return the plan that is kept of a log that is made with `row`."""
+    """Return the plan to store with a log that is created with `row`."""
     creation = row.part.creation
     return "" if row.drops_records or creation is None else creation.plan
 
 
 def owner_after(row: PartRow) -> str:
-    """Return who holds the lease of a log that is made with `row`; nobody does where it is suspended at once."""
+    """Return the owner of the lease of a log that is created with `row`; empty if it is suspended at once."""
     creation = row.part.creation
     is_suspended = row.part.execution.state is ExecutionState.SUSPENDED
     return "" if creation is None or is_suspended else creation.lease.owner
@@ -148,7 +148,7 @@ def owner_after(row: PartRow) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenRow:
-    """A log that was taken over, as it is stored; rows of `log` are (key, sequence, body)."""
+    """The stored form of a log that was taken over; rows of `log` are (key, sequence, body)."""
 
     tenant: str
     execution_id: str
@@ -180,7 +180,7 @@ def taken_of(
 
 
 def wake_text(body: str) -> str:
-    """Return the text of a suspended execution as it is once it runs again; one that cannot be read stays as it is."""
+    """Return the text of a suspended execution once it runs again; a text that cannot be read stays unchanged."""
     try:
         return encode_execution(_set_running(decode_execution(body)))
     except InternalError:
@@ -188,10 +188,10 @@ def wake_text(body: str) -> str:
 
 
 def build_recovery(row: TakenRow) -> Recovery | None:
-    """Return what is needed to go on with a log, or to end it where it is damaged.
+    """Return what is needed to resume a log, or to end it if it is damaged.
 
-    None, which is logged, for one that a later release wrote: it comes last at the next look, and is given up at the
-    hundredth.
+    Return None, and log a warning, if a later release wrote it. Each later attempt to recover it comes after all other
+    logs; the hundredth attempt gives it up as damaged.
     """
     facts = {"execution_id": row.execution_id}
     damage: InternalError
@@ -236,14 +236,14 @@ def _read_whole(row: TakenRow) -> Recovery:
 
 
 def _set_running(execution: Execution) -> Execution:
-    """Return the execution as whoever took it has it; a text that a later release wrote may still say suspended."""
+    """Return the execution as running; a text that a later release wrote may still say that it is suspended."""
     if execution.state is not ExecutionState.SUSPENDED:
         return execution
     return replace(execution, state=ExecutionState.RUNNING, wake_time=None)
 
 
 def _read_until_damage(row: TakenRow) -> Sequence[LoggedEvent]:
-    """Return the events up to the first that is damaged or missing."""
+    """Return the events before the first that is damaged or missing."""
     events: list[LoggedEvent] = []
     for _, sequence, text in row.log:
         if sequence is None:
@@ -259,7 +259,7 @@ def _read_until_damage(row: TakenRow) -> Sequence[LoggedEvent]:
 
 
 def _head_of_damaged(row: TakenRow) -> Execution:
-    """Return the execution; as much as its columns tell where its text cannot be read."""
+    """Return the execution; if its text cannot be read, only what its columns hold."""
     try:
         return replace(_set_running(decode_execution(row.body)), last_sequence=row.last_sequence)
     except InternalError:
@@ -277,7 +277,7 @@ def _head_of_damaged(row: TakenRow) -> Execution:
 
 
 def is_storable(*texts: str) -> bool:
-    """Return whether a database can hold `texts`: PostgreSQL takes no NUL, and none takes a lone surrogate."""
+    """Return whether a database can store `texts`: PostgreSQL refuses NUL, and both refuse lone surrogates."""
     try:
         return all("\x00" not in text and text.encode() is not None for text in texts)
     except UnicodeEncodeError:
@@ -285,10 +285,10 @@ def is_storable(*texts: str) -> bool:
 
 
 def require_storable(execution: Execution) -> None:
-    """Refuse names that a database cannot hold.
+    """Refuse names that a database cannot store.
 
     Raises:
-        InternalError: tenant, id, request id or strategy hold NUL or are no Unicode.
+        InternalError: tenant, id, request id or strategy contain NUL or are not valid Unicode.
     """
     names = (execution.tenant, execution.execution_id, execution.request_id, execution.strategy)
     if not is_storable(*names):

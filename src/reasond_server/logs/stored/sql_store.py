@@ -1,4 +1,4 @@
-"""What the stores in SQLite and PostgreSQL share: the SQL, with parameters as `:name`, and what is one statement."""
+"""Shared by the stores in SQLite and PostgreSQL: SQL with `:name` parameters, and calls of a single statement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEFT JOIN entries n ON n.tenant = e.tenant AND n.execution_id = e.execution_id A
 WHERE e.tenant = :tenant AND e.execution_id = :execution_id
 ORDER BY n.position
 """
-# An event never stands before the position of its sequence: so the key finds where to begin.
+# The position of an event is never below its sequence, so the key on the position finds where to begin.
 READ: Final = """
 SELECT e.expire_time, n.sequence, n.body
 FROM executions e
@@ -68,9 +68,9 @@ UPDATE executions SET is_keep_requested = TRUE
 WHERE tenant = :tenant AND execution_id = :execution_id AND (expire_time IS NULL OR expire_time > :now)
 RETURNING execution_id
 """
-# What makes a log the caller's, but for the lease, whose time each database tells in its own way.
+# Gives a log to the caller, without the end of the lease, which each database computes in its own way.
 TAKE: Final = "state = 'running', wake_time = NULL, fence = fence + 1, lease_owner = :owner"
-# As the index says it, or it is not used.
+# Exactly the expression of the index; otherwise the database does not use the index.
 WAKE_TIME: Final = "CASE WHEN is_cancel_requested THEN 0 ELSE wake_time END"
 SET_BODY: Final = "UPDATE executions SET body = :body WHERE tenant = :tenant AND execution_id = :execution_id"
 EXISTS: Final = "SELECT 1 FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"
@@ -84,7 +84,7 @@ SELECT count(*) FROM entries WHERE tenant = :tenant AND execution_id = :executio
 IS_CANCELLED: Final = """
 SELECT 1 FROM executions WHERE tenant = :tenant AND execution_id = :inherits AND state = 'cancelled'
 """
-# A request id is free where nobody holds it, its holder is past its time, or is the one that is inherited from.
+# A request id is free if no execution has it, or if that execution has expired or is the one to inherit from.
 CLAIM: Final = """
 INSERT INTO claims (tenant, request_id, execution_id, digest)
 VALUES (:tenant, :request_id, :execution_id, :digest)
@@ -101,11 +101,11 @@ WHERE tenant = :tenant AND execution_id = :execution_id ORDER BY position
 
 _UNLIMITED = 2**31 - 1
 FORGOTTEN_KEPT_S = 30 * 86_400.0
-"""How long the id of a forgotten execution is remembered, in seconds."""
+"""How long the id of a removed execution is remembered, in seconds."""
 
 
 class Database(Protocol):
-    """What runs the statements."""
+    """Runs the statements."""
 
     async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """Return the rows that `statement` finds."""
@@ -114,12 +114,12 @@ class Database(Protocol):
     async def change(
         self, statement: str, values: Mapping[str, object], change: Change | None = None
     ) -> Sequence[Sequence[Any]]:
-        """Run `statement`, which returns execution ids, in a transaction; tell `change` to who watches those."""
+        """Run `statement`, which returns execution ids, in a transaction; notify their watchers of `change`."""
         ...
 
 
 class KeptExecutions:
-    """The rows of executions that are not past their time; `now` (UTC) decides that."""
+    """Reads and changes the rows of executions that have not expired; `now` is the clock (UTC)."""
 
     def __init__(self, *, database: Database, now: Callable[[], datetime]) -> None:
         self._database = database
@@ -134,19 +134,19 @@ class KeptExecutions:
     async def select_kept(
         self, statement: str, tenant: str, execution_id: str, *, expiry: int, **extra: object
     ) -> Sequence[Sequence[Any]]:
-        """Return the rows of an execution that is still kept; column `expiry` tells until when."""
+        """Return the rows of an execution that has not expired; column number `expiry` holds its expire time."""
         if not is_storable(tenant, execution_id):
             raise build_not_found_error(execution_id)
         rows = await self._database.select(statement, {"tenant": tenant, "execution_id": execution_id, **extra})
         if not rows:
-            # Also where a LIMIT of 0 hides a row: `find` tells the difference.
+            # A LIMIT of 0 also returns no row; `find` then checks that the execution exists.
             return await self._explain_missing(tenant, execution_id, is_limited=extra.get("limit") == 0)
         if rows[0][expiry] is not None and rows[0][expiry] <= self._now().timestamp():
             raise build_expired_error(execution_id)
         return rows
 
     async def change(self, statement: str, tenant: str, execution_id: str, change: Change) -> None:
-        """Run a statement on an execution that is still kept, and tell its watchers of the `change`."""
+        """Run a statement on an execution that has not expired, and notify its watchers of the `change`."""
         values = {"tenant": tenant, "execution_id": execution_id, "now": self._now().timestamp()}
         if not is_storable(tenant, execution_id):
             raise build_not_found_error(execution_id)
@@ -164,9 +164,9 @@ class KeptExecutions:
 
 
 class SqlExecutionStore:
-    """An ExecutionStore over a database, without what each database does in its own way.
+    """An ExecutionStore over a database, without the methods that differ between databases.
 
-    One log holds at most `largest_log_bytes` of JSON. Ids of forgotten executions are remembered for 30 days.
+    One log holds at most `largest_log_bytes` of JSON. Ids of removed executions are remembered for 30 days.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class SqlExecutionStore:
     async def read(
         self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[LoggedEvent]:
-        """See ExecutionStore; what comes before an event that cannot be read is returned without it."""
+        """See ExecutionStore; if an event cannot be read, only the events before it are returned."""
         extra = {"after": after, "limit": _UNLIMITED if limit is None else limit}
         rows = await self._rows.select_kept(READ, tenant, execution_id, expiry=0, **extra)
         events: list[LoggedEvent] = []

@@ -90,14 +90,14 @@ RETURNING is_cancel_requested, is_keep_requested
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of a batch: the refusals in order, and which executions have more events."""
+    """The outcome of a batch: the refusals in order, and the executions that got new events."""
 
     refusals: list[ReasondError | None]
     grown: dict[str, None]
 
 
 class _FileDatabase:
-    """The statements of `SqlExecutionStore` on a file."""
+    """Runs the statements of `SqlExecutionStore` on a file."""
 
     def __init__(self, file: SqliteFile, watchers: Watchers) -> None:
         self._file = file
@@ -125,8 +125,8 @@ class _FileDatabase:
 class SqliteExecutionStore(SqlExecutionStore):
     """An ExecutionStore in a `SqliteFile`; `monotonic` (seconds) measures leases.
 
-    The lock of the file says that no other process writes: leases of an earlier process have run out when `open`
-    returns.
+    The lock of the file ensures that no other process writes; therefore the leases of an earlier process have expired
+    when `open` returns.
     """
 
     is_durable = True
@@ -147,7 +147,7 @@ class SqliteExecutionStore(SqlExecutionStore):
         self._monotonic = monotonic
 
     async def expire_leases(self) -> None:
-        """Let every lease run out, because whoever held one is gone; called once, at the start."""
+        """Expire every lease, because the processes that held them have ended; called once, at the start."""
         statement = "UPDATE executions SET lease_until = -1e300 WHERE state = 'running'"
         await self._file.write(lambda connection: connection.execute(statement).close(), then=_do_nothing)
 
@@ -228,7 +228,7 @@ class SqliteExecutionStore(SqlExecutionStore):
             ]
             return [one for one in taken if one is not None]
 
-        # Reading first: a look that finds nothing must not wait for the writer, nor keep it busy.
+        # Read first: a query that finds nothing must not wait for the writer or occupy it.
         if not await self._file.read(lambda connection: connection.execute(_FREE, wanted | {"limit": 1}).fetchall()):
             return []
         return await self._file.write(job, then=_do_nothing)
@@ -249,7 +249,7 @@ class SqliteExecutionStore(SqlExecutionStore):
             self._watchers.notify((execution_id,), Change.FOLLOWED)
 
     async def delete(self, tenant: str, execution_id: str) -> None:
-        """See ExecutionStore. Afterwards the content is in no file: pages are overwritten and the log is emptied."""
+        """See ExecutionStore. No file contains the content afterwards: pages are overwritten and the WAL is emptied."""
         await super().delete(tenant, execution_id)
         await self._file.erase()
 
@@ -280,7 +280,7 @@ class SqliteExecutionStore(SqlExecutionStore):
 def _take_over(
     connection: Connection, tenant: str, execution_id: str, lease: Lease, *, now_s: float, was_suspended: bool
 ) -> Recovery | None:
-    """Give a log to the owner of `lease`; None where somebody else has it by now, or a later release must have it."""
+    """Give a log to the owner of `lease`; None if another owner has it by now, or if it is left to a later release."""
     name = {"tenant": tenant, "execution_id": execution_id}
     state = ExecutionState.SUSPENDED if was_suspended else ExecutionState.RUNNING
     holder = {"owner": lease.owner, "until": now_s + lease.seconds, "state": state.value}
@@ -294,7 +294,7 @@ def _take_over(
 
 
 def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
-    """Keep a new execution, or return who holds its request id."""
+    """Store a new execution; return the claim on its request id, which may be another execution's."""
     inherits = bool(values["inherits"])
     if inherits and not connection.execute(sql.IS_CANCELLED, values).fetchone():
         values = values | {"inherits": ""}
@@ -310,19 +310,19 @@ def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
         connection.executemany(_INSERT, rows)
     if not made and not connection.execute(sql.EXISTS, values).fetchone():
         raise InternalError("an execution of another tenant has the same id")
-    # Counted, because a creation that is repeated may find its parent gone.
+    # Counted in the new log, because a repeated creation may find the parent already deleted.
     inherited = connection.execute(sql.INHERITED, values).fetchone()[0] if inherits else 0
     return Claim(execution_id=values["execution_id"], digest=values["digest"], inherited=inherited)
 
 
 def _claims(connection: Connection, values: dict[str, Any]) -> bool:
-    """Return whether the new execution has its request id now; the key to it may still be missing until the commit."""
+    """Return whether the new execution has its request id now; its row may still be missing until the commit."""
     connection.execute("PRAGMA defer_foreign_keys = ON")
     return connection.execute(sql.CLAIM, values).fetchone() is not None
 
 
 def _append_all(connection: Connection, rows: Sequence[PartRow | ReasondError], largest: int, now_s: float) -> _Outcome:
-    """Check every part against its log as the parts before left it, and write what is taken."""
+    """Check every part against its log after the parts before it, and write the accepted parts."""
     parts = [row for row in rows if not isinstance(row, ReasondError)]
     heads = _read_heads(connection, parts)
     taken_ids = {name for _, name in heads}
@@ -356,7 +356,7 @@ def _read_heads(connection: Connection, rows: Sequence[PartRow]) -> dict[tuple[s
 
 
 def _head_after(row: PartRow, before: StoredHead | None) -> StoredHead:
-    """Return the head of a log that has taken `row`."""
+    """Return the head of a log after `row` is appended."""
     execution = row.part.execution
     state = execution.state.value
     version, size = row.part.version + len(row.part.entries), row.size + (before.head.size if before else 0)
@@ -364,7 +364,7 @@ def _head_after(row: PartRow, before: StoredHead | None) -> StoredHead:
 
 
 def _is_repeated(connection: Connection, row: PartRow, head: StoredHead) -> bool:
-    """Return whether the log holds `row` already, as what was appended last."""
+    """Return whether `row` is already the last append of the log."""
     if not may_repeat(row.part, head.head) or row.body != head.body:
         return False
     execution = row.part.execution
@@ -374,7 +374,7 @@ def _is_repeated(connection: Connection, row: PartRow, head: StoredHead) -> bool
 
 
 def _create_all(connection: Connection, rows: Sequence[PartRow], now_s: float) -> None:
-    """Write the executions of parts that make their logs, as they are after the entries."""
+    """Insert the executions of parts that create their logs, in their state after the entries."""
     values = [
         creation_columns(row) | {"owner": owner_after(row), "until": now_s + creation.lease.seconds}
         for row in rows
@@ -411,4 +411,4 @@ def _find_expired(connection: Connection, now: float, limit: int) -> Sequence[Se
 
 
 def _do_nothing(_result: object) -> None:
-    """Tell nobody."""
+    """Do nothing: there is nobody to notify."""

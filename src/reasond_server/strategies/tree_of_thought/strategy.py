@@ -67,7 +67,8 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
     One call proposes all thoughts of an expansion; VALUE then judges each in a call of its own, VOTE all in one. BEAM
     keeps the b = beam_width best of each of d = max_depth levels; BEST_FIRST expands the b most promising nodes of the
     whole tree at once (UCT), until 8 expansions bring no better answer. A thought that marks an answer is a leaf. The
-    search ends at a leaf that scores 0.9 or more. The best leaf answers; without one a call, kept back from the
+    search ends at a leaf that scores 0.9 or more. The leaf whose way is judged best answers, a way being worth what its
+    weakest thought is worth; without one a call, kept back from the
     beginning, writes the answer from the best thought.
 
     Cost: at most min(max_model_calls, (1 + (d - 1) * b) * (1 + k) + 1) calls with BEAM and VALUE; with VOTE 2 in the
@@ -168,13 +169,20 @@ class TreeRun:
         return not (is_own_bound and are_calls_gone)
 
     def find_best_leaf(self) -> Node[TreeThought] | None:
-        """Return the answered leaf with the best score; of equals, one whose answer most leaves give."""
+        """Return the answered leaf whose way is judged best; of equals, one whose answer most of these give.
+
+        A way is worth what its weakest thought is worth, then what its leaf is. By the leaf alone a longer search would
+        do worse: the more leaves there are below thoughts that were judged bad, the surer one of them is overrated.
+        """
         leaves = self.search.solutions
-        answers = {leaf.node_id: normalize_answer(leaf.payload.answer) for leaf in leaves}
+        worth = {leaf.node_id: (min(node.score for node in leaf.path), leaf.score) for leaf in leaves}
+        most = max(worth.values(), default=None)
+        best = [leaf for leaf in leaves if worth[leaf.node_id] == most]
+        answers = {leaf.node_id: normalize_answer(leaf.payload.answer) for leaf in best}
         times = Counter(answers.values())
         return min(
-            leaves,
-            key=lambda leaf: (-leaf.score, -times[answers[leaf.node_id]], rank(leaf, seed=self.config.seed)),
+            best,
+            key=lambda leaf: (-times[answers[leaf.node_id]], rank(leaf, seed=self.config.seed)),
             default=None,
         )
 

@@ -175,6 +175,32 @@ async def test_of_equal_leaves_the_answer_that_most_give_wins() -> None:
     assert outcome.answer == "42"
 
 
+@pytest.mark.parametrize("search", ["beam", "best_first"])
+async def test_a_leaf_below_a_thought_that_was_judged_bad_does_not_answer_for_its_own_score_alone(search: str) -> None:
+    def propose(user: str) -> str:
+        if "Step 1: right" in user:
+            return "Thought 1: r <answer>42</answer>"
+        if "Step 1: wrong" in user:
+            return "Thought 1: w <answer>41</answer>\nThought 2: v <answer>41</answer>"
+        return "Thought 1: right\nThought 2: wrong"
+
+    def judge(shown: str) -> str:
+        scores = {"right": 9, "wrong": 1, "r": 8}
+        return f"<answer>{scores.get(shown.partition(chr(10))[0], 10)}</answer>"
+
+    _, steps, outcome = await run(FunctionModel(thinker(propose, judge)), search=search, max_depth=2)
+    assert {(step.answer, step.score) for step in steps if step.answer} == {("42", 0.8), ("41", 1.0)}
+    assert (outcome.answer, outcome.finish_reason) == ("42", FinishReason.ANSWERED)
+
+
+async def test_leaves_that_are_not_among_the_best_have_no_say_among_equals() -> None:
+    text = "Thought 1: a <answer>42</answer>\nThought 2: b <answer>41</answer>\nThought 3: c <answer>41</answer>"
+    judge = {"c": "<answer>1</answer>"}
+    model = FunctionModel(thinker(lambda _: text, lambda shown: judge.get(shown[:1], "<answer>8</answer>")))
+    _, _, outcome = await run(model)
+    assert outcome.answer == "42"
+
+
 async def test_a_thought_that_repeats_a_sibling_or_its_own_way_is_left_out() -> None:
     replies = {"": "Thought 1: add\nThought 2: ADD ", "Step 1: add": "Thought 1: add\nThought 2: halve"}
 
