@@ -134,7 +134,7 @@ async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left)
 
 @pytest.fixture(params=["the code of today", "every prompt is another"])
 def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change the prompts, as a later release may, so that no recorded call matches."""
+    """Run with today's prompts, and with changed ones, as in a later release, so that no recorded call matches."""
     if request.param == "every prompt is another":
         monkeypatch.setattr(
             "reasond_server.runs.run_journal.digest_of_request",

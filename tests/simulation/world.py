@@ -433,7 +433,7 @@ class Tools:
         """Do nothing: calls are not counted here."""
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
-        """Have the effect, which a crash may follow at once; the same key stands for the same call, in any life."""
+        """Cause the effect, after which the process may crash; the same key means the same call, in any process."""
         world = self._world
         world.require_right(self._process, WORKS_ON.get(), f"the tool call {call.name} {call.arguments_json}")
         await world.latency(0.5)
