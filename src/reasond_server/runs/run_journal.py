@@ -44,12 +44,13 @@ _HASHED_CHARACTERS: Final = 15
 
 
 def sum_spent(records: Iterable[Record]) -> Usage:
-    """Return the usage of all recorded model calls.
+    """Return what the model calls on record were charged with.
 
     Raises:
-        ReplayError: a record cannot be read.
+        ReplayError: a record cannot be read. The result of an effect may be any JSON and is read when it is asked for.
     """
-    return sum((usage_in(record.body) for record in records if record.key.startswith(f"{_MODEL}:")), NOTHING)
+    read = (record.body for record in records if not record.key.partition(":")[0].endswith(RESULT))
+    return sum(map(usage_in, read), NOTHING)
 
 
 class RecordSink(Protocol):
