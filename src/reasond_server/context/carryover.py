@@ -223,7 +223,7 @@ class Carryover:
 
     @property
     def _order(self) -> Sequence[NoteField]:
-        """The order of the fields: in hybrid mode findings are first, because prefix caches can reuse what only grows."""
+        """The order of the fields. In hybrid mode findings are first: they only grow, which suits prefix caches."""
         if self.mode is not CarryoverMode.HYBRID:
             return tuple(NoteField)
         return (NoteField.FINDINGS, *(name for name in NoteField if name is not NoteField.FINDINGS))

@@ -180,7 +180,7 @@ class TagParser:
         return self._kind.value.startswith(found[2].lower())
 
     def _is_fence_forgotten(self, kind: TagKind) -> bool:
-        """Return whether the open fence should have ended with the tag; if so, remove a closing tag from the content."""
+        """Return whether the open fence should have ended with the tag; if so, remove the tag from the content."""
         whole = "".join(self._content)
         fenced = "".join(self._content[self._fence_from :])
         depth, end = 0, len(fenced)
