@@ -59,6 +59,18 @@ class Caller:
         return events
 
 
+def round_percentages(told: Any) -> Any:
+    """Return an answer over JSON-RPC of before with one decimal in what is in per cent, as it has now."""
+    if isinstance(told, list):
+        return [round_percentages(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    return {
+        name: round(value, 1) + 0.0 if name.endswith("_pct") else round_percentages(value)
+        for name, value in told.items()
+    }
+
+
 def add_later_keys(told: Any) -> Any:
     """Return an answer over JSON-RPC of before, with the keys that it has now: `is_measured` of savings."""
     if isinstance(told, list):

@@ -1,6 +1,7 @@
 """Declared kinds as JSON: their fields by name, in the order that they declare.
 
-Enumerations are their lower-case words, lengths of time whole milliseconds (`_ms`), and what is not known is null.
+Enumerations are their lower-case words, lengths of time whole milliseconds (`_ms`), shares in per cent (`_pct`) have one
+decimal, as in seed 001, and what is not known is null.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def _object(cls: type, value: str) -> str:
 
 
 def _member(name: str, field: Field | None, value: str) -> str:
-    """Return the source of a key with its value; a computed one, which is no field, is shown as it is."""
+    """Return the source of a key with its value; a computed one, which is no field, is shown as it is but for `_pct`."""
+    if name.endswith("_pct"):
+        # Adding zero makes 0.0 of -0.0.
+        return f"{name!r}: round({value}, 1) + 0.0"
     if field is None:
         return f"{name!r}: {value}"
     if field.type is float and name.endswith("_s"):
