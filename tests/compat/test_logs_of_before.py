@@ -1,4 +1,4 @@
-"""A log of each strategy as callers read it, byte for byte: times, ids and replies are given, so only code can differ.
+"""A log of each strategy as callers read it, byte for byte: times, ids and replies are fixed, so only code can differ.
 
 `PYTHONPATH=. OLD/.venv/bin/python tests/compat/test_logs_of_before.py` writes them with the code of another tree.
 """
@@ -62,8 +62,8 @@ QUESTIONS: Final = {
 }
 
 
-# Decision 0025: one pass is measured by the prompts that were sent, and the share of the prompt holds every fence.
-# "failed": the call that broke off is estimated with the tools that it offered.
+# Decision 0025: one pass is measured by the sent prompts, and the prompt's share includes every fence.
+# "failed": the estimate of the interrupted call includes the offered tools.
 _OTHER_FIGURES: Final = {
     "failed": (
         ('"input_tokens": "416"', '"input_tokens": "1447"'),
@@ -95,9 +95,9 @@ _OTHER_FIGURES: Final = {
 
 
 def read_golden(name: str) -> str:
-    """Return the log of before, with the figures that are meant to be others now.
+    """Return the earlier log, with the figures that have changed on purpose.
 
-    Its last value is what JSON-RPC answers, which rounds what is in per cent; gRPC shows it as it was computed.
+    The last value is the answer over JSON-RPC, which rounds percentages. gRPC shows them as they were computed.
     """
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     for before, now in _OTHER_FIGURES.get(name, ()):
@@ -108,7 +108,7 @@ def read_golden(name: str) -> str:
 
 
 def reply(request: ChatRequest) -> Reply:
-    """Return what the model writes, endlessly where it is asked for much."""
+    """Return the reply of the model, without end if the question asks for a long one."""
     question = QUESTIONS[name_of(question_of(request))]
     if question.fails_at is not None and sum(bool(each.tool_calls) for each in request.messages) == question.fails_at:
         return Reply(text="half a thought", error=ModelFailedError("The model broke off"), error_after=6)
@@ -119,7 +119,7 @@ def reply(request: ChatRequest) -> Reply:
 
 @asynccontextmanager
 async def serve(folder: Path) -> AsyncGenerator[Caller, None]:
-    """Serve with times that stand still, ids that are counted and one nonce."""
+    """Serve with a fixed time, counted ids and one nonce."""
     ids = count(1)
     clock = replace(
         system_clock(),
@@ -139,18 +139,18 @@ async def serve(folder: Path) -> AsyncGenerator[Caller, None]:
 
 
 async def log(caller: Caller, question: Question) -> str:
-    """Ask, and return everything that can be read of it afterwards, an event per line."""
+    """Run the question and return all that can be read of it afterwards, one event per line."""
     stream = caller.client.reason_iterations(**question.task, request_id=f"golden-{question.name}", keep_running=True)
     execution_id = (await anext(aiter(stream))).execution_id
     await caller.events(execution_id)
     told = await caller.whole(execution_id, has_jsonrpc=True)
     lines = [json.dumps(each) for each in (*told["events"], told["execution"], told["jsonrpc"])]
-    # The ids of calls are counted with those of executions.
+    # Ids of calls and executions come from one counter.
     return "[\n" + ",\n".join(lines).replace(execution_id, "EXECUTION") + "\n]\n"
 
 
 async def write_logs(folder: Path) -> dict[str, str]:
-    """Return the logs of all questions by their names."""
+    """Return the logs of all questions by name."""
     async with serve(folder) as caller:
         return {name: await log(caller, question) for name, question in QUESTIONS.items()}
 

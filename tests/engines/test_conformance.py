@@ -1,4 +1,4 @@
-"""The models of this package over a real engine do what every model must, under both protocols."""
+"""The conformance checks for models, run for this package's models over a real engine, with both protocols."""
 
 from __future__ import annotations
 

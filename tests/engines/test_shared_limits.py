@@ -1,4 +1,4 @@
-"""Limits of requests that several servers share, and what holds while Redis is gone: over a real Redis."""
+"""Request limits that several servers share, and the limits while Redis is unreachable: over a real Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def keys_in(redis: Redis) -> list[str]:
 
 
 async def round_trips(redis: Redis) -> int:
-    """Return how many there were since this was asked before: scripts, and what is given back without one."""
+    """Return the round trips since the last call of this function: scripts, and releases made without a script."""
     statistics = await redis.info("commandstats")
     await redis.config_resetstat()
     return sum(statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "zrem", "script|load"))

@@ -89,7 +89,7 @@ async def test_a_place_that_is_released_while_it_is_renewed_does_not_come_back(r
     assert await slots.take("alice", "two")
     renewing = asyncio.create_task(slots.renew())
     await asyncio.sleep(0)
-    # Given back, and that is told to Redis before the renewal is.
+    # The release reaches Redis before the renewal does.
     slots.release("alice", "one")
     await renewing
     assert await redis.zrange(slots._build_key("alice"), 0, -1) == [b"two"]

@@ -112,7 +112,7 @@ async def test_tokens_that_nobody_can_give_back_stay_spent(redis_server: RedisSe
 
 
 async def test_a_debt_is_kept_until_it_is_paid_off(redis: Redis) -> None:
-    """The retry that the caller is told must not come after Redis forgets why."""
+    """The retry time given to the caller must not be later than the moment at which Redis forgets the debt."""
     ledger = RedisTokenLedger(redis=redis, limits=TokenLimits(per_minute=100))
     reservation = await ledger.reserve("alice", least=1, most=100)
     await ledger.settle(reservation, used=5000)

@@ -1,4 +1,4 @@
-"""Model servers that write the closing tag themselves: what the call had is theirs to say, if they say it soon."""
+"""Model servers that write the closing tag themselves: usage and finish sent soon after the tag are still used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STRATEGIES = ("chain_of_thought", "react", "self_consistency", "bounded_context"
 
 
 def answering(*after: bytes, then: Script | None = None) -> Script:
-    """Return a script that writes an answer with its closing tag, `after` that, and then does as `then` says."""
+    """Return a script that writes an answer with its closing tag, then `after`, and then runs `then`."""
 
     async def script(conversation: Conversation) -> None:
         await conversation.send(OPEN_HEAD)
@@ -59,7 +59,7 @@ async def silent(conversation: Conversation) -> None:
 
 
 async def hear_reply(server: Upstream, **options: Any) -> ModelReply:
-    """Hear one call of a model over `server`."""
+    """Return the reply of one call of a model over `server`."""
     async with backend(server, **options) as one:
         call = hear(model=one.model, messages=MESSAGES, max_tokens=100, temperature=0.5)
         async with aclosing(call) as pieces:

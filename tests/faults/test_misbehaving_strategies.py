@@ -1,4 +1,4 @@
-"""Strategies of third parties that break their contract: the server lives, the client gets an answer, the log ends."""
+"""Third-party strategies that break their contract: the server stays up, the client gets an answer, the log ends."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ RUNNING = 1
 
 
 class RudeError(BaseException):
-    """What no `except Exception` catches."""
+    """An exception that `except Exception` does not catch."""
 
 
 @asynccontextmanager
 async def serve(behaviour: Behaviour) -> AsyncIterator[tuple[AsyncClient, Listening, Misbehaving]]:
-    """Serve a strategy that misbehaves and one that does not; stopping the server is bounded too."""
+    """Serve a strategy that misbehaves and one that does not; the stop of the server has a time limit too."""
     naughty = Misbehaving(behaviour)
     try:
         async with asyncio.timeout(SOON):

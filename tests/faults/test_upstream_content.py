@@ -1,4 +1,4 @@
-"""What happens when a server sends something else than the protocol says."""
+"""Server responses that violate the protocol."""
 
 from __future__ import annotations
 

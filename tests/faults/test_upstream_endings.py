@@ -1,4 +1,4 @@
-"""How calls end: reasons, usage, stop strings, the order of what comes."""
+"""Ends of calls: reasons, usage, stop strings, the order of events."""
 
 from __future__ import annotations
 

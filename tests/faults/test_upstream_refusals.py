@@ -1,4 +1,4 @@
-"""What happens when a server says no: in which words it is told, and when the call is made again."""
+"""Refusals by the server: our error for each, and whether the call is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop with a time of its own."""
+"""Tests of the event loop with virtual time."""
 
 import asyncio
 import contextvars

@@ -205,7 +205,7 @@ def test_bounded_context_metrics_have_the_keys_of_both_seeds() -> None:
     }
 
 
-def test_shares_in_per_cent_have_one_decimal() -> None:
+def test_percentages_have_one_decimal() -> None:
     exact = replace(SAVINGS, attention_pct=18.99967922619489, tokens_pct=-73.2943469785575, kv_read_pct=-0.04)
     shown = mapping.metrics_json(result("bounded_context", replace(BOUNDED, savings=exact)).metrics)
     specific = shown["strategy_specific"]

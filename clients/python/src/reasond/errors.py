@@ -138,6 +138,7 @@ _CLASS_BY_REASON: Final[Mapping[str, type[ReasondError]]] = MappingProxyType(
         "CONTENT_FILTERED": ModelError,
         "CURSOR_EXPIRED": NotFoundError,
         "METHOD_NOT_FOUND": InvalidRequestError,
+        "NOT_RESUMABLE": InternalError,
     }
 )
 
