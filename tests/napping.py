@@ -54,7 +54,7 @@ class NappingKind:
     kind: str = NAPPING
 
     def create(self, naps: Sequence[float], **request: Any) -> NappingWork:
-        """Return work that takes one step for each of the `naps`, seconds; after a nap of 0 it goes straight on."""
+        """Return work with one step per nap of `naps` (in seconds); after a nap of 0 the next step follows at once."""
         return NappingWork(self, naps, WorkRequest(**{"tenant": "acme", "keep_running": True, **request}))
 
     def revive(self, plan: Plan, recovery: Recovery) -> NappingWork:

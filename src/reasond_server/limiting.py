@@ -32,7 +32,7 @@ class Limiting:
     tokens: RedisTokenLedger | None = None
 
     async def aclose(self) -> None:
-        """Release the remaining reservations, and close the connections."""
+        """Release the remaining permits and reservations, and close the connections."""
         await self.callers.aclose()
         if self.slots is not None:
             await self.slots.aclose()

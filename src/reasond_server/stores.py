@@ -58,8 +58,8 @@ async def open_stores(
 ) -> Stores:
     """Open the stores at `url`: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
 
-    `max_agents` bounds the agents of all tenants, `max_agents_per_tenant` those of each (None: only the former).
-    `max_executions` and `max_bytes` bound the memory store, `synchronous` and `max_file_bytes` are SQLite's.
+    `max_agents` limits the agents of all tenants together, `max_agents_per_tenant` those of each (None: no limit).
+    `max_executions` and `max_bytes` limit the memory store; `synchronous` and `max_file_bytes` apply to SQLite.
 
     Raises:
         SettingsError: the database cannot be used, with the reason and the remedy.

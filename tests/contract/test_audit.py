@@ -1,4 +1,4 @@
-"""Over both wires a call is one line of the audit log, and names the execution that it starts or concerns."""
+"""Over both wires a call is one line of the audit log, with the id of the execution that it starts or uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 def read_audit(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
-    """Return what was decided since the last time."""
+    """Return the decisions since the last call."""
     lines: list[dict[str, Any]] = [vars(record) for record in caplog.records if record.name == "reasond.audit"]
     text = json.dumps([{name: str(value) for name, value in line.items()} for line in lines])
     assert "walrus" not in text

@@ -1,4 +1,4 @@
-"""The tables of docs/strategies/bounded_savings.md are what code and benchmarks work out, as others did before."""
+"""The tables of docs/strategies/bounded_savings.md agree with the code, the benchmarks and earlier figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 def test_with_the_prompt_outside_the_window_the_figures_worked_out_before_come_out(
     chunk_size: int, carryover_size: int, windows: int, figures: tuple[float | None, ...]
 ) -> None:
-    """The figures are tokens, tokens against re-prompting, attention, KV reads and peak; None where none is known."""
+    """The figures are tokens, tokens against re-prompting, attention, KV reads and peak; None if unknown."""
     point = at(chunk_size, carryover_size, windows=windows, is_prompt_inside=False)
     one = point.single_pass
     found = (one.tokens_pct, point.reprompt.tokens_pct, one.attention_pct, one.kv_read_pct, one.peak_context_pct)

@@ -1,4 +1,4 @@
-"""The figures on the pages of tree_of_thought and self_consistency are those that the benchmark wrote."""
+"""The figures on the pages of tree_of_thought and self_consistency are those of the benchmark's results."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Together:
 
 
 async def make_token(environ: Mapping[str, str]) -> str:
-    """Return a token that may do everything."""
+    """Return a token with all permissions."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND, "token", "--subject", "anna", "--permission", "admin", env=environ, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""The command as its users know it: real processes, a real server, real signals."""
+"""The command as users run it: real processes, a real server, real signals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REMEDY = "The only Remedy is a most serene and quiet Air"
 def run(
     *arguments: str, environ: Mapping[str, str] | None = None, stdin: str = "", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `reasond` to its end; no traceback may appear, whatever it is asked."""
+    """Run `reasond` to its end; its output must never contain a traceback."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         env={**os.environ, **(environ or {})},
@@ -55,7 +55,7 @@ def run(
 
 
 def caller(server: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of somebody who calls `server`."""
+    """Return the environment of a caller of `server`."""
     return {"REASOND_TARGET": server["grpc"], "REASOND_TOKEN": server["token"]}
 
 
@@ -125,7 +125,7 @@ def test_help_imports_nothing_that_a_command_needs() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
-    # coverage, where it measures subprocesses, imports rich and others for itself
+    # coverage imports rich and other packages itself when it measures subprocesses
     assert done.stdout.splitlines()[-1] == "[]" or "COVERAGE_PROCESS_CONFIG" in os.environ
 
 
@@ -275,7 +275,7 @@ def test_a_run_can_be_followed_again_from_any_event(dev_server: Mapping[str, str
 
 @contextmanager
 def start_command(arguments: list[str], server: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Start `reasond` as a caller of `server`; it is gone when the block ends."""
+    """Start `reasond` as a caller of `server`; it is ended with the block."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         env={**os.environ, **caller(server)},
@@ -463,7 +463,7 @@ def test_the_demo_answers_from_the_book_whatever_the_user_has_set(tmp_path: Path
 
 
 def terminal_output(*arguments: str, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Run `reasond` on a terminal of its own; return its exit code and what the terminal got."""
+    """Run `reasond` on its own terminal; return its exit code and the terminal's output."""
     mine, its = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *arguments], env={**os.environ, "TERM": "xterm-256color", **environ}, stdout=its, stderr=its

@@ -1,4 +1,4 @@
-"""The real core behind the real gRPC server: what a client sees of starting, leaving, resuming and draining."""
+"""The real core behind the real gRPC server: starting, leaving, resuming and draining as a client sees them."""
 
 from __future__ import annotations
 

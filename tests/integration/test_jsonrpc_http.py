@@ -1,4 +1,4 @@
-"""Seed 001's examples as golden cases: a real core, the embedded model, a real socket, curl."""
+"""The examples of seed 001 as golden cases: a real core, the embedded model, a real socket, curl."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS_KEYS = ["total_tokens", "execution_time_ms", "strategy_specific"]
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    """A site with the embedded model and, as seed 000's example has it, chain of thought by default."""
+    """A site with the embedded model and chain of thought as the default, as in the example of seed 000."""
     async with AsyncExitStack() as stack:
         settings = Settings(reasoning=ReasoningSettings(default_strategy="chain_of_thought"))
         yield await serve(stack, DemoModel(), settings=settings)
@@ -212,7 +212,7 @@ async def test_curl_watches_an_execution(site: Site, required_program: Callable[
 
 
 async def curl(program: str, *arguments: str) -> str:
-    """Run curl while this loop serves it, and return what it prints."""
+    """Run curl while this event loop serves it, and return its output."""
     process = await asyncio.create_subprocess_exec(
         program, "--silent", "--show-error", "--fail", *arguments, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Limits by caller through whole servers, over both wires."""
+"""Limits per caller on whole servers, over both wires."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_strategy_counts_by_its_weight() -> None:
 
 
 class Gated:
-    """A model that answers once it may, and tells that it was asked."""
+    """A model that answers after its release, and signals each call."""
 
     def __init__(self) -> None:
         self.is_asked = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a real server exposes after real calls: each is counted once, in the room where it happened."""
+"""The metrics of a real server after real calls: each call is counted once, in the right place."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LIMIT_S = 180.0
 
 @contextmanager
 def over_http(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server process on `port`, or on one of its own."""
+    """Run a server process on `port`, or on a free one."""
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), "http", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -54,7 +54,7 @@ def stdio(*args: str, **changed: Any) -> McpOptions:
 
 @contextmanager
 def logs_to(stream: io.StringIO) -> Iterator[None]:
-    """The process logs as a server does, to `stream`."""
+    """Log to `stream` in the server's format."""
     loggers = [logging.getLogger(name) for name in (None, "uvicorn", "mcp", "client")]
     handlers, levels = loggers[0].handlers[:], [each.level for each in loggers]
     configure(stream, is_human=False)
@@ -68,7 +68,7 @@ def logs_to(stream: io.StringIO) -> Iterator[None]:
 
 
 class ListedServer(McpServer):
-    """Sets `listed` whenever the tools were listed."""
+    """Sets `listed` whenever the tools have been listed."""
 
     def __init__(self, options: McpOptions) -> None:
         super().__init__(options, jitter=lambda: 0.0)

@@ -217,7 +217,7 @@ class ReasoningService:
         subscriber = SilentSubscriber()
         run.subscribers.attach(subscriber)
         try:
-            result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with no other
+            result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with a Result
             if result is None:
                 raise _why_gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)

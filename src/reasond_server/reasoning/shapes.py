@@ -55,7 +55,7 @@ def check_shape(value: ValueT, *, before: object = None) -> ValueT:
         kept = _check_field(given, hint, items, name, None if known is None else getattr(known, name))
         if kept is not given:
             changed[name] = kept
-    return replace(value, **changed) if changed else value  # type: ignore[type-var]  # likewise
+    return replace(value, **changed) if changed else value  # type: ignore[type-var]  # known to be a dataclass
 
 
 def is_unicode(text: object) -> bool:

@@ -87,4 +87,4 @@ TABLE: Final[Mapping[Phase, Mapping[Trigger, Phase]]] = {
 def advance(phase: Phase, trigger: Trigger) -> Phase:
     """Return the phase after `trigger`; `phase` itself if the trigger changes nothing."""
     moves = TABLE[phase]
-    return moves[trigger] if trigger in moves else phase  # noqa: SIM401 - `get` is a call, for every run three times
+    return moves[trigger] if trigger in moves else phase  # noqa: SIM401 - `get` is a call, three times for every run

@@ -44,10 +44,10 @@ _HASHED_CHARACTERS: Final = 15
 
 
 def sum_spent(records: Iterable[Record]) -> Usage:
-    """Return what the model calls on record were charged with.
+    """Return the usage of all recorded model calls.
 
     Raises:
-        ReplayError: a record cannot be read. The result of an effect may be any JSON and is read when it is asked for.
+        ReplayError: a record cannot be read. The result of an effect may be any JSON; it is read only when needed.
     """
     read = (record.body for record in records if not record.key.partition(":")[0].endswith(RESULT))
     return sum(map(usage_in, read), NOTHING)

@@ -71,8 +71,8 @@ class RunTrace:
     def open(self) -> OpenSpan:
         """Return the span of the step in progress, which began when the last one ended; call it only if traced."""
         if self._step is None:
-            assert self.tracing is not None  # noqa: S101 - nobody has the scope of a run that is not traced
-            assert self._span is not None  # noqa: S101 - likewise
+            assert self.tracing is not None  # noqa: S101 - only traced runs have this scope
+            assert self._span is not None  # noqa: S101 - as above
             attributes = {"openinference.span.kind": "CHAIN"}
             self._step = self.tracing.part(STEP_SPAN, attributes, parent=self._span, began_ns=self._since_ns)
         return self._step
