@@ -190,7 +190,7 @@ async def test_a_database_that_is_gone_is_counted_as_a_failure_of_the_store(tmp_
                     pass
 
 
-async def test_a_run_that_a_dead_process_left_is_counted_by_the_one_that_goes_on(tmp_path: Path) -> None:
+async def test_a_run_of_a_dead_process_is_counted_by_the_one_that_resumes_it(tmp_path: Path) -> None:
     began = asyncio.Event()
 
     async def never(conversation: Conversation) -> None:

@@ -243,7 +243,7 @@ async def test_done_without_a_finish_reason_is_an_error_because_a_limit_may_have
         assert server.calls == 1
 
 
-async def test_what_goes_wrong_after_the_finish_reason_does_not_matter() -> None:
+async def test_faults_after_the_finish_reason_are_ignored() -> None:
     async def hang_after_finish(conversation: Conversation) -> None:
         await conversation.send(OPEN_HEAD + chunk("Hello") + chunk(finish="stop"))
         await conversation.until_gone()

@@ -264,7 +264,7 @@ async def test_workers_end_by_themselves_when_their_supervisor_is_killed(tmp_pat
         await both.until_told("ended")
 
 
-async def test_a_store_that_cannot_be_used_is_told_once_and_ends_the_supervisor(tmp_path: Path) -> None:
+async def test_an_unusable_store_is_reported_once_and_ends_the_supervisor(tmp_path: Path) -> None:
     async with together(tmp_path, "postgresql://nobody@127.0.0.1:1/none") as both:
         assert await both.process.wait() == ExitCode.BAD_REQUEST
         await both.until_told("ended")

@@ -247,7 +247,7 @@ async def test_a_stranger_neither_has_a_trace_kept_nor_writes_into_one() -> None
         assert [f"{link.context.trace_id:032x}" for link in span.links] == [TRACE]
 
 
-async def test_what_strangers_name_does_not_name_a_span_and_probes_have_none() -> None:
+async def test_names_from_strangers_name_no_span_and_probes_have_no_span() -> None:
     spans = Spans()
     async with running_server(spans=spans.sink) as listening:
         async with grpc.aio.insecure_channel(listening.grpc) as channel:

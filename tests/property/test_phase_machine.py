@@ -279,9 +279,7 @@ class Phases(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
-def test_whatever_happens_leads_where_the_table_says(
-    store: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_every_transition_is_one_of_the_table(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     numbers = iter(range(10**6))
     url = request.getfixturevalue("postgres_url") if store == "postgres" else ""
 

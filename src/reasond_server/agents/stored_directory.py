@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _VERSION = 1
 _TRIES = 3
 _ALIVE = "(expire_time IS NULL OR expire_time > :now)"
-_FIND = f"SELECT body FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND {_ALIVE}"  # noqa: S608 - ours
+_FIND = f"SELECT body FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND {_ALIVE}"  # noqa: S608 - constants
 _PAGE = f"""
 SELECT body FROM agents WHERE tenant = :tenant AND agent_id > :after AND {_ALIVE} ORDER BY agent_id LIMIT :size
-"""  # noqa: S608 - ours
+"""  # noqa: S608 - constants
 _COUNT = f"""
 SELECT count(*), count(CASE WHEN tenant = :tenant THEN 1 END) FROM agents WHERE {_ALIVE}
-"""  # noqa: S608 - ours
+"""  # noqa: S608 - constants
 # A statement changes nothing if its caller read an older state; the caller then reads again.
 _INSERT = """
 INSERT INTO agents (tenant, agent_id, etag, body, expire_time) VALUES (:tenant, :agent_id, :etag, :body, :expire_time)
@@ -63,7 +63,7 @@ class AgentRows(Protocol):
         ...
 
     async def change(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-        """Run a statement in a transaction of its own and return its rows."""
+        """Run a statement in its own transaction and return its rows."""
         ...
 
 

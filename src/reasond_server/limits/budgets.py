@@ -1,4 +1,4 @@
-"""Token budgets of callers: tokens are reserved before a model call and settled with what it used.
+"""Token budgets of callers: tokens are reserved before a model call and settled with the tokens that it used.
 
 Each caller has a bucket for a minute and one for a day. A bucket holds its limit and refills evenly over its time. A
 reservation never overdraws a bucket: the call gets fewer tokens if they are enough for it, else it is refused. If a

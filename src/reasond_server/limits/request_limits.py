@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Cleanup: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """The part of a slot's release that must be awaited; the rest is already done."""
 
-# The slots of lives before these have expired or were moved earlier.
+# Slots of still earlier lives have expired or were moved before.
 _LIVES: Final = 16
 
 
@@ -242,7 +242,10 @@ class RequestGate:
 
 
 def _name_slot(name: str, life: int) -> str:
-    """Return the name of the slot of one life of an execution; the slots of two lives may be released in any order."""
+    """Return the name of the slot for one life of an execution, which is its time in one process.
+
+    Each life has its own name, so that the slots of two lives may be released in any order.
+    """
     return name if life == 1 else f"{name}:{life}"
 
 

@@ -212,7 +212,7 @@ def _read_state(connection: psycopg.Connection[tuple[Any, ...]]) -> SchemaState:
     )
     names, row = {name for (name,) in rows}, None
     if VERSION_TABLE in names:
-        row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}".encode()).fetchone()  # noqa: S608 - ours
+        row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}".encode()).fetchone()  # noqa: S608 - a constant
     return state_of_tables(names, None if row is None else row[0])
 
 

@@ -100,7 +100,7 @@ class SqliteFile:
         return self._identity is not None and _read_identity(self._path) == self._identity
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
-        """Run `job` in a transaction of its own; call `then` on the event loop after the commit.
+        """Run `job` in its own transaction; call `then` on the event loop after the commit.
 
         `then` is called even if the caller is cancelled meanwhile, because the commit still happens.
         """
@@ -114,7 +114,7 @@ class SqliteFile:
         return await asyncio.shield(future)
 
     async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
-        """Run `job`, which only reads, in a transaction of its own."""
+        """Run `job`, which only reads, in its own transaction."""
         return await _submit(self._reading, self._run_read, job)
 
     async def erase(self) -> None:
@@ -198,7 +198,7 @@ def migrate_file(path: Path) -> None:
 
 
 def read_file_state(path: Path) -> SchemaState:
-    """Return the state of the file's schema; the file is not changed or locked. Raises as `SqliteFile.open` does."""
+    """Return the state of the schema without changing or locking the file. Raises the errors of `SqliteFile.open`."""
     if not path.exists():
         return SchemaState.EMPTY
     with _refuse_unusable(path), closing(_connect_reader(path, "NORMAL")) as connection:

@@ -229,7 +229,7 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = MappingProxyType(
         "Store and process": SERVER,
     }
 )
-"""The metrics in the order of the documentation."""
+"""The metrics by group, in the order of the documentation."""
 
 CATALOGUE: Final[Mapping[str, Metric]] = MappingProxyType(
     {metric.name: metric for group in GROUPS.values() for metric in group}

@@ -105,7 +105,7 @@ class RunToolbox:
         return tool is not None and tool.is_idempotent
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Count a call that the run made before a restart; the logged part of its result can be read again."""
+        """Count a call that the run made before it was resumed; the logged part of its result can be read again."""
         self._calls += 1
         if not result.is_error and call.name != READ_TOOL_RESULT:
             self._memory.keep(call.call_id, result.result_json)
@@ -168,7 +168,7 @@ class RunToolbox:
     async def _invoke(self, tool: Tool, arguments: Json, call: ToolCall, key: str) -> object:
         """Return the tool's result, or a failure if the time-out passes first.
 
-        The tool runs in a task of its own; a task that does not stop when it is cancelled is abandoned.
+        The tool runs in its own task; a task that does not stop when it is cancelled is abandoned.
         """
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         context = ToolContext(

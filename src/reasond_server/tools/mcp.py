@@ -378,7 +378,7 @@ class McpTool:
         return self._violations(arguments)
 
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
-        """Call the server. Raises as `McpServer.call`."""
+        """Call the server. Raises the same errors as `McpServer.call`."""
         return await self._server.call(self._told_name, arguments, idempotency_key=context.idempotency_key)
 
 

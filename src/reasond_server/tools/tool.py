@@ -165,7 +165,7 @@ class ModelledTool(ABC, Generic[ArgumentsT]):
 
     @abstractmethod
     async def call(self, arguments: ArgumentsT, context: ToolContext) -> object:
-        """Do the work and return a value that JSON can hold. Raises as `Tool.invoke`."""
+        """Do the work and return a value that JSON can hold. Raises the same errors as `Tool.invoke`."""
 
 
 # Cached, because it is slow to build a schema, and the schema of a class never changes.

@@ -35,7 +35,7 @@ class Toolbox(Protocol):
         ...
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
-        """Count a call that the run made before a restart, and keep its result for reading."""
+        """Count a call that the run made before it was resumed, and keep its result for reading."""
         ...
 
 
