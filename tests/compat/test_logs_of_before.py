@@ -155,7 +155,7 @@ async def write_logs(folder: Path) -> dict[str, str]:
         return {name: await log(caller, question) for name, question in QUESTIONS.items()}
 
 
-async def test_callers_read_the_logs_of_before_byte_for_byte(tmp_path: Path) -> None:
+async def test_callers_read_earlier_logs_byte_for_byte(tmp_path: Path) -> None:
     logs = await write_logs(tmp_path)
     assert set(logs) == {path.stem for path in GOLDEN.glob("*.json")}
     for name, text in logs.items():

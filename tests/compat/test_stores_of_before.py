@@ -111,7 +111,7 @@ async def follow_all(caller: Caller, execution_id: str, question: Question) -> l
 
 
 @pytest.mark.parametrize("left", WITH_ENDED, ids=name_store, indirect=True)
-async def test_what_had_ended_reads_as_it_did_and_is_not_asked_again(left: Left) -> None:
+async def test_ended_executions_read_as_before_and_make_no_model_call(left: Left) -> None:
     shown = left.shown
     assert set(shown["ended"]) == {question.name for question in ENDED}
     assert set(shown["redacted"]) == {question.name for question in REDACTED}
