@@ -55,7 +55,7 @@ def requirements(*, dev: bool) -> list[str]:
 
 
 def is_up_to_date(*, dev: bool) -> bool:
-    """Return whether .venv holds what it should."""
+    """Return whether .venv has the required content."""
     return (VENV / "bin" / "python").exists() and all(
         stamp.exists() and stamp.read_text(encoding="utf-8") == key() for stamp in stamps(dev=dev)
     )

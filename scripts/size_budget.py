@@ -212,7 +212,7 @@ def find_bases(entry: Class, known: Mapping[str, Class]) -> list[Class]:
 
 
 def main() -> int:
-    """Print the table and return 1 where a figure is over its limit."""
+    """Print the table and return 1 if a figure is over its limit."""
     modules = read_modules(ROOT)
     figures = list_measures(modules)
     print(f"{len(modules)} modules, {sum(len(module.functions) for module in modules)} functions")
