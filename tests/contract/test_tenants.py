@@ -42,7 +42,7 @@ SERVICES = (
 RPCS = {method.name: method for service in SERVICES for method in service.methods}
 NAMING = re.compile(r"execution_id|agent_id|agent|resume|page_token|last_event_id")
 
-# # A request of each RPC; {…} is replaced by a name. The fields in `UNNAMED`, which no request here sets, do not name
+# A request of each RPC; {…} is replaced by a name. The fields in `UNNAMED`, which no request here sets, do not name
 # stored objects.
 CALLS: Mapping[str, Any] = {
     "Reason": {"task": {"query": "What is 6 times 7?", "agent": "{agent_id}"}},

@@ -46,7 +46,7 @@ async def scrape(address: str) -> Found:
 async def until(address: str, holds: Callable[[Found], bool]) -> Found:
     """Scrape until `holds`."""
     async with asyncio.timeout(LIMIT_S):
-        while not holds(found := await scrape(address)):  # noqa: ASYNC110 - a scrape is all that can be asked
+        while not holds(found := await scrape(address)):  # noqa: ASYNC110 - the state is visible only in a scrape
             await asyncio.sleep(0.05)
     return found
 

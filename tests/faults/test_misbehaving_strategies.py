@@ -74,7 +74,7 @@ def yielding(*events: Any) -> Behaviour:
 ILL_FORMED: dict[str, Any] = {
     "no event at all": None,
     "text": "hello",
-    "a step of no kind": Step(detail={"a": 1}, answer_found=False, metrics=METRICS),  # type: ignore[arg-type]  # so be it
+    "a step of no kind": Step(detail={"a": 1}, answer_found=False, metrics=METRICS),  # type: ignore[arg-type]  # wrong on purpose
     "metrics of no kind": Step(detail=Thought(text="x"), answer_found=False, metrics="fast"),  # type: ignore[arg-type]  # likewise
     "a step with half a character": step(text="\ud800"),
     "a thought with half a character": Step(detail=Thought(text="\ud800"), answer_found=False, metrics=METRICS),
@@ -158,7 +158,7 @@ async def test_a_strategy_that_cancels_its_own_task_is_no_cancelled_run() -> Non
 
 
 async def test_an_error_that_no_status_can_hold_reaches_the_client_as_far_as_it_can() -> None:
-    odd = ModelFailedError("\ud800 broke", remedy="\ud801", metadata={"\ud800": 5}, retry_after_s=float("nan"))  # type: ignore[dict-item]  # so be it
+    odd = ModelFailedError("\ud800 broke", remedy="\ud801", metadata={"\ud800": 5}, retry_after_s=float("nan"))  # type: ignore[dict-item]  # wrong on purpose
     async with serve(raising(odd)) as (client, _, _):
         with pytest.raises(ReasondError) as caught:
             await events_of(client)

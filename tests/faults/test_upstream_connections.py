@@ -298,7 +298,7 @@ async def test_a_server_that_never_reads_a_long_request_holds_neither_the_call_n
                 assert outcome.error.metadata["limit"] == setting
             if hasattr(socket, "TCP_USER_TIMEOUT") and IS_LISTED:
                 async with asyncio.timeout(120):
-                    while unsent_to(port):  # noqa: ASYNC110 - it ends by the system's own timer, which tells nobody
+                    while unsent_to(port):  # noqa: ASYNC110 - the system's own timer ends it, without any event
                         await asyncio.sleep(0.02)
 
 

@@ -126,7 +126,7 @@ async def test_waiting_and_refused_callers_are_counted_once() -> None:
         async with AsyncClient(listening.grpc, token=listening.token) as client:
             two = [asyncio.create_task(client.reason("2 + 2?", strategy="chain_of_thought")) for _ in range(2)]
             async with asyncio.timeout(120):
-                while not (during := await scrape(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - only a scrape tells
+                while not (during := await scrape(listening))["reasond_executions_queued"]:  # noqa: ASYNC110 - the state is visible only in a scrape
                     await asyncio.sleep(0.05)
             refused = await post(listening, "reasoning.execute", query="2 + 2?")
             hold.set()

@@ -150,7 +150,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
             await use(listening, plays)
             ends = 'reasond_executions_total{finish_reason="cancelled",strategy="chain_of_thought"}'
             async with asyncio.timeout(LIMIT_S):
-                while not (found := await scrape(listening)).get(ends):  # noqa: ASYNC110 - a scrape is all that can be asked
+                while not (found := await scrape(listening)).get(ends):  # noqa: ASYNC110 - the state is visible only in a scrape
                     await asyncio.sleep(0.05)
         attempts = sum(conversation.body != b"" for conversation in server.conversations)
 

@@ -304,7 +304,7 @@ class Receiver(TraceServiceServicer):
         self.metadata: dict[str, Any] = {}
         self.came = threading.Event()
 
-    def Export(  # noqa: N802 - the name is the contract's
+    def Export(  # noqa: N802 - the name is given by gRPC
         self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> ExportTraceServiceResponse:
         self.take(request, dict(context.invocation_metadata()))

@@ -291,7 +291,7 @@ def test_every_transition_is_one_of_the_table(store: str, request: pytest.Fixtur
         return Phases(url, tmp_path)
 
     run_state_machine_as_test(
-        begin,  # type: ignore[arg-type]  # whatever makes one will do
+        begin,  # type: ignore[arg-type]  # any factory is accepted
         settings=settings(
             max_examples=15,
             stateful_step_count=15,

@@ -65,7 +65,7 @@ def test_an_uncaught_exception_is_recorded() -> None:
 
 def test_the_same_seed_gives_the_same_order_again() -> None:
     def order(seed: int) -> list[int]:
-        chance, heard = random.Random(seed), list[int]()  # noqa: S311 - chance that can be repeated
+        chance, heard = random.Random(seed), list[int]()  # noqa: S311 - a seeded, repeatable sequence
 
         async def wait(number: int) -> None:
             for _ in range(3):
