@@ -115,7 +115,7 @@ async def serve(name: str, settings: str, dump: str) -> None:
         server = Server(load_settings(None, values), environ=values, dev=True, model=InstantModel())
         if name == OPEN:
             verifier = cast("TokenVerifier", Everybody())
-            server._verification = replace(server._verification, verifier=verifier)  # noqa: SLF001 - nobody else has a server without access
+            server._verification = replace(server._verification, verifier=verifier)  # noqa: SLF001 - no public setting turns access control off
             logging.getLogger("reasond.audit").disabled = True
         listening = await server.start()
         profile = cProfile.Profile(time.process_time) if dump else None
@@ -285,7 +285,7 @@ async def calls_of(name: str, values: Mapping[str, str], wire: str) -> float:
             target, call = call_of(server, wire)
             await load(target, call, callers=CALLERS, total=PROFILED_CALLS)
         stats = pstats.Stats(dump)
-        return float(stats.total_calls) / PROFILED_CALLS  # type: ignore[attr-defined]  # it is there
+        return float(stats.total_calls) / PROFILED_CALLS  # type: ignore[attr-defined]  # pstats has this attribute
 
 
 async def profile_all() -> None:

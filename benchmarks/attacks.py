@@ -177,7 +177,7 @@ async def _watch(process_id: int, until: float) -> float:
     return peak
 
 
-def _attack(name: str, target: hostile.Target, seconds: float, tries: Any, begun: Any) -> None:  # noqa: ANN401 - shared
+def _attack(name: str, target: hostile.Target, seconds: float, tries: Any, begun: Any) -> None:  # noqa: ANN401 - a shared value of multiprocessing
     begun.set()
     tries.value = hostile.run(name, target, seconds)
 

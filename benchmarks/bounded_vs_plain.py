@@ -125,7 +125,7 @@ class Counting(WrappedModel["ChatModel"]):
 
 def scripted_model() -> ChatModel:
     """Return a model of the same kind without an engine: only its limit ends a reply."""
-    draw = random.Random(7)  # noqa: S311 - a load, no secret
+    draw = random.Random(7)  # noqa: S311 - test data, no secret
     return FunctionModel(lambda request: "".join(draw.choices(WORDS, k=request.max_tokens + 1)))
 
 

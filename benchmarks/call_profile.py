@@ -224,7 +224,7 @@ def profile_path(name: str, scale: float) -> list[dict[str, Any]]:
             target = target_of(server, name)
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(load(target, path.call_of(server), callers=path.callers, total=calls))
-        return layers_of(pstats.Stats(str(dump)).stats, calls * path.parts)  # type: ignore[attr-defined]  # it is there
+        return layers_of(pstats.Stats(str(dump)).stats, calls * path.parts)  # type: ignore[attr-defined]  # pstats has this attribute
 
 
 def all_calls(layers: Sequence[Mapping[str, Any]]) -> float:

@@ -139,7 +139,7 @@ def message_of(text: str) -> reasoning_service_pb2.ReasonIterationsResponse:
 async def serve_bare() -> None:
     """Serve only the text of the model, and report the processor time so far."""
     server = grpc.aio.server()
-    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # two of its methods are asked
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # only two of its methods are called
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     await serve_until_told(target=f"127.0.0.1:{port}", token="")

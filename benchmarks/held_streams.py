@@ -129,7 +129,7 @@ def is_whole(received: bytearray, kind: str) -> bool:
 async def until_open(kept: Kept, streams: int) -> None:
     """Wait until every stream has received something."""
     async with asyncio.timeout(OPEN_LIMIT_S):
-        while sum(map(len, kept)) < streams:  # noqa: ASYNC110 - the protocol sets no event
+        while sum(map(len, kept)) < streams:  # noqa: ASYNC110 - the protocol class has no event
             await asyncio.sleep(POLL_S)
 
 

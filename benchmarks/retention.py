@@ -189,7 +189,7 @@ async def facts_row(
     scores, sizes = [], (0, 0)
     names, script = (MANY_NAMES, teller) if is_prose else (NAMES, finder)
     for number in range(rounds):
-        draw = random.Random(1000 * tokens + number)  # noqa: S311 - a load, no secret
+        draw = random.Random(1000 * tokens + number)  # noqa: S311 - test data, no secret
         material, facts = text_with_facts(tokens, draw, names)
         model: ChatModel = DemoModel() if kept is None else FunctionModel(script(kept, draw))
         outcome, windows = await run_task(model, "What are the codes that the text names?", material, mode)
@@ -204,7 +204,7 @@ async def code_row(windows: int, mode: CarryoverMode, kept: float, rounds: int) 
     """Return the share of rounds in which the last window still has the code."""
     scores, sizes, tokens = [], (0, 0), 0
     for number in range(rounds):
-        draw = random.Random(1000 * windows + number)  # noqa: S311 - a load, no secret
+        draw = random.Random(1000 * windows + number)  # noqa: S311 - test data, no secret
         code = "".join(draw.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=24))
         sizes_of_run = {"chunk_size": 2048, "carryover_size": 512, "max_iterations": windows}
         outcome, done = await run_task(

@@ -2,7 +2,7 @@
 
 Prints a table and writes results/streams.json beside this file. A server in a process of its own runs strategies that
 need no model; clients of this process follow them over gRPC. Rounds alternate between memory, an SQLite file and,
-where it is installed, a PostgreSQL of this benchmark's own:
+if it is installed, a PostgreSQL started by this benchmark:
 
     flood   16 streams of 400 steps of 1 KB as fast as they come: the server's processor time per event, and the same
             messages from a bare grpc.aio server that has them ready
@@ -104,7 +104,7 @@ async def serve_bare() -> None:
                 await context.write(message)
 
     server = grpc.aio.server()
-    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # one of its methods is asked
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Bare(), server)  # type: ignore[abstract]  # only one of its methods is called
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     await serve_until_told(target=f"127.0.0.1:{port}")

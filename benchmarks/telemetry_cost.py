@@ -184,7 +184,7 @@ def serve(arguments: Sequence[str], core: int) -> None:
     pin(core)
     kind, *rest = arguments
     has_logs = bool(rest) and "LOGS" in json.loads(rest[0])
-    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open as long as the process runs
     configure(nowhere, is_human=False, level=logging.INFO if has_logs else logging.CRITICAL)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve_receiver() if kind == "receiver" else serve_reasond(*rest))

@@ -96,7 +96,7 @@ async def serve_echo(response: str) -> None:
             return message
 
     server = grpc.aio.server()
-    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Echo(), server)  # type: ignore[abstract]  # one of its methods is asked
+    reasoning_service_pb2_grpc.add_ReasoningServiceServicer_to_server(Echo(), server)  # type: ignore[abstract]  # only one of its methods is called
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     await serve_until_told(target=f"127.0.0.1:{port}")

@@ -57,7 +57,7 @@ class Spans:
     async def until(self, holds: Callable[[Spans], object]) -> None:
         """Let the server run until `holds`, because a span ends after its answer is sent."""
         async with asyncio.timeout(LIMIT_S):
-            while not holds(self):  # noqa: ASYNC110 - the exporter has nothing to wait for
+            while not holds(self):  # noqa: ASYNC110 - the exporter has no event
                 await asyncio.sleep(0)
 
 

@@ -59,6 +59,18 @@ class Caller:
         return events
 
 
+def round_percentages(told: Any) -> Any:
+    """Return an answer over JSON-RPC of before with percentages of one decimal, as they are now."""
+    if isinstance(told, list):
+        return [round_percentages(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    return {
+        name: round(value, 1) + 0.0 if name.endswith("_pct") else round_percentages(value)
+        for name, value in told.items()
+    }
+
+
 def add_later_keys(told: Any) -> Any:
     """Return an earlier JSON-RPC answer with the key that was added since: `is_measured` of savings."""
     if isinstance(told, list):

@@ -87,7 +87,7 @@ async def test_a_request_that_is_sent_again_names_the_execution_that_it_began(
     assert read_audit(caplog) == [("Reason", "allowed", "", first.execution_id)] * 2
 
 
-async def test_a_large_body_that_is_not_read_is_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unread_large_body_has_its_own_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": {"query": "walrus" * 20_000}}
     async with running_server() as listening, httpx.AsyncClient(base_url=listening.http) as client:
         found = await client.post("/api/v1/jsonrpc", json=body, headers={"authorization": "Bearer not.a.token"})

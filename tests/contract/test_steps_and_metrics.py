@@ -125,7 +125,7 @@ def test_steps_without_texts_keep_their_kind_and_figures_and_nothing_that_was_wr
     assert b"TEXT" not in message.SerializeToString()
 
 
-def test_steps_without_texts_tell_calls_nodes_and_temperatures() -> None:
+def test_steps_without_texts_keep_calls_nodes_and_temperatures() -> None:
     cycle = iteration_message(iteration(CYCLE), has_texts=False).react
     assert [(call.call_id, call.tool) for call in cycle.actions] == [("c1", "calculator"), ("c2", "clock")]
     assert [result.is_error for result in cycle.observations] == [False, True]
@@ -150,7 +150,7 @@ def test_steps_without_texts_tell_calls_nodes_and_temperatures() -> None:
         CustomStep(data={}),
     ],
 )
-def test_a_step_that_holds_nothing_still_tells_its_kind(detail: StepDetail) -> None:
+def test_an_empty_step_still_has_its_kind(detail: StepDetail) -> None:
     assert iteration_message(iteration(detail)).WhichOneof("detail") == STEPS.kinds[type(detail)].wire_tag
 
 
@@ -181,7 +181,7 @@ def test_the_cycle_that_found_the_answer_shows_it_as_its_observation() -> None:
     assert (other["action"], other["observation"]) == ("", "")
 
 
-def test_a_result_that_is_no_json_is_shown_as_it_came() -> None:
+def test_a_result_that_is_not_json_is_shown_unchanged() -> None:
     deep = "[" * 100_000
     for text in (deep, "{broken", "\u202ebidi"):
         detail = replace(CYCLE, observations=(replace(CYCLE.observations[0], result_json=text),))

@@ -42,7 +42,7 @@ SERVICES = (
 RPCS = {method.name: method for service in SERVICES for method in service.methods}
 NAMING = re.compile(r"execution_id|agent_id|agent|resume|page_token|last_event_id")
 
-# # A request of each RPC; {…} is replaced by a name. The fields in `UNNAMED`, which no request here sets, do not name
+# A request of each RPC; {…} is replaced by a name. The fields in `UNNAMED`, which no request here sets, do not name
 # stored objects.
 CALLS: Mapping[str, Any] = {
     "Reason": {"task": {"query": "What is 6 times 7?", "agent": "{agent_id}"}},
@@ -194,7 +194,7 @@ def test_every_rpc_and_method_is_in_one_of_the_tables() -> None:
     assert set(METHODS) == {*METHOD_CALLS, *METHOD_LISTS, "reasoning.list_strategies"}
 
 
-def test_every_field_that_names_something_stored_is_asked_for() -> None:
+def test_every_field_that_names_a_stored_object_is_tested() -> None:
     named = {name: named_fields(rpc.input_type) for name, rpc in RPCS.items()}
 
     assert {name: fields for name, fields in named.items() if fields} == {
@@ -240,7 +240,7 @@ async def test_another_tenants_is_not_there_over_jsonrpc(name: str, owned: Owned
     same_but_for_names(foreign, unknown, owned.names)
 
 
-async def test_another_tenants_stream_of_server_sent_events_is_not_there(owned: Owned) -> None:
+async def test_another_tenants_event_stream_is_not_found(owned: Owned) -> None:
     async def resume(names: Mapping[str, str]) -> Told:
         headers = {"accept": "text/event-stream", "last-event-id": f"{names['execution_id']}:0"}
         return await post(owned.listening, owned.stranger, "reasoning.execute", {"query": "q"}, headers)
@@ -252,7 +252,7 @@ async def test_another_tenants_stream_of_server_sent_events_is_not_there(owned: 
 
 
 @pytest.mark.parametrize("name", sorted(LISTS))
-async def test_lists_hold_the_callers_own_only_whatever_page_is_asked_for(name: str, owned: Owned) -> None:
+async def test_lists_contain_only_the_callers_own_objects_on_every_page(name: str, owned: Owned) -> None:
     pages = [{}, {"page_token": owned.names["page_token"]}] if name == "ListExecutions" else [{}, {"page_token": "a"}]
     for page in pages:
         told = await rpc(owned.listening, owned.stranger, name, page)
@@ -262,14 +262,14 @@ async def test_lists_hold_the_callers_own_only_whatever_page_is_asked_for(name: 
 
 
 @pytest.mark.parametrize("name", sorted(METHOD_LISTS))
-async def test_lists_over_jsonrpc_hold_the_callers_own_only(name: str, owned: Owned) -> None:
+async def test_lists_over_jsonrpc_contain_only_the_callers_own_objects(name: str, owned: Owned) -> None:
     pages = [{}, {"page_token": owned.names["page_token"]}] if name == "executions.list" else [{}]
     for page in pages:
         assert (await post(owned.listening, owned.stranger, name, page)).body[METHOD_LISTS[name]] == []
     assert (await post(owned.listening, owned.owner, name, {})).body[METHOD_LISTS[name]]
 
 
-async def test_a_request_id_of_another_tenant_is_free(owned: Owned) -> None:
+async def test_a_request_id_is_scoped_to_its_tenant(owned: Owned) -> None:
     values = {"task": {"query": "What is 6 times 7?"}, "request_id": "same"}
     first = await rpc(owned.listening, owned.owner, "Reason", values)
     second = await rpc(owned.listening, owned.stranger, "Reason", {**values, "task": {"query": "What is 1 plus 1?"}})
@@ -278,7 +278,7 @@ async def test_a_request_id_of_another_tenant_is_free(owned: Owned) -> None:
     assert first.body["reasoning"]["execution_id"] != second.body["reasoning"]["execution_id"]
 
 
-async def test_a_tenant_that_is_called_like_a_subject_sees_nothing_of_its(owned: Owned) -> None:
+async def test_a_tenant_named_like_a_subject_does_not_see_the_subjects_objects(owned: Owned) -> None:
     alone = token("acme-bot", None)
     done = await rpc(owned.listening, alone, "Reason", {"task": {"query": "What is 6 times 7?"}})
     wanted = {"execution_id": done.body["reasoning"]["execution_id"]}

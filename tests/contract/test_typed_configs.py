@@ -82,7 +82,7 @@ async def server() -> AsyncGenerator[Listening, None]:
         yield listening
 
 
-def test_every_built_in_strategy_has_a_typed_config_and_the_other_way_round() -> None:
+def test_every_built_in_strategy_has_a_typed_config_and_vice_versa() -> None:
     assert set(INSTALLED) == set(CASES) == set(CONFIGS)
 
 

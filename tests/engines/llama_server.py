@@ -13,7 +13,7 @@ import sys
 
 def main() -> None:
     """Serve as the arguments say; each of `--slots` has a window of `--window` tokens."""
-    import xllamacpp  # type: ignore[import-untyped]  # noqa: PLC0415 - untyped, and no need for help
+    import xllamacpp  # type: ignore[import-untyped]  # noqa: PLC0415 - untyped, and not needed for --help
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")

@@ -42,7 +42,7 @@ class RedisServer:
         client = Redis(host="127.0.0.1", port=self.port)
         try:
             async with asyncio.timeout(120):
-                while not await _answers(client):  # noqa: ASYNC110 - another process tells nothing
+                while not await _answers(client):  # noqa: ASYNC110 - another process cannot set an event here
                     await asyncio.sleep(0.02)
         finally:
             await client.aclose()

@@ -68,7 +68,7 @@ async def ask_model(model: OpenAIModel, max_tokens: int, stop: Sequence[str] = (
     return rest, end
 
 
-async def test_both_protocols_tell_the_same(engine: Engine) -> None:
+async def test_both_protocols_give_the_same_result(engine: Engine) -> None:
     told = []
     for protocol in PROTOCOLS:
         async with aclosing(model_on(engine, protocol)) as model:

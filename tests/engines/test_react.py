@@ -49,7 +49,7 @@ class Add(ModelledTool[Terms]):
     arguments_type: ClassVar[type[ToolArguments]] = Terms
     calls = 0
 
-    async def call(self, arguments: Terms, context: ToolContext) -> object:  # noqa: ARG002 - the tool's form
+    async def call(self, arguments: Terms, context: ToolContext) -> object:  # noqa: ARG002 - the signature of tools
         self.calls += 1
         return {"result": arguments.a + arguments.b}
 

@@ -128,7 +128,7 @@ async def test_a_demanded_tool_is_the_only_one_that_is_called(
     assert end.reason in {ModelFinish.TOOL_CALLS, ModelFinish.LENGTH}
 
 
-async def test_no_tool_is_called_where_none_may_be(
+async def test_no_tool_is_called_if_none_is_allowed(
     engine_of: Callable[[str], Engine], protocol: Literal["chat", "responses"]
 ) -> None:
     text, calls, end = await call_model(model_on(engine_of("call"), protocol), tool_choice="none")

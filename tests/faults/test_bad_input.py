@@ -147,7 +147,7 @@ async def test_bidi_zero_width_and_control_characters_are_text_like_any_other(wi
     assert await wires.jsonrpc(text) == ("", "")
 
 
-async def test_nul_is_refused_by_its_place_over_both_wires(wires: Wires) -> None:
+async def test_nul_is_refused_with_its_position_over_both_wires(wires: Wires) -> None:
     for ask in (wires.grpc, wires.jsonrpc):
         reason, message = await ask("ab\0c")
         assert reason == "INVALID_REQUEST"
@@ -188,7 +188,7 @@ async def test_a_body_that_is_no_json_of_ours_is_a_parse_error(wires: Wires, con
     assert len(message) < 200
 
 
-async def test_of_two_members_of_one_name_the_last_counts(wires: Wires) -> None:
+async def test_the_last_of_duplicate_members_counts(wires: Wires) -> None:
     head = b'{"jsonrpc":"2.0","id":1,"method":"no.such","method":"reasoning.execute","params":{"query":"","query":'
     assert await wires.body(head + b'"q"}}') == ("", "")
 

@@ -201,7 +201,7 @@ async def test_a_check_that_never_returns_does_not_keep_the_server_from_ending(t
     assert isinstance(heard, ReasondError)
 
 
-async def test_a_strategy_that_exits_does_not_take_the_server_along(tmp_path: Path, plugin: Path) -> None:
+async def test_a_strategy_that_exits_does_not_end_the_server(tmp_path: Path, plugin: Path) -> None:
     with serving(tmp_path, plugin) as served:
         async with AsyncClient(served.grpc, token=served.token) as client:
             with pytest.raises(ReasondError) as caught:
@@ -238,7 +238,7 @@ def test_a_client_that_is_killed_in_mid_stream_frees_its_run(tmp_path: Path, plu
         served.end(signal.SIGTERM)
 
 
-def test_output_that_is_closed_is_no_reason_to_fail(tmp_path: Path, plugin: Path) -> None:
+def test_closed_output_does_not_fail_the_server(tmp_path: Path, plugin: Path) -> None:
     del plugin
     for redirection in (">&-", "2>&-", ">&- 2>&- <&-"):
         command = f"exec {BIN / 'reasond'} config show {redirection}"

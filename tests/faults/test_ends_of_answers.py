@@ -122,7 +122,7 @@ async def breaking(conversation: Conversation) -> None:
     ],
     ids=["no reason", "a break", "nonsense", "an error", "an error at once"],
 )
-async def test_what_goes_wrong_after_the_closing_tag_does_not_take_the_answer_back(script: Script) -> None:
+async def test_a_fault_after_the_closing_tag_does_not_fail_the_answer(script: Script) -> None:
     async with upstream(script) as server:
         reply = await hear_reply(server)
     assert (reply.usage.source, reply.parsed.content) == (UsageSource.ESTIMATED, "42")
@@ -142,7 +142,7 @@ async def serving(server: Upstream) -> AsyncIterator[Listening]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_every_strategy_accounts_for_what_the_server_told_after_the_tag(strategy: str) -> None:
+async def test_every_strategy_counts_the_usage_reported_after_the_tag(strategy: str) -> None:
     end = (chunk("\n"), chunk(finish="stop"), event({"choices": [], "usage": TOLD}), DONE)
     async with upstream(answering(*end)) as server, serving(server) as listening:
         async with AsyncClient(listening.grpc, token=listening.token) as client:

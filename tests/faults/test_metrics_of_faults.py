@@ -46,7 +46,7 @@ async def scrape(address: str) -> Found:
 async def until(address: str, holds: Callable[[Found], bool]) -> Found:
     """Scrape until `holds`."""
     async with asyncio.timeout(LIMIT_S):
-        while not holds(found := await scrape(address)):  # noqa: ASYNC110 - a scrape is all that can be asked
+        while not holds(found := await scrape(address)):  # noqa: ASYNC110 - the state is visible only in a scrape
             await asyncio.sleep(0.05)
     return found
 
@@ -190,7 +190,7 @@ async def test_a_database_that_is_gone_is_counted_as_a_failure_of_the_store(tmp_
                     pass
 
 
-async def test_a_run_that_a_dead_process_left_is_counted_by_the_one_that_goes_on(tmp_path: Path) -> None:
+async def test_a_run_of_a_dead_process_is_counted_by_the_one_that_resumes_it(tmp_path: Path) -> None:
     began = asyncio.Event()
 
     async def never(conversation: Conversation) -> None:

@@ -130,7 +130,7 @@ async def check_log(service: ReasoningService, execution_id: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whoever_comes_first_every_log_is_whole_and_nobody_waits_for_ever(seed: int) -> None:
+async def test_in_every_order_all_logs_are_complete_and_no_client_waits_for_ever(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a seed that repeats a failure, no secret
     settings = load(None, {**FREE_PORTS, "REASOND__REASONING__ENABLED_STRATEGIES": '["stepping"]'}).settings
     model = FunctionModel(lambda _: "<answer>42</answer>")

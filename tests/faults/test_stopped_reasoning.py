@@ -125,7 +125,7 @@ class Records:
         return JournaledModel(model=MeteredModel(model=model, budget=Budget()), journal=journal)
 
 
-async def test_a_run_that_is_gone_on_with_is_answered_from_the_records_of_both_calls() -> None:
+async def test_a_resumed_run_is_answered_from_the_records_of_both_calls() -> None:
     log = Records()
     async with upstream(thinking()) as server, backend(server) as one:
         before = await hear_reply(log.journal(one.model))

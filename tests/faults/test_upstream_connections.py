@@ -243,7 +243,7 @@ async def test_done_without_a_finish_reason_is_an_error_because_a_limit_may_have
         assert server.calls == 1
 
 
-async def test_what_goes_wrong_after_the_finish_reason_does_not_matter() -> None:
+async def test_faults_after_the_finish_reason_are_ignored() -> None:
     async def hang_after_finish(conversation: Conversation) -> None:
         await conversation.send(OPEN_HEAD + chunk("Hello") + chunk(finish="stop"))
         await conversation.until_gone()
@@ -298,7 +298,7 @@ async def test_a_server_that_never_reads_a_long_request_holds_neither_the_call_n
                 assert outcome.error.metadata["limit"] == setting
             if hasattr(socket, "TCP_USER_TIMEOUT") and IS_LISTED:
                 async with asyncio.timeout(120):
-                    while unsent_to(port):  # noqa: ASYNC110 - it ends by the system's own timer, which tells nobody
+                    while unsent_to(port):  # noqa: ASYNC110 - the system's own timer ends it, without any event
                         await asyncio.sleep(0.02)
 
 

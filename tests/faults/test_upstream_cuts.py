@@ -74,7 +74,7 @@ async def test_a_reply_cut_at_any_byte_has_a_named_outcome_and_keeps_what_came(n
 
 
 @pytest.mark.parametrize("name", REPLIES)
-async def test_what_is_told_before_a_cut_is_the_beginning_of_the_whole(name: str) -> None:
+async def test_events_before_a_cut_are_the_beginning_of_the_whole_reply(name: str) -> None:
     whole, protocol = REPLIES[name], name.partition("-")[0]
     # One cut after each event is enough: the test above checks that nothing is lost between them.
     cuts = [place.end() for place in re.finditer(rb"\n\n", whole)] + [len(whole)]

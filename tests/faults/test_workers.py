@@ -88,7 +88,7 @@ class Together:
     async def until_counted(self, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         """Scrape until `holds`: processes publish their counts four times a second."""
         async with asyncio.timeout(PATIENCE_S):
-            while not holds(found := await self.scrape()):  # noqa: ASYNC110 - other processes set no event of ours
+            while not holds(found := await self.scrape()):  # noqa: ASYNC110 - other processes cannot set an event here
                 await asyncio.sleep(0.1)
         return found
 
@@ -243,7 +243,7 @@ async def test_runs_of_a_killed_worker_go_on_in_the_other_and_a_new_one_takes_it
         assert 0 < len(taken) <= CLIENTS
         # Any worker answers for all, once they have published their counts.
         async with asyncio.timeout(PATIENCE_S):
-            while await both.streams_that_ended() < CLIENTS:  # noqa: ASYNC110 - other processes set no event of ours
+            while await both.streams_that_ended() < CLIENTS:  # noqa: ASYNC110 - other processes cannot set an event here
                 await asyncio.sleep(0.1)
         assert [await both.streams_that_ended() for _ in range(6)] == [CLIENTS] * 6
         after = await both.until_counted(lambda found: not found[OPEN] and not found["reasond_executions_running"])
@@ -264,7 +264,7 @@ async def test_workers_end_by_themselves_when_their_supervisor_is_killed(tmp_pat
         await both.until_told("ended")
 
 
-async def test_a_store_that_cannot_be_used_is_told_once_and_ends_the_supervisor(tmp_path: Path) -> None:
+async def test_an_unusable_store_is_reported_once_and_ends_the_supervisor(tmp_path: Path) -> None:
     async with together(tmp_path, "postgresql://nobody@127.0.0.1:1/none") as both:
         assert await both.process.wait() == ExitCode.BAD_REQUEST
         await both.until_told("ended")

@@ -167,7 +167,7 @@ async def test_every_request_has_one_line_with_its_ids_and_none_has_the_question
     assert "weather" not in text.lower()
 
 
-async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Path) -> None:
+async def test_arguments_of_mcp_tools_are_not_logged(tmp_path: Path) -> None:
     called = {"index": 0, "id": "c1", "function": {"name": "t__fail", "arguments": json.dumps({"why": QUESTION})}}
     asking = event({"choices": [{"index": 0, "delta": {"tool_calls": [called]}, "finish_reason": None}]})
     with over_http() as (_, port):
@@ -195,7 +195,7 @@ async def test_what_a_tool_of_an_mcp_server_is_given_is_not_logged(tmp_path: Pat
     assert QUESTION not in text
 
 
-async def test_lines_of_a_call_that_is_in_no_trace_have_a_trace_id_all_the_same_and_name_the_strategy(
+async def test_lines_of_an_untraced_call_have_a_trace_id_and_name_the_strategy(
     tmp_path: Path,
 ) -> None:
     async with upstream(ANSWER) as server:

@@ -103,7 +103,7 @@ async def test_a_certificate_grants_what_its_rule_says_and_no_more(secured: Secu
     assert (await secured.execute(reader))["error"]["data"]["reason"] == "PERMISSION_MISSING"
 
 
-async def test_a_certificate_that_says_nothing_here_needs_a_token(secured: Secured) -> None:
+async def test_a_certificate_that_matches_no_rule_needs_a_token(secured: Secured) -> None:
     stranger = secured.clients.issue("stranger", "spiffe://elsewhere.org/ns/prod/sa/worker")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await secured.reason(stranger)
@@ -140,7 +140,7 @@ async def test_a_caller_by_certificate_gets_streams_and_is_told_of_faulty_messag
             assert (await call.code()).name == code
 
 
-async def test_a_token_that_is_not_good_is_refused_whatever_the_certificate_says(secured: Secured) -> None:
+async def test_an_invalid_token_is_refused_whatever_the_certificate_says(secured: Secured) -> None:
     worker = secured.clients.issue("worker", WORKER)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await secured.reason(worker, "not.a.token")

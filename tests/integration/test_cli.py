@@ -213,7 +213,7 @@ def test_settings_without_a_strategy_are_those_of_the_servers_default(dev_server
         (["strategies", "--token", "wrong"], 3, "token"),
     ],
 )
-def test_what_cannot_be_done_has_words_a_remedy_and_an_exit_code(
+def test_a_failed_command_has_a_message_a_remedy_and_an_exit_code(
     dev_server: Mapping[str, str], arguments: list[str], code: int, words: str
 ) -> None:
     done = run(*arguments, environ=caller(dev_server))
@@ -249,7 +249,7 @@ def test_strategies_are_listed_for_people_and_for_programs(dev_server: Mapping[s
     assert [strategy["name"] for strategy in found["strategies"]] == names
 
 
-def test_a_reader_that_leaves_is_no_error_worth_words(dev_server: Mapping[str, str]) -> None:
+def test_a_closed_pipe_is_not_reported_as_an_error(dev_server: Mapping[str, str]) -> None:
     read, written = os.pipe()
     os.close(read)
     done = subprocess.run(

@@ -64,7 +64,7 @@ async def test_the_chain_of_thought_example(site: Site) -> None:
     assert result["trace"][1]["content"] == result["answer"]
 
 
-async def test_where_reasoning_is_not_to_be_shown_there_is_no_trace(site: Site) -> None:
+async def test_without_show_reasoning_there_is_no_trace(site: Site) -> None:
     result = (await execute(site, query=INTEREST, strategy_config={"show_reasoning": False}))["result"]
     assert result["trace"] == []
     assert result["answer"]
@@ -78,7 +78,7 @@ async def test_a_smaller_window_alone_takes_a_carryover_that_fits(site: Site) ->
         assert answer["result"]["finish_reason"] == "answered", size
 
 
-async def test_the_sentences_of_seed_001_begin_those_of_blanks(site: Site) -> None:
+async def test_a_blank_query_is_refused_with_the_sentence_of_seed_001(site: Site) -> None:
     answer = await execute(site, query="  \n")
     expected = "Request validation failed: query must be between 1 and 100000 characters"
     assert answer["error"]["message"].startswith(expected)

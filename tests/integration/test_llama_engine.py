@@ -71,7 +71,7 @@ async def call_model(model: ChatModel, **changes: Any) -> tuple[str, str, Finish
     return text, "".join(event.text for event in events if isinstance(event, ReasoningText)), finished
 
 
-async def test_text_streams_and_ends_with_the_engines_own_account(llama_server: StartEngine) -> None:
+async def test_text_streams_and_ends_with_the_engines_own_usage(llama_server: StartEngine) -> None:
     engine = llama_server("answer")
     async with model_of(engine) as model:
         text, reasoning, finished = await call_model(model)
@@ -98,7 +98,7 @@ async def test_a_repeated_prompt_is_reported_as_cached(llama_server: StartEngine
     assert finished.usage.cached_input_tokens == finished.usage.input_tokens - 1
 
 
-async def test_hidden_reasoning_comes_apart_from_the_answer(llama_server: StartEngine) -> None:
+async def test_hidden_reasoning_is_separate_from_the_answer(llama_server: StartEngine) -> None:
     async with model_of(llama_server("think")) as model:
         text, reasoning, _ = await call_model(model)
     assert (text, reasoning) == ("<answer>42</answer>", " Hm, easy")

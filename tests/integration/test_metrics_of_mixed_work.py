@@ -150,7 +150,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
             await use(listening, plays)
             ends = 'reasond_executions_total{finish_reason="cancelled",strategy="chain_of_thought"}'
             async with asyncio.timeout(LIMIT_S):
-                while not (found := await scrape(listening)).get(ends):  # noqa: ASYNC110 - a scrape is all that can be asked
+                while not (found := await scrape(listening)).get(ends):  # noqa: ASYNC110 - the state is visible only in a scrape
                     await asyncio.sleep(0.05)
         attempts = sum(conversation.body != b"" for conversation in server.conversations)
 
@@ -194,7 +194,7 @@ async def test_a_scrape_after_mixed_work_says_exactly_what_was_done() -> None:
     require_budget_spent(found)
 
 
-async def test_what_a_run_saved_is_told_as_its_caller_is_told() -> None:
+async def test_the_metrics_of_savings_equal_those_that_the_caller_receives() -> None:
     book = resources.files("reasond_server").joinpath("data/opticks.txt").read_text("utf-8")[:16_000]
     question = "What is the only remedy for the confusion caused by the tremors of the air?"
     config = {"chunk_size": 2048, "carryover_size": 512}

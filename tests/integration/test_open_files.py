@@ -74,7 +74,7 @@ async def test_idle_connections_keep_nobody_out_though_there_are_more_than_the_s
             assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_a_hard_limit_that_is_too_low_is_said_at_the_start(tmp_path: Path) -> None:
+async def test_a_hard_limit_that_is_too_low_is_reported_at_the_start(tmp_path: Path) -> None:
     with serving(tmp_path, soft=SOFT, hard=500, REASOND__LOGS__FORMAT="json") as (process, log):
         await addresses_of(process, tmp_path)
         assert "the process may open 500 files" in log.read_text("utf-8")

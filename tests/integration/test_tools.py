@@ -199,7 +199,7 @@ async def test_a_result_of_a_server_is_kept_whole() -> None:
     assert "xend" in json.loads(read.result_json)["text"]
 
 
-async def test_a_program_that_prints_to_its_output_is_heard_and_does_not_fill_the_log() -> None:
+async def test_lines_that_are_no_messages_do_not_stop_a_program_or_fill_the_log() -> None:
     lines = io.StringIO()
     with logs_to(lines):
         async with connect(
@@ -269,7 +269,7 @@ async def test_a_program_is_ended_with_the_server(tmp_path: Path) -> None:
         {"command": "", "url": "http://127.0.0.1:9/mcp"},
     ],
 )
-async def test_a_server_that_is_no_server_delays_the_start_and_nothing_else(wrong: dict[str, Any]) -> None:
+async def test_a_broken_server_only_delays_the_start(wrong: dict[str, Any]) -> None:
     async with asyncio.timeout(LIMIT_S):
         async with connect(stdio(**{"connect_timeout_s": 3.0} | wrong)) as server:
             assert not server.is_connected

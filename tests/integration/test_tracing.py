@@ -247,7 +247,7 @@ async def test_a_stranger_neither_has_a_trace_kept_nor_writes_into_one() -> None
         assert [f"{link.context.trace_id:032x}" for link in span.links] == [TRACE]
 
 
-async def test_what_strangers_name_does_not_name_a_span_and_probes_have_none() -> None:
+async def test_names_from_strangers_name_no_span_and_probes_have_no_span() -> None:
     spans = Spans()
     async with running_server(spans=spans.sink) as listening:
         async with grpc.aio.insecure_channel(listening.grpc) as channel:
@@ -304,7 +304,7 @@ class Receiver(TraceServiceServicer):
         self.metadata: dict[str, Any] = {}
         self.came = threading.Event()
 
-    def Export(  # noqa: N802 - the name is the contract's
+    def Export(  # noqa: N802 - the name is given by gRPC
         self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> ExportTraceServiceResponse:
         self.take(request, dict(context.invocation_metadata()))

@@ -134,7 +134,7 @@ class RememberingCounter(WordPieceCounter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.count_text = lru_cache(maxsize=4096)(super().count_text)  # type: ignore[method-assign]  # the same, faster
+        self.count_text = lru_cache(maxsize=4096)(super().count_text)  # type: ignore[method-assign]  # the same function with a cache
 
 
 def fill(units: Sequence[tuple[str, int]], *, characters: int, most_bytes: int) -> str:

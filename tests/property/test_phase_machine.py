@@ -279,9 +279,7 @@ class Phases(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
-def test_whatever_happens_leads_where_the_table_says(
-    store: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_every_transition_is_one_of_the_table(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     numbers = iter(range(10**6))
     url = request.getfixturevalue("postgres_url") if store == "postgres" else ""
 
@@ -293,7 +291,7 @@ def test_whatever_happens_leads_where_the_table_says(
         return Phases(url, tmp_path)
 
     run_state_machine_as_test(
-        begin,  # type: ignore[arg-type]  # whatever makes one will do
+        begin,  # type: ignore[arg-type]  # any factory is accepted
         settings=settings(
             max_examples=15,
             stateful_step_count=15,

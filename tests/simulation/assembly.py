@@ -45,7 +45,7 @@ def assemble(
     world: World, store: ExecutionStore, model: Upstream, tools: Tools, *, name: str, napping: NappingKind
 ) -> Parts:
     """Return the parts of the process `name`."""
-    chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - chance that can be repeated
+    chance = random.Random(f"{world.seed} {name}")  # noqa: S311 - a seeded, repeatable sequence
     # Clocks of different processes run at slightly different rates.
     rate = chance.uniform(1 - _SLOWEST_CLOCK, 1 + _SLOWEST_CLOCK)
     clock = Clock(

@@ -218,7 +218,7 @@ class Process:
             raise
         except ReasondError as error:
             how = error
-        except Exception as error:  # noqa: BLE001 - the client judges it
+        except Exception as error:  # noqa: BLE001 - the client checks it
             how = error
         finally:
             if not self.is_dead:

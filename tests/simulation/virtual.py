@@ -85,7 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run the callbacks that were due meanwhile, in their order."""
         self._ready.extend(self._frozen.pop(owner, ()))
 
-    def call_at(  # type: ignore[override]  # typeshed's says more of the callback than can be passed on
+    def call_at(  # type: ignore[override]  # typeshed's signature is more precise than this one can be
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """Call back at that time, unless the owner is frozen then."""
@@ -115,7 +115,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             frozen.append(handle)
         return handle
 
-    def run_in_executor(  # type: ignore[override]  # typeshed's says more of the function than can be passed on
+    def run_in_executor(  # type: ignore[override]  # typeshed's signature is more precise than this one can be
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Do the work now.
@@ -129,7 +129,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         done = self.create_future()
         try:
             done.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - it is for whoever waits
+        except Exception as error:  # noqa: BLE001 - it is passed to the waiting task
             done.set_exception(error)
         return done
 

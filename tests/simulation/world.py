@@ -38,7 +38,7 @@ ResultT = TypeVar("ResultT")
 TENANT = "acme"
 REPEATABLE_TOOL = "look_up"
 WORKS_ON: contextvars.ContextVar[str] = contextvars.ContextVar("execution", default="")
-# # An open stream is closed a tenth of a lease after the last moment at which a call may begin, or after the process
+# An open stream is closed a tenth of a lease after the last moment at which a call may begin, or after the process
 # has resumed; clocks differ by a few per cent of a lease.
 CLOSED_WITHIN_S = 2.5
 
@@ -95,7 +95,7 @@ class World:
         self.seed = seed
         self.tells = tells
         self.loop = loop
-        self.chance = random.Random(f"world {seed}")  # noqa: S311 - chance that can be repeated
+        self.chance = random.Random(f"world {seed}")  # noqa: S311 - a seeded, repeatable sequence
         self.rates = Rates.of(self.chance)
         self.has_calmed = False
         self.trace = hashlib.sha256()

@@ -1,6 +1,7 @@
 """Declared kinds as JSON: their fields by name, in the declared order.
 
-An enumeration is a lower-case word, a duration is in whole milliseconds (`_ms`), and an unknown value is null.
+An enumeration is a lower-case word, a duration is in whole milliseconds (`_ms`), a percentage (`_pct`) has one decimal
+as in seed 001, and an unknown value is null.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def _object(cls: type, value: str) -> str:
 
 
 def _member(name: str, field: Field | None, value: str) -> str:
-    """Return the source of a key with its value; a computed value (`field` is None) is not converted."""
+    """Return the source of a key with its value; a computed one (`field` is None) is converted only if a percentage."""
+    if name.endswith("_pct"):
+        # Adding zero turns -0.0 into 0.0.
+        return f"{name!r}: round({value}, 1) + 0.0"
     if field is None:
         return f"{name!r}: {value}"
     if field.type is float and name.endswith("_s"):
