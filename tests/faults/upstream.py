@@ -60,16 +60,18 @@ class Upstream:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         watching: asyncio.Task[None] | None = None
+        gone = asyncio.Event()
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             body = await reader.readexactly(_length(head))
-            conversation = Conversation(head=head, body=body, writer=writer, gone=asyncio.Event())
+            conversation = Conversation(head=head, body=body, writer=writer, gone=gone)
             watching = asyncio.create_task(_watch(reader, conversation.gone))
             self.conversations.append(conversation)
             self.came.set()
             await self.scripts[min(self.calls, len(self.scripts)) - 1](conversation)
         except (ConnectionError, asyncio.IncompleteReadError):
-            return
+            # The script may notice before the watcher does.
+            gone.set()
         finally:
             if watching is not None:
                 watching.cancel()
