@@ -415,6 +415,36 @@ async def test_a_prompt_that_stays_too_large_however_little_it_shows_is_given_up
     assert caught.value.remedy == "Raise chunk_size or lower carryover_size."
 
 
+class Lettered(Served):
+    """Its server takes a token for each letter, which it tells, and 150 for its template."""
+
+    async def count_exactly(self, messages: Sequence[Message]) -> int | None:
+        return self._tell(150 + sum(len(message.content) for message in messages))
+
+
+async def test_text_that_takes_more_than_what_came_before_does_not_end_a_run_that_has_begun() -> None:
+    text = "The wall has four gates. " * 150 + " \n" * 1500 + "The wall has four gates. " * 150
+    model = Lettered(note_window, Flattering())
+    _, outcome = await run(model, material=text, carryover_mode="hybrid", max_segments=4096)
+    assert passages(model) == text
+    assert len(model.requests) > 37
+    for request in model.requests:
+        assert 150 + sum(len(message.content) for message in request.messages) + request.max_tokens <= 2048
+        assert request.max_tokens >= 2048 // 16
+    assert outcome.finish_reason is FinishReason.MAX_ITERATIONS
+
+
+@pytest.mark.parametrize("material", ["", "The wall has four gates. " * 400])
+async def test_a_window_too_small_by_the_servers_count_is_refused_before_the_first_call(material: str) -> None:
+    model = Lettered(note_window, Flattering())
+    with pytest.raises(ContextExhaustedError, match=r"a prompt of \d+ tokens leaves \d+ of chunk_size 1536") as caught:
+        await run(model, material=material, chunk_size=1536)
+    assert not model.requests
+    found = re.search(r"the smallest that does is (\d+), got 1536", caught.value.remedy)
+    assert found is not None
+    await run(model, material=material, chunk_size=int(found[1]), max_segments=4096)
+
+
 async def test_long_material_is_planned_anew_in_a_thread() -> None:
     model = Served(note_window, Flattering(divisor=2))
     text = "The wall has four gates. " * 2400
